@@ -1,0 +1,1 @@
+"""What a user and an auditor touch: suites, checks, store, gate, reports."""

@@ -1,0 +1,1 @@
+"""Bind evidence to evaluation reports, one file per report format."""

@@ -1,0 +1,1 @@
+"""Checks: one file each, pure functions of evidence."""

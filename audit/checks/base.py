@@ -1,0 +1,91 @@
+"""What a check is, and what it returns.
+
+A check is a pure function of evidence: same evidence and parameters, same
+result. It never loads a model and never reads a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from audit.records import Evidence, Level
+
+
+class Verdict(StrEnum):
+    """Three verdicts, and the absence of one."""
+
+    CERTIFIED = "certified"
+    """An upper bound is within the margin, on this workload."""
+    FAULT = "fault"
+    """A lower bound exceeds the margin, or a zero-tolerance hit."""
+    INCONCLUSIVE = "inconclusive"
+    """The evidence can show neither; not a pass."""
+    NOT_RUN = "not_run"
+    """The evidence that the check needs is missing, or it does not apply; the reason is in the summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One concrete place where the claim broke. `step` counts from 0 within the request."""
+
+    request: str
+    step: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found on one arm.
+
+    `statistic`, `effect` and `bound` are in the units that the check's page
+    names; None where it has none. `n` counts its sampling units.
+    """
+
+    verdict: Verdict
+    summary: str
+    n: int = 0
+    statistic: float | None = None
+    p_value: float | None = None
+    effect: float | None = None
+    bound: float | None = None
+    margin: float | None = None
+    findings: tuple[Finding, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-able numbers behind the summary."""
+
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named instrument.
+
+    `defaults` are all parameters with their default values; the suite may
+    override these names and no others. `applies` says why the check does not
+    apply to an arm, or None.
+    """
+
+    name: str
+    claim: str
+    needs: Level
+    defaults: Params
+    run: Callable[[Evidence, Params], CheckResult]
+    applies: Callable[[Evidence], str | None]
+
+
+def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult:
+    """Run a check with its defaults and a suite's overrides.
+
+    Evidence below the level that the check needs gives `not_run`, never a pass.
+    """
+    if evidence.candidate.level < check.needs:
+        have, need = evidence.candidate.level.name, check.needs.name
+        return CheckResult(Verdict.NOT_RUN, f"needs evidence {need}, the arm has {have}")
+    reason = check.applies(evidence)
+    if reason is not None:
+        return CheckResult(Verdict.NOT_RUN, reason)
+    return check.run(evidence, {**check.defaults, **overrides})

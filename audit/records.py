@@ -1,0 +1,86 @@
+"""The evidence that a check sees, read back from the store.
+
+A check gets one `Evidence` and nothing else: no models, no files, no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from engine.trace import Trace
+from engine.types import FinishReason
+
+
+class Level(IntEnum):
+    """How much an engine revealed; decides what may be claimed."""
+
+    L0 = 0
+    """Text."""
+    L1 = 1
+    """Log-probabilities of emitted tokens."""
+    L2 = 2
+    """p (top entries and a tail) per emitted token."""
+    L3 = 3
+    """p, q and acceptance decisions."""
+    L4 = 4
+    """L3 plus the random numbers."""
+
+
+class ArmKind(StrEnum):
+    """What an arm is for."""
+
+    BASELINE = "baseline"
+    """The target alone, at a candidate's sampling parameters."""
+    CONTROL = "control"
+    """The baseline again in another batch shape: measures the engine's own noise."""
+    CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One finished request of one arm."""
+
+    request_id: str
+    case_id: str
+    sample: int
+    domain: str
+    trace: Trace
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    latency_us: int
+    intact: bool
+    """The stored trace still has the digest that was recorded with it."""
+
+    @property
+    def key(self) -> str:
+        """What pairs the request with the other arms' (case and repetition)."""
+        return f"{self.case_id}#{self.sample}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRecord:
+    """All requests of one arm, ordered by case and sample."""
+
+    name: str
+    kind: ArmKind
+    level: Level
+    effective: Mapping[str, Any]
+    """The backend's effective configuration."""
+    requests: tuple[RequestRecord, ...]
+
+    def by_key(self) -> dict[str, RequestRecord]:
+        """Requests by what pairs them across arms."""
+        return {request.key: request for request in self.requests}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One candidate arm with what it is compared to."""
+
+    candidate: ArmRecord
+    baseline: ArmRecord | None = None
+    control: ArmRecord | None = None

@@ -1,0 +1,1 @@
+"""Statistics on arrays: pure functions, no I/O."""

@@ -1,0 +1,23 @@
+"""The engine's exceptions: each names what was wrong and carries its reason."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Any failure of the engine that its caller may want to report."""
+
+
+class InvalidRequest(EngineError):
+    """A request, sampling parameter or configuration value that cannot be served."""
+
+
+class ModelError(EngineError):
+    """A model folder that is missing, incomplete or of an unsupported architecture."""
+
+
+class CapacityError(EngineError):
+    """A request that does not fit the model's context or the cache."""
+
+
+class TraceError(EngineError):
+    """A stored trace that cannot be decoded, with the place where reading stopped."""

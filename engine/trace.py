@@ -1,0 +1,214 @@
+"""The record of one request as columns, and its bytes.
+
+A trace holds what a step decided and by which numbers, so that a reader can
+recompute it without the models. Columns are concatenated over steps; the
+per-step counts say where a step begins. Bytes are a zstd-compressed `npz`
+without pickles, behind a magic number that carries the format's version.
+
+Knows nothing about databases, and nothing about how the numbers came to be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from engine.errors import TraceError
+from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
+
+MAGIC: Final = b"SATRACE1"
+Ints = NDArray[np.integer[Any]]
+Rows = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a reader must know before the columns mean anything."""
+
+    request: str
+    level: RecordLevel
+    protocol: Protocol
+    lossless: bool
+    proposer: str
+    vocabulary: int
+    stream: int
+    sampling: SamplingParams
+    eos_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    prompt: tuple[int, ...]
+    coupled_draft: bool = False
+    """The draft used the target's own noise (shared-randomness drafting)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One request's record: S steps, N drafted nodes, X examined nodes, E emitted tokens.
+
+    Columns absent at a level have length 0. `top_*` exist at `topk` only, `logits`
+    and `q_rows` at `full` only.
+    """
+
+    header: Header
+    position: Ints
+    """[S] absolute position of the first token that the step emits."""
+    n_drafted: Ints
+    n_examined: Ints
+    n_emitted: Ints
+    q_kind: Ints
+    residual_mass: Floats
+    """[S] mass of max(p - q, 0) at the rejection; NaN without one."""
+    draft_us: Ints
+    verify_us: Ints
+    batch: Ints
+    node_token: Ints
+    node_parent: Ints
+    """[N] index of the parent within the step's tree, -1 for the root."""
+    node_uniform: Floats
+    """[N] the number that drew the token; NaN if none did."""
+    examined_node: Ints
+    """[X] index of the node within the step's tree."""
+    examined_p: Floats
+    examined_q: Floats
+    examined_uniform: Floats
+    examined_accepted: Ints
+    token: Ints
+    role: Ints
+    row: Ints
+    """[E] the p row of the step's tree that decided the token: 0 root, i + 1 node i."""
+    p: Floats
+    uniform: Floats
+    logprob: Floats
+    """[E] log softmax of the raw logits at temperature 1."""
+    margin: Floats
+    """[E] largest minus second largest score of the deciding row."""
+    top_id: Ints
+    """[E, K] tokens with the largest scores, descending."""
+    top_score: Floats
+    top_lse: Floats
+    """[E] logsumexp of scores / temperature (temperature 1 if greedy)."""
+    logits: Rows
+    """[E, V] the deciding rows as the target gave them."""
+    q_rows: Floats
+    """[X, V] the distribution that each examined node was drawn from."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, that is of target forwards after the prompt."""
+        return len(self.position)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The generated tokens."""
+        return tuple(int(token) for token in self.token)
+
+    @property
+    def n_accepted(self) -> int:
+        """Drafted tokens that were emitted."""
+        return int(np.sum(self.role == Role.ACCEPTED))
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step of a trace; slices, not copies."""
+
+    trace: Trace
+    index: int
+    nodes: slice
+    examined: slice
+    emitted: slice
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the first emitted token."""
+        return int(self.trace.position[self.index])
+
+    @property
+    def q_kind(self) -> QKind:
+        """How the step's drafted tokens came to be."""
+        return QKind(int(self.trace.q_kind[self.index]))
+
+
+def steps_of(trace: Trace) -> Iterator[StepView]:
+    """The steps in order."""
+    nodes, examined, emitted = (
+        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)
+    )
+    for i in range(trace.steps):
+        cuts = (slice(int(ends[i]), int(ends[i + 1])) for ends in (nodes, examined, emitted))
+        yield StepView(trace, i, *cuts)
+
+
+def encode(trace: Trace) -> bytes:
+    """The trace's bytes; equal traces give equal bytes."""
+    buffer = io.BytesIO()
+    columns = {f.name: getattr(trace, f.name) for f in dataclasses.fields(trace) if f.name != "header"}
+    header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
+    np.savez(buffer, header=header, **columns)
+    return MAGIC + zstandard.ZstdCompressor(level=3).compress(buffer.getvalue())
+
+
+def decode(data: bytes) -> Trace:
+    """Read what `encode` wrote.
+
+    Raises:
+        TraceError: the bytes are not a trace of this version, or are damaged.
+    """
+    if not data.startswith(MAGIC):
+        raise TraceError(f"not a trace: it begins with {data[:8]!r} instead of {MAGIC!r}")
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :], max_output_size=2**32)
+        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+            columns = {name: arrays[name] for name in arrays.files}
+        header = _header_from_json(json.loads(columns.pop("header").tobytes()))
+        return Trace(header=header, **columns)
+    except (zstandard.ZstdError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+        raise TraceError(f"damaged trace: {error}") from error
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of a trace's uncompressed content, so that it outlives a change of compressor.
+
+    Raises:
+        TraceError: the bytes cannot be decompressed.
+    """
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :], max_output_size=2**32)
+    except zstandard.ZstdError as error:
+        raise TraceError(f"damaged trace: {error}") from error
+    return hashlib.sha256(MAGIC + raw).hexdigest()
+
+
+def _header_to_json(header: Header) -> dict[str, Any]:
+    return dataclasses.asdict(header) | {"stream": str(header.stream)}
+
+
+def _header_from_json(data: dict[str, Any]) -> Header:
+    sampling = data.pop("sampling")
+    pairs: dict[str, Any] = {
+        "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
+        "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
+        "stop": tuple(sampling.pop("stop")),
+        "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
+    }
+    return Header(
+        request=data.pop("request"),
+        level=RecordLevel(data.pop("level")),
+        protocol=Protocol(data.pop("protocol")),
+        stream=int(data.pop("stream")),
+        sampling=SamplingParams(**sampling, **pairs),
+        eos_ids=tuple(data.pop("eos_ids")),
+        finish_reason=FinishReason(data.pop("finish_reason")),
+        prompt=tuple(data.pop("prompt")),
+        **data,
+    )

@@ -1,0 +1,1 @@
+"""Training of the bundled reference family; not imported at run time."""

@@ -1,0 +1,67 @@
+"""``python -m engine.train corpus|target|draft``: build the reference family.
+
+Every stage reads and writes one work folder and can be interrupted and resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from engine.train import corpus, recipe, trainer
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def make_corpus(work: Path) -> None:
+    """Stage 1: tokenizer and token streams."""
+    corpus.build(recipe.CorpusRecipe(), work / "corpus")
+
+
+def make_target(work: Path) -> None:
+    """Stage 2: the target, from scratch."""
+    data = corpus.load(work / "corpus")
+    model = trainer.new_model(recipe.TARGET_MODEL, recipe.CorpusRecipe().vocabulary, seed=0)
+    trainer.train(model, data, recipe.TARGET_TRAINING, work / "target-training", say)
+    export(model, work, "target")
+
+
+def make_draft(work: Path) -> None:
+    """Stage 3: the draft, distilled from the target."""
+    data = corpus.load(work / "corpus")
+    teacher = LlamaForCausalLM.from_pretrained(work / "target").eval()
+    model = trainer.new_model(recipe.DRAFT_MODEL, recipe.CorpusRecipe().vocabulary, seed=1)
+    trainer.train(model, data, recipe.DRAFT_TRAINING, work / "draft-training", say, teacher)
+    export(model, work, "draft")
+
+
+def export(model: LlamaForCausalLM, work: Path, name: str) -> None:
+    """Weights in float32 with the tokenizer beside them, as hub models come."""
+    model.eval().save_pretrained(work / name, safe_serialization=True)
+    PreTrainedTokenizerFast.from_pretrained(work / "corpus" / "tokenizer").save_pretrained(work / name)
+
+
+STAGES = {"corpus": make_corpus, "target": make_target, "draft": make_draft}
+
+
+def main() -> None:
+    """Run the named stages in order."""
+    parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
+    parser.add_argument("stages", nargs="+", choices=sorted(STAGES))
+    parser.add_argument("--work", type=Path, required=True, help="work folder, kept between runs")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for stage in arguments.stages:
+        STAGES[stage](arguments.work)
+
+
+if __name__ == "__main__":
+    main()

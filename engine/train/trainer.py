@@ -1,0 +1,152 @@
+"""One training loop for the reference family: plain or distilled, resumable.
+
+The batch of step n depends on (seed, n) only, so a resumed run reads the same
+data. Checkpoints are safetensors: no pickle anywhere. Does not know where the
+corpus came from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine.train.corpus import Corpus, Tokens
+from engine.train.recipe import ModelRecipe, TrainRecipe
+
+SAVE_EVERY = 200
+REPORT_EVERY = 50
+Report = Callable[[str], None]
+
+
+def new_model(recipe: ModelRecipe, vocabulary: int, seed: int) -> LlamaForCausalLM:
+    """A randomly initialised llama; the token ids of the chat format are built in."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.ffn,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.kv_heads,
+        max_position_embeddings=recipe.context,
+        tie_word_embeddings=True,
+        eos_token_id=0,
+        bos_token_id=1,
+        pad_token_id=2,
+    )
+    return LlamaForCausalLM(config)
+
+
+def batch(corpus: Corpus, recipe: TrainRecipe, step: int) -> Tensor:
+    """Token windows of one step, [rows, window + 1]; about `code_share` of them code."""
+    rng = np.random.default_rng((recipe.seed, step))
+    rows = [
+        _window(corpus.code if rng.random() < recipe.code_share else corpus.dialogue, recipe.window, rng)
+        for _ in range(recipe.rows)
+    ]
+    return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+def _window(tokens: Tokens, window: int, rng: np.random.Generator) -> Tokens:
+    start = int(rng.integers(0, len(tokens) - window - 1))
+    return tokens[start : start + window + 1]
+
+
+def learning_rate(recipe: TrainRecipe, step: int) -> float:
+    """Linear warm-up, then a cosine to a tenth."""
+    warm = min(1.0, (step + 1) / recipe.warmup)
+    return recipe.learning_rate * warm * (0.1 + 0.45 * (1 + math.cos(math.pi * step / recipe.steps)))
+
+
+def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: Tensor, recipe: TrainRecipe) -> Tensor:
+    """Cross-entropy, mixed with KL(target || draft) when there is a teacher."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(tokens[:, :-1]).logits.float().flatten(0, 1)
+        truth = F.cross_entropy(logits, tokens[:, 1:].flatten())
+        if teacher is None:
+            return truth
+        with torch.no_grad():
+            target = F.log_softmax(teacher(tokens[:, :-1]).logits.float().flatten(0, 1), -1)
+    divergence = F.kl_div(F.log_softmax(logits, -1), target, log_target=True, reduction="batchmean")
+    return recipe.distillation * divergence + (1 - recipe.distillation) * truth
+
+
+@torch.no_grad()
+def held_out_loss(model: LlamaForCausalLM, corpus: Corpus, window: int = 512, windows: int = 6) -> dict[str, float]:
+    """Mean cross-entropy in nats per token, by held-out domain."""
+    model.eval()
+    losses = {}
+    for domain, tokens in corpus.held_out.items():
+        count = min(windows, (len(tokens) - 1) // window)
+        rows = np.stack([tokens[i * window : (i + 1) * window + 1] for i in range(count)]).astype(np.int64)
+        x = torch.from_numpy(rows)
+        losses[domain] = F.cross_entropy(model(x[:, :-1]).logits.float().flatten(0, 1), x[:, 1:].flatten()).item()
+    model.train()
+    return losses
+
+
+def train(
+    model: LlamaForCausalLM,
+    corpus: Corpus,
+    recipe: TrainRecipe,
+    folder: Path,
+    report: Report,
+    teacher: LlamaForCausalLM | None = None,
+) -> None:
+    """Train to the recipe's last step, continuing from `folder` if a checkpoint is there."""
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=True
+    )
+    first = restore(model, optimiser, folder)
+    model.train()
+    began = time.monotonic()
+    for step in range(first, recipe.steps):
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(recipe, step)
+        loss = loss_of(model, teacher, batch(corpus, recipe, step), recipe)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        if (step + 1) % REPORT_EVERY == 0:
+            speed = (step + 1 - first) * recipe.rows * recipe.window / (time.monotonic() - began)
+            report(f"step {step + 1}/{recipe.steps} loss {loss.item():.3f} {speed:.0f} tokens/s")
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == recipe.steps:
+            save(model, optimiser, folder, step + 1)
+            report("held out " + json.dumps({k: round(v, 3) for k, v in held_out_loss(model, corpus).items()}))
+
+
+def save(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: Path, step: int) -> None:
+    """Write model, optimiser moments and step; the old checkpoint stays until the new one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        tensors |= {f"optimiser.{name}.{key}": value.clone() for key, value in optimiser.state[parameter].items()}
+    partial = folder / "checkpoint.partial"
+    save_file(tensors, partial, metadata={"step": str(step)})
+    partial.replace(folder / "checkpoint.safetensors")
+    (folder / "step.json").write_text(json.dumps({"step": step}), encoding="utf-8")
+
+
+def restore(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: Path) -> int:
+    """Load the checkpoint in `folder`; the step to go on with, 0 without one."""
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return 0
+    tensors = load_file(path)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{name}"])
+            keys = ("step", "exp_avg", "exp_avg_sq")
+            optimiser.state[parameter] = {key: tensors[f"optimiser.{name}.{key}"] for key in keys}
+    return int(json.loads((folder / "step.json").read_text(encoding="utf-8"))["step"])
