@@ -151,8 +151,8 @@ def question(rng: Rng) -> Dialogue:
 
 def purchase(rng: Rng) -> str:
     """A sentence about somebody who bought something."""
-    thing = f"{rng.choice(words.COLORS)} {rng.choice(words.ITEMS)}"
-    return f"{words.name(rng)} bought a {thing} in {rng.choice(words.CITIES)}."
+    who, color, item = words.name(rng), rng.choice(words.COLORS), rng.choice(words.ITEMS)
+    return f"{who} bought a {color} {item} in {rng.choice(words.CITIES)}."
 
 
 def repeat_text(rng: Rng) -> Dialogue:

@@ -1,0 +1,1 @@
+"""Models behind one protocol: our own forward, unmodified transformers, scripted."""
