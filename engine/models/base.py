@@ -102,6 +102,7 @@ def chain_placement(
         tokens: B lists of new tokens, ragged; an empty list makes a row of padding.
         starts: position of each row's first token.
         trash: the cache's trash column.
+        first_row: cache row of the first batch row.
         span: number of visible columns S; by default the longest row's end.
     """
     batch, width = len(tokens), max(1, *(len(row) for row in tokens))
