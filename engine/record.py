@@ -1,8 +1,8 @@
 """The recorder: step records in, one trace out.
 
-Copies only the rows that decided an emitted token, so that the cost of a level
-is proportional to what was emitted, not to what was drafted. Knows nothing
-about where the bytes go.
+Keeps only what decided an emitted token, so that the cost of a level is
+proportional to what was emitted, not to what was drafted. Knows nothing about
+where the bytes go.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ class Recorder:
 
 
 def _reduce(record: StepRecord, level: RecordLevel) -> StepRecord:
-    """Drop the rows that no emitted token was decided by; they may be large."""
-    rows = [each.row for each in record.verdict.emitted]
+    """Keep only the q rows of examined nodes, and those only where rows are kept at all."""
     q = record.proposal.q
-    if q is not None:
-        nodes = [each.node for each in record.verdict.examined]
-        kept = q[nodes] if level is RecordLevel.FULL else None
-        record = replace(record, proposal=replace(record.proposal, q=kept))
-    return replace(record, logits=record.logits[rows].copy(), scores=record.scores[rows].copy())
+    if q is None:
+        return record
+    nodes = [each.node for each in record.verdict.examined]
+    kept = q[nodes] if level is RecordLevel.FULL else None
+    return replace(record, proposal=replace(record.proposal, q=kept))
 
 
 def to_trace(header: Header, records: list[StepRecord]) -> Trace:

@@ -236,9 +236,9 @@ class Timing:
 class StepRecord:
     """Everything that one step decided for one request, after stops were applied.
 
-    Row 0 belongs to the root, row i + 1 to node i. `logits` are the target's rows
-    [1 + N, V] as the model gave them, in its dtype; `scores` the same rows after
-    bias, masks and penalties, before temperature and truncation.
+    `logits` [E, V] are the target's rows that decided the E emitted tokens, as the
+    model gave them, in its dtype; `scores` the same rows after bias, masks and
+    penalties, before temperature and truncation.
     """
 
     step: int
