@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -91,6 +93,13 @@ class TargetModel(Protocol):
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
         """Write the placed tokens into the cache and return what is wanted."""
         ...
+
+
+def to_numpy(tensor: Tensor) -> NDArray[np.floating[Any]]:
+    """The tensor's values, exactly; 16-bit floats, which numpy lacks, become float32."""
+    half = tensor.dtype in (torch.bfloat16, torch.float16)
+    values: NDArray[np.floating[Any]] = (tensor.float() if half else tensor).numpy()
+    return values
 
 
 def chain_placement(

@@ -1,0 +1,182 @@
+"""The decoding loop: propose, verify, commit. Plain decoding is the same loop with empty proposals.
+
+Batch-first: rows join as others finish, each row accepts as many tokens as it
+can, and a row's random numbers depend on nothing but its request. Knows nothing
+about tokenizers, storage or what a record is used for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.errors import CapacityError
+from engine.models.base import TargetModel, Want, chain_placement, to_numpy
+from engine.placement import Placed, accepted_columns, place
+from engine.proposers.base import Context, Proposer
+from engine.record import Recorder
+from engine.rng import Randomness
+from engine.rows import TargetRows
+from engine.state import RowState
+from engine.stopping import Decode, StopRule
+from engine.trace import Header
+from engine.types import (
+    DraftRule,
+    FinishReason,
+    Generation,
+    Proposal,
+    RecordLevel,
+    Request,
+    StepRecord,
+    Timing,
+    Verdict,
+)
+from engine.verify.base import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns."""
+
+    rows: int
+    gamma: int
+    capacity: int
+    level: RecordLevel
+
+
+class Loop:
+    """Continues requests with a target, a proposer and a verifier."""
+
+    def __init__(
+        self, target: TargetModel, proposer: Proposer, verifier: Verifier, decode: Decode, options: LoopOptions
+    ) -> None:
+        self._target = target
+        self._proposer = proposer
+        self._verifier = verifier
+        self._decode = decode
+        self._options = options
+        self._cache = target.new_cache(options.rows, options.capacity)
+
+    @torch.inference_mode()
+    def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Yield generations as they finish.
+
+        Raises:
+            CapacityError: a request does not fit; raised before any is started.
+        """
+        for request in requests:
+            self._require_room(request)
+        queue = deque(requests)
+        rows: dict[int, RowState] = {}
+        while queue or rows:
+            # 1) admit: a free row takes the next request and reads its prompt but the last token
+            for row in range(self._options.rows):
+                if row not in rows and queue:
+                    rows[row] = self._admit(row, queue.popleft())
+            # 2) propose: one proposal per active row
+            active = [rows[row] for row in sorted(rows)]
+            contexts = [state.context(self._options.gamma, self._options.capacity) for state in active]
+            began = time.perf_counter()
+            proposals = self._proposer.propose(contexts)
+            drafted = time.perf_counter()
+            # 3) verify: one target forward over [root, drafted nodes] of every row
+            logits = self._forward(active, proposals)
+            verified = time.perf_counter()
+            timing = Timing(round((drafted - began) * 1e6), round((verified - drafted) * 1e6), len(active))
+            # 4) commit: keep the accepted path, cut at an end, record, tell the proposer
+            for state, context, proposal in zip(active, contexts, proposals, strict=True):
+                self._commit(state, context, proposal, logits[state.row], timing)
+            # 5) release: finished rows become free
+            for state in active:
+                if state.reason is not None:
+                    self._proposer.finish(rows.pop(state.row).row)
+                    yield state.generation()
+
+    def _require_room(self, request: Request) -> None:
+        needed = len(request.prompt) + request.sampling.max_new_tokens
+        if needed > min(self._options.capacity, self._target.context):
+            raise CapacityError(
+                f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
+                f"{request.sampling.max_new_tokens} exceed the context of {self._target.context}"
+            )
+
+    def _admit(self, row: int, request: Request) -> RowState:
+        randomness = Randomness(request.sampling.seed, request.stream)
+        stops = StopRule(request.sampling, self._target.eos_ids, self._decode)
+        recorder = Recorder(self._header(request))
+        state = RowState(row, request, randomness, stops, recorder, list(request.prompt))
+        prompt = state.history[:-1]
+        if prompt:
+            placement = chain_placement([prompt], [0], self._cache.trash, first_row=row)
+            self._target.forward(self._cache, placement, Want(logits=False))
+        self._proposer.start(state.context(self._options.gamma, self._options.capacity))
+        return state
+
+    def _header(self, request: Request) -> Header:
+        facts = self._verifier.facts
+        return Header(
+            request=request.id,
+            level=self._options.level,
+            protocol=facts.protocol,
+            lossless=facts.lossless,
+            proposer=self._proposer.facts.name,
+            vocabulary=self._target.vocabulary,
+            stream=request.stream,
+            sampling=request.sampling,
+            eos_ids=self._target.eos_ids,
+            finish_reason=FinishReason.LENGTH,
+            prompt=request.prompt,
+            coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
+        )
+
+    def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> dict[int, torch.Tensor]:
+        """Logits [1 + N, V] of each active row."""
+        steps: list[Placed | None] = [None] * (active[-1].row + 1)
+        for state, proposal in zip(active, proposals, strict=True):
+            steps[state.row] = Placed(state.history[-1], len(state.history), proposal.tree)
+        logits = self._target.forward(self._cache, place(steps, self._cache.trash), Want()).logits
+        assert logits is not None
+        return {
+            state.row: logits[state.row, : 1 + len(proposal.tree)]
+            for state, proposal in zip(active, proposals, strict=True)
+        }
+
+    def _commit(
+        self, state: RowState, context: Context, proposal: Proposal, logits: torch.Tensor, timing: Timing
+    ) -> None:
+        request = state.request
+        values = to_numpy(logits)
+        rows = TargetRows(
+            values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
+        )
+        cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.randomness))
+        self._keep_path(state, proposal, cut.verdict)
+        state.recorder.step(_step_record(state, proposal, cut.verdict, rows, timing))
+        state.commit(cut)
+        self._proposer.observe(context, cut.verdict)
+
+    def _keep_path(self, state: RowState, proposal: Proposal, verdict: Verdict) -> None:
+        """Move the accepted nodes' columns to their final places, unless they are there."""
+        path = [each.node for each in verdict.examined if each.accepted]
+        source = accepted_columns(len(state.history), path)
+        target = accepted_columns(len(state.history), range(len(path)))
+        if source != target:
+            self._cache.commit(state.row, source, target)
+
+
+def _step_record(state: RowState, proposal: Proposal, verdict: Verdict, rows: TargetRows, timing: Timing) -> StepRecord:
+    decided = [each.row for each in verdict.emitted]
+    return StepRecord(
+        step=state.step,
+        position=len(state.history),
+        proposal=proposal,
+        verdict=verdict,
+        logits=rows.logits[decided],
+        scores=np.stack([rows[row].scores for row in decided]),
+        timing=timing,
+    )

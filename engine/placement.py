@@ -1,0 +1,59 @@
+"""Where the tokens of one step go: the root and its drafted nodes, for a ragged batch.
+
+Node i of a row with n committed tokens is written to column n + i and sees the
+committed columns and its own path; a chain's nodes then sit in their final
+columns. Knows nothing about probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.models.base import Placement, chain_placement
+from engine.trees import ancestors, depths, is_chain
+from engine.types import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One row's step: `last` is the newest committed token, at position `committed - 1`."""
+
+    last: int
+    committed: int
+    tree: Tree
+
+
+def place(steps: Sequence[Placed | None], trash: int) -> Placement:
+    """The placement of one step; None makes a row of padding."""
+    if all(step is None or is_chain(step.tree) for step in steps):
+        tokens = [[step.last, *step.tree.tokens] if step else [] for step in steps]
+        return chain_placement(tokens, [step.committed - 1 if step else 0 for step in steps], trash)
+    return _place_trees(steps, trash)
+
+
+def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
+    width = max(1 + len(step.tree) for step in steps if step)
+    span = max(step.committed + len(step.tree) for step in steps if step)
+    shape = (len(steps), width)
+    tokens, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    slots = torch.full(shape, trash, dtype=torch.long)
+    visible = torch.zeros(*shape, span, dtype=torch.bool)
+    visible[:, :, 0] = True
+    for b, step in enumerate(steps):
+        if step is None:
+            continue
+        count, root = 1 + len(step.tree), step.committed - 1
+        tokens[b, :count] = torch.tensor([step.last, *step.tree.tokens])
+        positions[b, :count] = root + torch.tensor([0, *depths(step.tree)])
+        slots[b, :count] = root + torch.arange(count)
+        visible[b, :count, : step.committed] = True
+        visible[b, 1:count, step.committed : step.committed + len(step.tree)] = torch.from_numpy(ancestors(step.tree))
+    return Placement(tokens, positions, slots, visible)
+
+
+def accepted_columns(committed: int, path: Sequence[int]) -> tuple[int, ...]:
+    """The scratch columns of an accepted path's nodes."""
+    return tuple(committed + node for node in path)

@@ -1,0 +1,30 @@
+"""Proposers, one file per family.
+
+A proposer is added by one file, one line in `REGISTRY` and one docs page; the
+conformance test picks it up by itself. Each class has
+`build(parts: ProposerParts) -> Proposer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.proposers.base import Proposer
+from engine.proposers.parts import ProposerParts
+from engine.registry import resolve
+
+REGISTRY: Final[Mapping[str, str]] = {
+    "draft_model": "engine.proposers.draft_model:DraftModelProposer",
+    "ngram": "engine.proposers.ngram:NgramProposer",
+}
+
+
+def build(kind: str, parts: ProposerParts) -> Proposer:
+    """A proposer of a registered kind.
+
+    Raises:
+        InvalidRequest: unknown kind, an option it does not have, or a missing draft model.
+    """
+    proposer: Proposer = resolve(REGISTRY, kind, "proposer").build(parts)
+    return proposer

@@ -1,0 +1,115 @@
+"""An independent draft model: gamma tokens, one after the other, for all rows at once.
+
+Keeps a cache of its own. After a verdict, the columns that hold accepted tokens
+stay valid and the others are overwritten; tokens that the draft has not read
+yet (the recovered or bonus token, and after full acceptance the last drafted
+one) are fed first. Knows nothing about the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from engine.drafting import DraftContext, Draw, DrawRule
+from engine.errors import InvalidRequest
+from engine.models.base import TargetModel, Want, chain_placement, to_numpy
+from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.parts import ProposerParts
+from engine.types import DraftRule, Proposal, QKind, Tree, Verdict
+
+
+@dataclass(slots=True)
+class _Drafted:
+    """Draws of one row in one round."""
+
+    context: Context
+    draws: list[Draw] = field(default_factory=list)
+
+    @property
+    def unread(self) -> bool:
+        """More tokens are wanted."""
+        return len(self.draws) < self.context.budget
+
+    @property
+    def history(self) -> list[int]:
+        """Committed and drafted tokens."""
+        return [*self.context.history, *(each.token for each in self.draws)]
+
+
+class DraftModelProposer:
+    """Autoregressive drafting with a small model."""
+
+    def __init__(self, parts: ProposerParts, model: TargetModel) -> None:
+        self._model = model
+        self._cache = model.new_cache(parts.rows, min(parts.capacity, model.context))
+        self._valid = [0] * parts.rows
+        self._rule: DraftRule = parts.rule
+        self._draw: DrawRule = parts.draw
+        self._eos_ids = parts.eos_ids
+        self.facts = ProposerFacts("draft_model", shape="chain", q_kind=QKind.FULL, can_couple=True, state="request")
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> DraftModelProposer:
+        """From a draft model; there are no options."""
+        parts.require_options("draft_model", {})
+        if parts.draft is None:
+            raise InvalidRequest("proposer draft_model needs a draft model")
+        return cls(parts, parts.draft)
+
+    def start(self, context: Context) -> None:
+        """Read the prompt but its last token, which the first round feeds."""
+        self._valid[context.row] = 0
+        prompt = list(context.history[:-1])
+        if prompt and len(prompt) < self._cache.capacity:
+            placement = chain_placement([prompt], [0], self._cache.trash, first_row=context.row)
+            self._model.forward(self._cache, placement, Want(logits=False))
+            self._valid[context.row] = len(prompt)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of up to the rows' budgets; rows that no longer fit the draft's context get none."""
+        drafted = [_Drafted(self._limited(context)) for context in contexts]
+        while any(each.unread for each in drafted):
+            self._round(drafted)
+        return [self._proposal(each.draws) for each in drafted]
+
+    def _limited(self, context: Context) -> Context:
+        room = self._cache.capacity - len(context.history)
+        return replace(context, budget=max(0, min(context.budget, room)))
+
+    def _round(self, drafted: list[_Drafted]) -> None:
+        """One forward for all rows that want another token."""
+        waiting = {each.context.row: each for each in drafted if each.unread}
+        tokens = [waiting[row].history[self._valid[row] :] if row in waiting else [] for row in range(self._cache.rows)]
+        placement = chain_placement(tokens, list(self._valid), self._cache.trash)
+        logits = self._model.forward(self._cache, placement, Want()).logits
+        assert logits is not None
+        for row, each in waiting.items():
+            history = each.history
+            self._valid[row] = len(history)
+            context = self._draft_context(each.context, history)
+            each.draws.append(self._draw(self._rule, to_numpy(logits[row, len(tokens[row]) - 1]), context))
+
+    def _draft_context(self, context: Context, history: list[int]) -> DraftContext:
+        request = context.request
+        return DraftContext(history, len(request.prompt), request.sampling, self._eos_ids, context.randomness)
+
+    def _proposal(self, draws: list[Draw]) -> Proposal:
+        if not draws:
+            return Proposal()
+        tree = Tree.chain(tuple(each.token for each in draws))
+        if draws[0].q is None:
+            return Proposal(tree, QKind.ONE_HOT)
+        q = np.stack([each.q for each in draws if each.q is not None])
+        return Proposal(tree, QKind.FULL, q, np.array([each.uniform for each in draws]))
+
+    def observe(self, context: Context, verdict: Verdict) -> None:
+        """Columns up to the last accepted token stay valid."""
+        committed = len(context.history) - len(verdict.emitted) + verdict.n_accepted
+        self._valid[context.row] = min(self._valid[context.row], committed, len(context.history) - 1)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._valid[row] = 0

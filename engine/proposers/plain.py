@@ -1,0 +1,27 @@
+"""Drafts nothing: plain decoding is the same loop with an empty proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.proposers.base import Context, ProposerFacts
+from engine.types import Proposal, QKind, Verdict
+
+
+class PlainProposer:
+    """The absence of speculation."""
+
+    facts = ProposerFacts("plain", shape="chain", q_kind=QKind.NONE, can_couple=True, state="none")
+
+    def start(self, context: Context) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Empty proposals."""
+        return [Proposal() for _ in contexts]
+
+    def observe(self, context: Context, verdict: Verdict) -> None:
+        """Nothing to learn."""
+
+    def finish(self, row: int) -> None:
+        """Nothing to forget."""

@@ -1,0 +1,61 @@
+"""One active request in a row of the batch. Mutable, and private to the loop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from engine.proposers.base import Context
+from engine.record import Recorder
+from engine.rng import Randomness
+from engine.stopping import Cut, StopRule
+from engine.types import FinishReason, Generation, Request
+
+
+@dataclass(slots=True)
+class RowState:
+    """What a row knows about its request."""
+
+    row: int
+    request: Request
+    randomness: Randomness
+    stops: StopRule
+    recorder: Recorder
+    history: list[int]
+    step: int = 0
+    reason: FinishReason | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def generated(self) -> list[int]:
+        """Tokens generated so far."""
+        return self.history[len(self.request.prompt) :]
+
+    def context(self, gamma: int, capacity: int) -> Context:
+        """What the proposer sees.
+
+        A step always emits one token beside the accepted ones, so drafting more
+        than the remaining length minus one would be wasted.
+        """
+        remaining = self.request.sampling.max_new_tokens - len(self.generated)
+        budget = max(0, min(gamma, remaining - 1, capacity - len(self.history)))
+        return Context(self.row, self.request, self.history, budget, self.randomness)
+
+    def commit(self, cut: Cut) -> None:
+        """Append the emitted tokens."""
+        self.history.extend(each.token for each in cut.verdict.emitted)
+        self.step += 1
+        self.reason = cut.reason
+
+    def generation(self) -> Generation:
+        """The finished request."""
+        assert self.reason is not None
+        tokens = tuple(self.generated)
+        return Generation(
+            request=self.request,
+            tokens=tokens,
+            finish_reason=self.reason,
+            trace=self.recorder.finish(self.reason),
+            text=self.stops.text(tokens, self.reason),
+            latency_us=round((time.perf_counter() - self.began) * 1e6),
+        )

@@ -1,0 +1,83 @@
+"""Where a generation ends: end tokens, stop strings, length - exact inside a draft.
+
+Tokens of a step are looked at one by one; everything after the first end is
+dropped and never counted, accepted or not. Knows nothing about probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.types import Emitted, FinishReason, Role, SamplingParams, Verdict
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A verdict without what came after the end, and why it ended (None: it goes on)."""
+
+    verdict: Verdict
+    reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """The ends of one request. `decode` turns generated tokens into text."""
+
+    params: SamplingParams
+    eos_ids: tuple[int, ...]
+    decode: Decode
+
+    def cut(self, generated: Sequence[int], verdict: Verdict) -> Cut:
+        """Cut a verdict at the first end.
+
+        Args:
+            generated: tokens generated before the step.
+            verdict: the step's decisions.
+        """
+        tokens = list(generated)
+        for count, emitted in enumerate(verdict.emitted, start=1):
+            tokens.append(emitted.token)
+            reason = self._reason(tokens)
+            if reason is not None:
+                return Cut(trim(verdict, count), reason)
+        return Cut(verdict, None)
+
+    def _reason(self, tokens: list[int]) -> FinishReason | None:
+        """Why the generation ends with its last token, if it does."""
+        if tokens[-1] in self.eos_ids and not self.params.ignore_eos:
+            return FinishReason.EOS
+        if tokens[-1] in self.params.stop_token_ids:
+            return FinishReason.STOP
+        if self.params.stop and len(tokens) >= self.params.min_tokens and self._stop_at(tokens) is not None:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(tokens) >= self.params.max_new_tokens else None
+
+    def _stop_at(self, tokens: list[int]) -> int | None:
+        """Where a stop string begins that the last token completed; None without one."""
+        before, text = len(self.decode(tokens[:-1])), self.decode(tokens)
+        starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self.params.stop)
+        return min((start for start in starts if start >= 0), default=None)
+
+    def text(self, tokens: Sequence[int], reason: FinishReason) -> str:
+        """The generation's text; a stop string and what follows it are not part of it."""
+        start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
+        return self.decode(tokens)[:start]
+
+
+def trim(verdict: Verdict, count: int) -> Verdict:
+    """The first `count` emitted tokens and the decisions that led to them."""
+    emitted: tuple[Emitted, ...] = verdict.emitted[:count]
+    if count == len(verdict.emitted):
+        return verdict
+    mass = verdict.residual_mass if emitted[-1].role is Role.RECOVERED else float("nan")
+    # an accepted token was examined exactly once as accepted; rejected siblings came before it
+    left, examined = count, []
+    for each in verdict.examined:
+        if left == 0:
+            break
+        examined.append(each)
+        left -= each.accepted
+    return replace(verdict, emitted=emitted, examined=tuple(examined), residual_mass=mass)

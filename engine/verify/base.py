@@ -1,0 +1,36 @@
+"""What a verification rule is.
+
+Knows nothing about models or caches: it sees transformed rows and numbers.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+
+from engine.rng import Randomness
+from engine.rows import TargetRows
+from engine.types import DraftRule, Proposal, Protocol, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierFacts:
+    """What a rule declares about itself."""
+
+    protocol: Protocol
+    lossless: bool
+    """The emitted law is the target's, for any draft."""
+    draft_rule: DraftRule
+    """How drafts should be drawn to be accepted most often."""
+    trees: bool
+    """Branching proposals are understood."""
+
+
+class Verifier(typing.Protocol):
+    """Decides which drafted tokens are kept and what follows them."""
+
+    facts: VerifierFacts
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+        """The verdict on one request's proposal. Always emits at least one token."""
+        ...

@@ -1,0 +1,25 @@
+"""Greedy verification: keep what equals the target's argmax.
+
+Ties go to the lowest token id, as in plain greedy decoding. Needs no q and no
+random numbers, and knows nothing about temperature above 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.rng import Randomness
+from engine.rows import TargetRows
+from engine.types import DraftRule, Proposal, Protocol, Verdict
+from engine.verify.base import VerifierFacts
+from engine.verify.matching import match
+
+
+class GreedyVerifier:
+    """Longest drafted path equal to the target's argmax, plus one target token."""
+
+    facts = VerifierFacts(Protocol.GREEDY, lossless=True, draft_rule=DraftRule.GREEDY, trees=True)
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:  # noqa: ARG002 - protocol
+        """Compare with the argmax of the transformed scores."""
+        return match(proposal, rows, lambda row, _position: int(np.argmax(rows[row].scores)))

@@ -1,0 +1,32 @@
+"""Shared-randomness verification: keep what equals the target's own sample.
+
+The target samples by Gumbel-max under noise keyed by (seed, stream, absolute
+position), so the emitted tokens are those of plain decoding with the same keys,
+token by token, for every proposer (Daliri, Musco and Suresh 2408.07978). Needs
+no q. A draft that uses the same noise is accepted more often; the rule must
+never be mixed with an acceptance test on p / q, whose law that would break.
+"""
+
+from __future__ import annotations
+
+from engine.rng import Randomness
+from engine.rows import TargetRows
+from engine.sampling import gumbel_argmax
+from engine.types import DraftRule, Proposal, Protocol, Verdict
+from engine.verify.base import VerifierFacts
+from engine.verify.matching import match
+
+
+class GumbelVerifier:
+    """Accept iff the draft equals the target's own Gumbel-max sample."""
+
+    facts = VerifierFacts(Protocol.GUMBEL, lossless=True, draft_rule=DraftRule.COUPLED, trees=True)
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+        """Compare with argmax(log p + noise at the position)."""
+
+        def choose(row: int, position: int) -> int:
+            p = rows[row].p
+            return gumbel_argmax(p, randomness.gumbel(position, len(p)))
+
+        return match(proposal, rows, choose)

@@ -1,0 +1,63 @@
+"""The walk shared by rules that compare drafts with the target's own choice.
+
+At each node the target chooses a token by itself; the walk goes on while a
+child carries that token. Lossless for any draft that does not look at the
+choice (methods note B1.4), and exact in trees. Knows nothing about how the
+choice is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.rows import TargetRows
+from engine.trees import ROOT, children
+from engine.types import Emitted, Examined, Proposal, QKind, Role, Verdict
+
+Choose = Callable[[int, int], int]
+"""(row, absolute position) -> the target's own token."""
+
+
+def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> Verdict:
+    """Keep the drafted path that the target would have taken, then its next token."""
+    tree = proposal.tree
+    emitted: list[Emitted] = []
+    examined: list[Examined] = []
+    node = ROOT
+    while True:
+        row = node + 1
+        token = choose(row, rows.position + len(emitted))
+        offered = children(tree, node)
+        kept = ROOT
+        for child in offered:
+            accepted = tree.tokens[child] == token
+            examined.append(_examined(proposal, rows, child, accepted))
+            if accepted:
+                kept = child
+                break
+        role = Role.ACCEPTED if kept != ROOT else _last_role(proposal, bool(offered))
+        emitted.append(Emitted(token, role, row, float(rows[row].p[token])))
+        if kept == ROOT:
+            return Verdict(tuple(emitted), tuple(examined))
+        node = kept
+
+
+def _examined(proposal: Proposal, rows: TargetRows, node: int, accepted: bool) -> Examined:
+    token = proposal.tree.tokens[node]
+    p = float(rows[proposal.tree.parents[node] + 1].p[token])
+    return Examined(node, p, q_of(proposal, node), float("nan"), accepted)
+
+
+def _last_role(proposal: Proposal, offered: bool) -> Role:
+    if offered:
+        return Role.RECOVERED
+    return Role.BONUS if len(proposal.tree) else Role.PLAIN
+
+
+def q_of(proposal: Proposal, node: int) -> float:
+    """The drafted token's q: 1 for a deterministic draft, NaN where q is not known."""
+    if proposal.q_kind is QKind.ONE_HOT:
+        return 1.0
+    if proposal.q is None:
+        return float("nan")
+    return float(proposal.q[node, proposal.tree.tokens[node]])
