@@ -1,0 +1,19 @@
+"""`audit schema`: print a JSON Schema. Knows only the schemas' names."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+import schemas
+
+
+@click.command()
+@click.argument("name", required=False, type=click.Choice(schemas.names()), metavar="[NAME]")
+def schema(name: str | None) -> None:
+    """Print the JSON Schema NAME, or the names of all schemas."""
+    if name is None:
+        click.echo("\n".join(schemas.names()))
+    else:
+        click.echo(json.dumps(schemas.load(name), indent=2))

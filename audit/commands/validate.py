@@ -1,0 +1,53 @@
+"""`audit validate`: read a suite and print what it would run. Loads no model and stores nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from audit.suite import ArmSpec, Suite
+from audit.suite_loader import load_suite
+
+
+@click.command()
+@click.argument("suite")
+def validate(suite: str) -> None:
+    """Check SUITE, a YAML file or the name of a packaged suite, and print what it would run."""
+    click.echo("\n".join(_lines(load_suite(suite))))
+
+
+def _lines(suite: Suite) -> Iterator[str]:
+    yield f"{suite.path}: valid"
+    yield f"suite      {suite.name}  sha256:{suite.sha256}"
+    yield f"backend    {suite.backend}, seed {suite.seed}, batches of {suite.batch_size}"
+    for model in suite.models.values():
+        yield f"model      {model.name}: {model.source} ({model.dtype}, {model.loader})"
+    for workload, count in Counter(case.workload for case in suite.cases).items():
+        yield f"workload   {workload}: {_count(count, 'case')}"
+    for arm in suite.arms:
+        yield f"arm        {arm.name}: {_arm(suite, arm)}"
+    total = sum(_requests(suite, arm) * arm.sampling.max_new_tokens for arm in suite.arms)
+    counts = f"{_count(len(suite.arms), 'arm')}, {_count(len(suite.cases), 'case')}"
+    yield f"total      {counts}, at most {total} tokens besides the baselines"
+
+
+def _arm(suite: Suite, arm: ArmSpec) -> str:
+    requests = _requests(suite, arm)
+    parts = [
+        f"{arm.proposer.kind} gamma {arm.proposer.gamma}, {arm.verifier}, temperature {arm.sampling.temperature:g}",
+        f"{_count(requests, 'request')}, at most {requests * arm.sampling.max_new_tokens} tokens",
+        f"record {arm.record}",
+        f"checks {', '.join(arm.checks) or 'none'}",
+    ]
+    return "; ".join(parts + ([f"broken on purpose: {arm.fault}"] if arm.fault else []))
+
+
+def _requests(suite: Suite, arm: ArmSpec) -> int:
+    """Greedy arms run each case once: repetitions would be copies."""
+    return len(suite.cases) * (1 if arm.sampling.greedy else suite.samples)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,276 @@
+"""A suite's YAML file, validated, as an `audit.suite.Suite`.
+
+The order is: bytes, YAML, JSON Schema, meaning. The first mistake ends it with
+one line that names the file, the line and the mend. Loads no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NoReturn
+
+import schemas
+from audit.documents import Document, Place, quoted, read_yaml
+from audit.prompts import Prompts, Workload, read_prompts
+from audit.schema_errors import check_document, suggestion
+from audit.suite import ArmSpec, ModelSpec, ProposerSpec, Suite
+from engine.errors import InvalidRequest
+from engine.types import DraftRule, Protocol, RecordLevel, SamplingParams
+
+PACKAGED: Final = "suites:"
+BUNDLED: Final = "bundled:"
+HUB: Final = "hf:"
+
+MODEL_KINDS: Final = frozenset({"draft_model"})
+"""Proposers that cannot be built without a draft model."""
+SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
+
+Parameters = dict[str, dict[str, Any]]
+
+
+def load_suite(name: str | Path) -> Suite:
+    """Load a suite from a path, or by the name of a packaged one.
+
+    `quickstart`, `quickstart.yaml` and `suites/quickstart.yaml` all name the
+    packaged suite unless a file of that name exists.
+
+    Raises:
+        UserError: the first mistake, `path:LINE: what is wrong; what to do`.
+    """
+    path = find_suite(name)
+    document = read_yaml(path)
+    check_document(document, schemas.load("suite"))
+    return _Loader(document, path.parent).suite()
+
+
+def find_suite(name: str | Path) -> Path:
+    """The file of a suite: the path itself if it is a file, else the packaged suite of that name."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    parts = PurePosixPath(str(name)).parts
+    inside = PurePosixPath(*(parts[1:] if parts[:1] == ("suites",) else parts))
+    packaged = packaged_file(str(inside if inside.suffix in (".yaml", ".yml") else f"{inside}.yaml"))
+    return packaged if packaged is not None and packaged.is_file() else path
+
+
+def packaged_file(inside: str) -> Path | None:
+    """A path in the packaged `suites`, whether or not it exists; None if it would leave the package."""
+    parts = PurePosixPath(inside).parts
+    if not parts or ".." in parts or PurePosixPath(inside).is_absolute():
+        return None
+    return Path(str(files("suites").joinpath(*parts)))
+
+
+class _Loader:
+    """One suite on its way from a schema-valid document to values."""
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        self._document = document
+        self._folder = folder
+
+    def suite(self) -> Suite:
+        data = self._document.data
+        models = {name: self._model(name, entry) for name, entry in data["models"].items()}
+        defaults = self._parameters(("checks",), data.get("checks", {}))
+        arms = tuple(self._arm(index, entry, defaults) for index, entry in enumerate(data["arms"]))
+        self._unique("arms", [arm.name for arm in arms])
+        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
+        self._unique("workloads", [workload.name for workload in workloads])
+        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        return Suite(
+            name=data["name"],
+            path=self._document.path,
+            description=data.get("description", ""),
+            backend=data.get("backend", "native"),
+            seed=int(data.get("seed", 0)),
+            batch_size=int(data.get("batch_size", 8)),
+            samples=int(data.get("samples", 1)),
+            models=models,
+            cases=tuple(case for each in prompts for case in each.cases),
+            arms=arms,
+            sha256=_digest(self._document.raw, prompts),
+            document=data,
+        )
+
+    def _unique(self, key: str, names: list[str]) -> None:
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                problem = f"the name {quoted(name)} is already used in {key}; give each its own"
+                raise self._document.error((key, index, "name"), problem)
+
+    def _model(self, name: str, entry: str | Mapping[str, Any]) -> ModelSpec:
+        place: Place = ("models", name) if isinstance(entry, str) else ("models", name, "source")
+        spec = {"source": entry} if isinstance(entry, str) else dict(entry)
+        source = self._source(place, str(spec.pop("source")))
+        if "revision" in spec and not source.startswith(HUB):
+            raise self._document.error(("models", name, "revision"), "only an hf: source has a revision; remove it")
+        return ModelSpec(name, source, **spec)
+
+    def _source(self, place: Place, source: str) -> str:
+        if source.startswith(BUNDLED):
+            return source
+        if source.startswith(HUB):
+            parts = source.removeprefix(HUB).split("/")
+            if len(parts) != 2 or not all(parts):
+                raise self._document.error(place, f"{quoted(source)} is no model; write hf:ORG/NAME")
+            return source
+        folder = self._folder / source
+        if not folder.is_dir():
+            problem = f"no model folder {quoted(str(folder))}; write a folder, bundled:NAME or hf:ORG/NAME"
+            raise self._document.error(place, problem)
+        if not (folder / "config.json").is_file():
+            raise self._document.error(place, f"{quoted(str(folder))} has no config.json; name a model folder")
+        return str(folder)
+
+    def _workload(self, index: int, entry: Mapping[str, Any]) -> Workload:
+        prompts = entry["prompts"]
+        path: Path | None = self._folder / prompts
+        if prompts.startswith(PACKAGED):
+            path = packaged_file(prompts.removeprefix(PACKAGED))
+        if path is None or not path.exists():
+            problem = f"no prompt file {quoted(str(path or prompts))}; write a path from here, or suites:PATH"
+            raise self._document.error(("workloads", index, "prompts"), problem)
+        limit = entry.get("limit")
+        domain = entry.get("domain", entry["name"])
+        return Workload(entry["name"], path, domain, None if limit is None else int(limit))
+
+    def _prompts(self, index: int, workload: Workload) -> Prompts:
+        if not workload.path.is_file():
+            problem = f"{quoted(str(workload.path))} is not a file; name a JSONL file"
+            raise self._document.error(("workloads", index, "prompts"), problem)
+        return read_prompts(workload)
+
+    def _arm(self, index: int, entry: Mapping[str, Any], defaults: Parameters) -> ArmSpec:
+        place: Place = ("arms", index)
+        sampling = self._sampling(place, entry.get("sampling", {}))
+        verifier = Protocol(entry["verifier"])
+        if verifier is Protocol.GREEDY and not sampling.greedy:
+            problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
+            raise self._document.error((*place, "verifier"), problem)
+        return ArmSpec(
+            name=entry["name"],
+            proposer=self._proposer((*place, "proposer"), entry["proposer"]),
+            verifier=verifier,
+            sampling=sampling,
+            record=RecordLevel(entry.get("record", self._document.data.get("record", "full"))),
+            checks=self._checks((*place, "checks"), entry.get("checks"), defaults),
+            fault=self._fault((*place, "fault"), entry.get("fault")),
+        )
+
+    def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
+        values = {**self._document.data.get("sampling", {}), **overrides}
+        try:
+            return SamplingParams(**{key: _typed(key, value) for key, value in values.items()})
+        except InvalidRequest as error:
+            key = str(error).split()[0]
+            place = (*arm, "sampling", key) if key in overrides else ("sampling", key)
+            raise self._document.error(place, f"{error}; change the value") from error
+
+    def _proposer(self, place: Place, entry: Mapping[str, Any]) -> ProposerSpec:
+        # Imported here: the engine's packages take seconds to import, a malformed file should not wait for them.
+        from engine.proposers import REGISTRY
+
+        self._known((*place, "kind"), "proposer", entry["kind"], REGISTRY)
+        model = entry.get("model")
+        if model is not None:
+            self._known((*place, "model"), "model", model, self._document.data["models"])
+        spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}))
+        problem = _proposer_problem(spec)
+        if problem is not None:
+            raise self._document.error((*place, "options") if "option" in problem else place, problem)
+        return spec
+
+    def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
+        from audit.checks import REGISTRY
+
+        if entry is None:
+            entry = list(REGISTRY)
+        if isinstance(entry, list):
+            for index, name in enumerate(entry):
+                self._known((*place, index), "check", name, REGISTRY)
+            entry = {name: {} for name in entry}
+        own = self._parameters(place, entry)
+        return {name: {**defaults.get(name, {}), **values} for name, values in own.items()}
+
+    def _parameters(self, place: Place, entry: Mapping[str, Any]) -> Parameters:
+        """Check parameters by check, each known and of the type of its default."""
+        from audit.checks import REGISTRY, load
+
+        for name, values in entry.items():
+            self._known((*place, name), "check", name, REGISTRY)
+            known = load(name).defaults
+            for key, value in values.items():
+                self._known((*place, name, key), f"parameter of {name}", key, known)
+                if not _same_type(value, known[key]):
+                    problem = f"{key} is {quoted(value)}; write something like its default, {quoted(known[key])}"
+                    raise self._document.error((*place, name, key), problem)
+        return {name: dict(values) for name, values in entry.items()}
+
+    def _fault(self, place: Place, name: str | None) -> str | None:
+        from engine.faults import REGISTRY
+
+        if name is not None:
+            self._known(place, "fault", name, REGISTRY)
+        return name
+
+    def _known(self, place: Place, kind: str, name: str, accepted: Iterable[str]) -> None:
+        words = list(accepted)
+        if name not in words:
+            raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
+
+
+def _proposer_problem(spec: ProposerSpec) -> str | None:
+    """What the proposer's own constructor has against its options; its weights are not loaded."""
+    from engine.proposers import build
+    from engine.proposers.parts import ProposerParts
+
+    if spec.kind in MODEL_KINDS and spec.model is None:
+        return f"the proposer {spec.kind} needs a draft; add model: with the name of one of the suite's models"
+    parts = ProposerParts(1, 1, DraftRule.GREEDY, _no_draw, eos_ids=(), options=spec.options)
+    try:
+        build(spec.kind, parts)
+    except InvalidRequest as error:
+        return f"{error}; change the options" if "option" in str(error) else None
+    return None
+
+
+def _no_draw(*_: object) -> NoReturn:
+    raise AssertionError("a proposer drew a token while it was being built")
+
+
+def _same_type(value: object, default: object) -> bool:
+    """JSON's view: numbers are one type, true and false are not numbers; a null default takes anything."""
+    if default is None:
+        return True
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, (int, float)):
+        return isinstance(value, (int, float))
+    if isinstance(default, (list, tuple)):
+        return isinstance(value, (list, tuple))
+    return isinstance(value, type(default))
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A JSON value as the type that the sampling field has: `5.0` is an integer in JSON, lists become tuples."""
+    if key == "logit_bias":
+        return tuple((int(token), float(bias)) for token, bias in value)
+    default = SAMPLING_DEFAULTS[key]
+    return _whole(value) if isinstance(default, tuple) else type(default)(value)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_whole(item) for item in value)
+    return int(value) if isinstance(value, float) else value
+
+
+def _digest(raw: bytes, prompts: Iterable[Prompts]) -> str:
+    """SHA-256 over the digest of the YAML bytes and the digests of the prompt files, in order."""
+    parts = [hashlib.sha256(raw).digest(), *(each.digest for each in prompts)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()

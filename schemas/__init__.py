@@ -1,0 +1,28 @@
+"""JSON Schema 2020-12 documents of everything that is exchanged as a file, and their loader.
+
+The descriptions in the documents are the reference. Knows nothing about validation.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+
+def names() -> tuple[str, ...]:
+    """The names of all schemas, sorted."""
+    entries = (entry.name for entry in files(__name__).iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in entries if name.endswith(".json")))
+
+
+def load(name: str) -> dict[str, Any]:
+    """The schema called `name`, a fresh copy.
+
+    Raises:
+        KeyError: there is no schema of that name.
+    """
+    if name not in names():
+        raise KeyError(name)
+    schema: dict[str, Any] = json.loads(files(__name__).joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    return schema
