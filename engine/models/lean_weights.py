@@ -1,0 +1,292 @@
+"""From a published llama, qwen2 or qwen3 checkpoint to the tensors that the lean forward multiplies with.
+
+Strict: a tensor that is missing, unexpected, of another shape or not a plain
+float is an error that names it. Knows nothing about files or about the forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.cache import require_rollback
+from engine.errors import ModelError
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+PLAIN_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+# Old llama exports store this buffer; it follows from the configuration and is recomputed.
+DERIVED_SUFFIX = ".rotary_emb.inv_freq"
+
+
+@dataclass(frozen=True, slots=True)
+class LeanConfig:
+    """The part of config.json that decides the computation."""
+
+    architecture: str
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    context: int
+    eps: float
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    rope: Mapping[str, Any]
+    """`rope_type`, `rope_theta` and, for llama3, the scaling factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """A matrix [out, in] and its bias [out], if it has one."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer; query, key and value as one matrix, gate and up as another.
+
+    `qk_norm` [heads + kv_heads, head_dim] scales the normed queries and keys (qwen3).
+    """
+
+    attention_norm: Tensor
+    qkv: Affine
+    qk_norm: Tensor | None
+    out: Affine
+    ffn_norm: Tensor
+    gate_up: Affine
+    down: Affine
+
+
+@dataclass(frozen=True, slots=True)
+class LeanWeights:
+    """All tensors of a model in one dtype. `head` is `embedding` itself where the two are tied."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: Tensor
+    rope: RopeTables
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTables:
+    """[context, head_dim] each; the first half of `sin` is negated, so a rotation is x * cos + swapped(x) * sin."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def read_config(document: Mapping[str, Any], where: str) -> LeanConfig:
+    """The lean configuration in a parsed config.json.
+
+    Raises:
+        ModelError: an architecture, activation, rope type or quantisation that the lean forward lacks; a missing field.
+    """
+    kind = document.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise ModelError(
+            f"{where}: model_type {kind!r} has no lean forward (only {', '.join(ARCHITECTURES)}); use loader: hf"
+        )
+    require_rollback(document, where)
+    _refuse_variants(document, where)
+    heads = _integer(document, "num_attention_heads", where)
+    hidden = _integer(document, "hidden_size", where)
+    bias = bool(document.get("attention_bias", False))
+    return LeanConfig(
+        architecture=kind,
+        vocabulary=_integer(document, "vocab_size", where),
+        hidden=hidden,
+        layers=_integer(document, "num_hidden_layers", where),
+        heads=heads,
+        kv_heads=document.get("num_key_value_heads") or heads,
+        head_dim=document.get("head_dim") or (128 if kind == "qwen3" else hidden // heads),
+        ffn=_integer(document, "intermediate_size", where),
+        context=_integer(document, "max_position_embeddings", where),
+        eps=float(document.get("rms_norm_eps", 1e-6)),
+        tied=bool(document.get("tie_word_embeddings", False)),
+        qkv_bias=kind == "qwen2" or bias,
+        out_bias=kind != "qwen2" and bias,
+        mlp_bias=bool(kind == "llama" and document.get("mlp_bias", False)),
+        qk_norm=kind == "qwen3",
+        rope=_rope(document, where),
+    )
+
+
+def _integer(document: Mapping[str, Any], field: str, where: str) -> int:
+    value = document.get(field)
+    if not isinstance(value, int) or value < 1:
+        raise ModelError(f"{where}: {field} must be a positive integer, not {value!r}")
+    return value
+
+
+def _refuse_variants(document: Mapping[str, Any], where: str) -> None:
+    activation = document.get("hidden_act", "silu")
+    if activation != "silu":
+        raise ModelError(f"{where}: hidden_act {activation!r} has no lean forward (only silu); use loader: hf")
+    if document.get("quantization_config") is not None:
+        raise ModelError(f"{where}: quantization_config: quantised weights have no lean forward; use loader: hf")
+
+
+def _rope(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Files of transformers 5 say rope_parameters, older ones rope_theta and rope_scaling."""
+    old = document.get("rope_scaling") or {}
+    rope = {**old, **(document.get("rope_parameters") or {})}
+    rope.setdefault("rope_type", old.get("type", "default"))
+    rope.setdefault("rope_theta", document.get("rope_theta", 10000.0))
+    needed = {
+        "default": (),
+        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    }
+    kind = rope["rope_type"]
+    if kind not in needed or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        what = f"rope_type {kind!r}" if kind not in needed else "partial_rotary_factor"
+        raise ModelError(f"{where}: {what} has no lean forward (only default and llama3); use loader: hf")
+    for field in needed[kind]:
+        if field not in rope:
+            raise ModelError(f"{where}: rope_type {kind!r} needs {field}")
+    return rope
+
+
+def rope_tables(config: LeanConfig, dtype: torch.dtype) -> RopeTables:
+    """The rotations of every position, computed in float64 and rounded once.
+
+    transformers computes them in float32, so at far positions ours are the more
+    accurate: the angle's error there is about position * 1e-7.
+    """
+    angles = torch.arange(config.context, dtype=torch.float64)[:, None] * rope_frequencies(config)
+    cos, sin = angles.cos(), angles.sin()
+    return RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))
+
+
+def rope_frequencies(config: LeanConfig) -> Tensor:
+    """[head_dim / 2] float64 angle per position; llama3 slows down the waves longer than the original context."""
+    rope = config.rope
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    plain = float(rope["rope_theta"]) ** -exponents
+    if rope["rope_type"] == "default":
+        return plain
+    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+    turns = float(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return plain * (kept + (1.0 - kept) / float(rope["factor"]))
+
+
+def expected_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a checkpoint of this configuration must have, by its published name."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocabulary, config.hidden),
+        "model.norm.weight": (config.hidden,),
+    }
+    if not config.tied:
+        shapes["lm_head.weight"] = (config.vocabulary, config.hidden)
+    for layer in range(config.layers):
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
+    return shapes
+
+
+def _layer_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    matrices = {
+        "self_attn.q_proj": (queries, config.hidden, config.qkv_bias),
+        "self_attn.k_proj": (keys, config.hidden, config.qkv_bias),
+        "self_attn.v_proj": (keys, config.hidden, config.qkv_bias),
+        "self_attn.o_proj": (config.hidden, queries, config.out_bias),
+        "mlp.gate_proj": (config.ffn, config.hidden, config.mlp_bias),
+        "mlp.up_proj": (config.ffn, config.hidden, config.mlp_bias),
+        "mlp.down_proj": (config.hidden, config.ffn, config.mlp_bias),
+    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, (rows, columns, bias) in matrices.items():
+        shapes[f"{name}.weight"] = (rows, columns)
+        if bias:
+            shapes[f"{name}.bias"] = (rows,)
+    norms = {"input_layernorm": config.hidden, "post_attention_layernorm": config.hidden}
+    if config.qk_norm:
+        norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
+    return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}
+
+
+def check_tensors(config: LeanConfig, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Hold a checkpoint against its configuration.
+
+    Raises:
+        ModelError: names the first tensor that is missing, unexpected, misshapen or not a plain float.
+    """
+    expected = expected_shapes(config)
+    missing = [name for name in expected if name not in tensors]
+    if missing:
+        raise ModelError(f"{where}: tensor {missing[0]} is missing ({len(missing)} of {len(expected)} are)")
+    for name, tensor in tensors.items():
+        if name in expected:
+            _check_tensor(name, tensor, expected[name], where)
+        elif not _is_redundant(name, tensors, config):
+            raise ModelError(f"{where}: tensor {name} is unexpected for a {config.architecture} model; use loader: hf")
+
+
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], where: str) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ModelError(f"{where}: tensor {name} has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+    if tensor.dtype not in PLAIN_FLOATS:
+        raise ModelError(f"{where}: tensor {name} is {tensor.dtype}, not a plain float; use loader: hf")
+
+
+def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) -> bool:
+    """Whether an extra tensor only repeats what is known: a stored copy of a tied head, or a derived buffer."""
+    if name == "lm_head.weight" and config.tied:
+        return torch.equal(tensors[name], tensors["model.embed_tokens.weight"])
+    return name.endswith(DERIVED_SUFFIX)
+
+
+def build_weights(config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> LeanWeights:
+    """Fused copies of checked tensors, in `dtype`."""
+    embedding = _own(tensors["model.embed_tokens.weight"], dtype)
+    return LeanWeights(
+        embedding=embedding,
+        layers=tuple(_layer(config, tensors, f"model.layers.{i}.", dtype) for i in range(config.layers)),
+        norm=_own(tensors["model.norm.weight"], dtype),
+        head=embedding if config.tied else _own(tensors["lm_head.weight"], dtype),
+        rope=rope_tables(config, dtype),
+    )
+
+
+def _own(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy: a tensor read from a file may be a view of the mapped file, which can change under us."""
+    return tensor.detach().to(dtype, copy=True).contiguous()
+
+
+def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, dtype: torch.dtype) -> LayerWeights:
+    def fused(*names: str) -> Affine:
+        biases = [tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in tensors]
+        weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names])
+        return Affine(_own(weight, dtype), _own(torch.cat(biases), dtype) if biases else None)
+
+    return LayerWeights(
+        attention_norm=_own(tensors[f"{prefix}input_layernorm.weight"], dtype),
+        qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        qk_norm=_qk_norm(config, tensors, prefix, dtype),
+        out=fused("self_attn.o_proj"),
+        ffn_norm=_own(tensors[f"{prefix}post_attention_layernorm.weight"], dtype),
+        gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
+        down=fused("mlp.down_proj"),
+    )
+
+
+def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, dtype: torch.dtype) -> Tensor | None:
+    if not config.qk_norm:
+        return None
+    queries = tensors[f"{prefix}self_attn.q_norm.weight"].expand(config.heads, -1)
+    keys = tensors[f"{prefix}self_attn.k_norm.weight"].expand(config.kv_heads, -1)
+    return _own(torch.cat([queries, keys]), dtype)

@@ -1,0 +1,203 @@
+"""From the name of a model to a model in memory, with the digests of what was read.
+
+Sources are `bundled:NAME`, `hf:ORG/NAME` or a folder. Every mistake is a
+`ModelError` of one line that names the folder or file and the mend. Knows
+nothing about suites, arms or what the model is used for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.errors import ModelError
+from engine.models.base import TargetModel
+from engine.models.folder import TOKENIZER_PATTERNS, ModelFile, ModelFolder, model_digest, open_folder, tokenizer_digest
+
+__all__ = ["LoadedModel", "ModelFile", "check_same_tokenizer", "load_model", "model_digest", "tokenizer_digest"]
+
+LOADERS = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "additional_chat_templates/*"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its tokenizer and where both came from.
+
+    `resolved` is what the source stood for: the folder, `bundled:NAME`, or `hf:ORG/NAME@COMMIT`.
+    `tokenizer` is a transformers tokenizer, None if the folder has none.
+    """
+
+    model: TargetModel
+    tokenizer: Any | None
+    files: tuple[ModelFile, ...]
+    source: str
+    resolved: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A source that was found on disk."""
+
+    path: Path
+    resolved: str
+
+
+def load_model(
+    source: str,
+    *,
+    dtype: str = "float32",
+    loader: str = "lean",
+    revision: str | None = None,
+    base: Path | None = None,
+) -> LoadedModel:
+    """Load a model and its tokenizer.
+
+    Args:
+        source: `bundled:NAME`, `hf:ORG/NAME`, or a folder.
+        dtype: float32, float64 or bfloat16.
+        loader: `lean` (own forward: llama, qwen2, qwen3) or `hf` (any causal model of transformers).
+        revision: branch, tag or commit of an `hf:` source; the commit it stood for is in `resolved`.
+        base: what a relative folder is relative to; by default the working directory.
+
+    Raises:
+        ModelError: anything that keeps the model from being loaded whole.
+    """
+    if dtype not in DTYPES:
+        raise ModelError(f"{source}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    if loader not in LOADERS:
+        raise ModelError(f"{source}: loader {loader!r} is not one of {', '.join(LOADERS)}")
+    place = _find(source, revision, base)
+    folder = open_folder(place.path, source)
+    facts = {
+        "source": source,
+        "resolved": place.resolved if source.startswith("hf:") else source,
+        "architecture": folder.config.get("model_type"),
+        "dtype": dtype,
+        "loader": loader,
+        "model_sha256": model_digest(folder.files),
+        "tokenizer_sha256": tokenizer_digest(folder.files),
+    }
+    module, _, name = LOADERS[loader].partition(":")
+    model: TargetModel = getattr(import_module(module), name)(folder, DTYPES[dtype], facts)
+    return LoadedModel(model, load_tokenizer(folder), folder.files, source, place.resolved)
+
+
+def _find(source: str, revision: str | None, base: Path | None) -> Place:
+    kind, _, name = source.partition(":")
+    if kind == "hf":
+        return _download(source, name, revision)
+    if revision is not None:
+        raise ModelError(f"{source}: revision applies to hf: sources only; remove it")
+    if kind == "bundled":
+        return _bundled(source, name)
+    if not source:
+        raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME or a folder")
+    path = ((base or Path()) / Path(source).expanduser()).resolve()
+    return Place(path, str(path))
+
+
+def _bundled(source: str, name: str) -> Place:
+    home = Path(str(package_files("engine"))) / "reference"
+    known = sorted(each.parent.name for each in home.glob("*/config.json"))
+    if name not in known:
+        raise ModelError(
+            f"{source}: no such bundled model; there are: {', '.join(known) or 'none in this installation'}"
+        )
+    return Place(home / name, source)
+
+
+def _download(source: str, name: str, revision: str | None) -> Place:
+    """Fetch a snapshot, or find it in the local cache."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    organisation, _, model = name.partition("/")
+    if not organisation or not model or "/" in model:
+        raise ModelError(f"{source}: an hf: source is hf:ORG/NAME")
+    asked = f"{source} at {revision or 'main'}"
+    try:
+        path = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=HUB_PATTERNS)
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(f"{source}: no such model, or it needs a login (hf auth login)") from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{asked}: no such revision; give a branch, tag or commit of that model") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise ModelError(f"{asked}: not in the local cache and the hub cannot be reached; download it first") from error
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+        raise ModelError(f"{asked}: download failed ({_one_line(error)}); try again or use a folder") from error
+    # A snapshot's folder is named after the commit that the revision stood for.
+    return Place(Path(path), f"{source}@{Path(path).name}")
+
+
+def load_tokenizer(folder: ModelFolder) -> Any | None:
+    """The folder's tokenizer; None if it has no tokenizer file.
+
+    Raises:
+        ModelError: there are tokenizer files but transformers cannot read them.
+    """
+    if not any(Path(file.name).match(pattern) for file in folder.files for pattern in TOKENIZER_PATTERNS):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder.path), local_files_only=True)
+    except Exception as error:  # transformers raises whatever its parsers raise
+        raise ModelError(
+            f"{folder.label}: the tokenizer cannot be read ({_one_line(error)}); restore tokenizer.json"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
+    """Ask that a token id means the same text for both: token to id maps and merges, not sizes.
+
+    The number of logits may still differ, where one model pads its vocabulary.
+
+    Raises:
+        ModelError: a tokenizer is missing, or names the first difference.
+    """
+    where = f"{draft.source} cannot draft for {target.source}"
+    for each in (target, draft):
+        if each.tokenizer is None:
+            raise ModelError(f"{where}: {each.source} has no tokenizer files; add tokenizer.json")
+    difference = _vocabulary_difference(target.tokenizer, draft.tokenizer) or _merge_difference(
+        target.tokenizer, draft.tokenizer
+    )
+    if difference:
+        raise ModelError(f"{where}: {difference}; use a draft with the target's tokenizer")
+
+
+def _vocabulary_difference(target: Any, draft: Any) -> str | None:
+    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, draft))
+    for id_ in sorted(ours.keys() | theirs.keys()):
+        if ours.get(id_) != theirs.get(id_):
+            return f"token {id_} is {ours.get(id_)!r} in the target and {theirs.get(id_)!r} in the draft"
+    return None
+
+
+def _merge_difference(target: Any, draft: Any) -> str | None:
+    ours, theirs = _merges(target), _merges(draft)
+    for rank in range(max(len(ours), len(theirs))):
+        a, b = (each[rank] if rank < len(each) else None for each in (ours, theirs))
+        if a != b:
+            return f"merge {rank} is {a!r} in the target and {b!r} in the draft"
+    return None
+
+
+def _merges(tokenizer: Any) -> list[Any]:
+    """The ranked merges of a byte-pair tokenizer; empty for other kinds."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return []
+    return list(json.loads(backend.to_str())["model"].get("merges") or [])
