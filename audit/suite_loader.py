@@ -113,19 +113,27 @@ class _Loader:
 
     def _source(self, place: Place, source: str) -> str:
         if source.startswith(BUNDLED):
-            return source
+            return self._bundled(place, source)
         if source.startswith(HUB):
             parts = source.removeprefix(HUB).split("/")
             if len(parts) != 2 or not all(parts):
                 raise self._document.error(place, f"{quoted(source)} is no model; write hf:ORG/NAME")
             return source
-        folder = self._folder / source
+        folder = self._folder / Path(source).expanduser()
         if not folder.is_dir():
             problem = f"no model folder {quoted(str(folder))}; write a folder, bundled:NAME or hf:ORG/NAME"
             raise self._document.error(place, problem)
         if not (folder / "config.json").is_file():
             raise self._document.error(place, f"{quoted(str(folder))} has no config.json; name a model folder")
         return str(folder)
+
+    def _bundled(self, place: Place, source: str) -> str:
+        home = Path(str(files("engine"))) / "reference"
+        known = [f"{BUNDLED}{each.parent.name}" for each in home.glob("*/config.json")]
+        if source not in known:
+            problem = f"no bundled model {quoted(source)}; {suggestion(source, known)}"
+            raise self._document.error(place, problem)
+        return source
 
     def _workload(self, index: int, entry: Mapping[str, Any]) -> Workload:
         prompts = entry["prompts"]
