@@ -1,0 +1,66 @@
+"""Values as bytes that two machines agree on, and values a database can hold.
+
+Canonical JSON here is: keys sorted, no spaces, ASCII with escapes, no NaN and
+no infinity. JSON has no such numbers, so both become null. Integers that may
+exceed 2^53 (seeds, streams) are stored as text by their writers. Knows nothing
+about tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+def jsonable(value: Any) -> Any:
+    """The value as plain JSON types: NaN and infinities become None, tuples lists, enums their values.
+
+    Raises:
+        TypeError: a value that has no JSON form.
+    """
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.generic | np.ndarray):
+        return jsonable(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(jsonable(key)): jsonable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: jsonable(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def to_json(value: Any) -> str:
+    """Canonical JSON text of a value."""
+    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def sha256_json(value: Any) -> str:
+    """Hex SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(to_json(value).encode("ascii")).hexdigest()
+
+
+def number(value: float | None) -> float | None:
+    """A float for a column: NaN becomes None (NULL), infinities stay."""
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def storable(text: str) -> str:
+    """Text for a column: PostgreSQL refuses NUL and UTF-8 has no lone surrogates, so both are replaced.
+
+    NUL becomes U+2400, a lone surrogate U+FFFD. The exact tokens stay in the trace.
+    """
+    clean = text.replace("\x00", "\u2400")
+    return clean.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

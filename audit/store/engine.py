@@ -1,0 +1,148 @@
+"""Opening databases: URLs, settings of a connection, who may write.
+
+SQLite by path or URL, or any SQLAlchemy URL (PostgreSQL through psycopg).
+Writers take SQLite's write lock when they begin, because upgrading a read
+transaction fails at once when another writer was faster. Knows nothing about
+tables.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from audit.errors import UserError
+
+BUSY_MS: Final = 30_000
+"""How long a connection waits for another's lock before it gives up."""
+READING: Final = "specaudit_reading"
+"""Execution option of a transaction that takes no write lock."""
+
+
+def default_url() -> str:
+    """`AUDIT_STORE`, else an SQLite file in the user's data folder."""
+    named = os.environ.get("AUDIT_STORE")
+    if named:
+        return named
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return f"sqlite:///{Path(data) / 'specaudit' / 'audit.db'}"
+
+
+def parse_url(text: str) -> URL:
+    """A store's URL; a text without a scheme is the path of an SQLite file.
+
+    Raises:
+        UserError: not a URL, or an SQLite store in memory.
+    """
+    if "://" not in text:
+        if not text.strip():
+            raise UserError("--store is empty; give a path or a URL such as sqlite:///audit.db")
+        return URL.create("sqlite", database=text)
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise UserError(f"{text}: not a store URL; write sqlite:///FILE or postgresql://HOST/DATABASE") from error
+    if url.get_backend_name() in {"postgresql", "postgres"}:
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise UserError(f"{text}: a store in memory would be lost; name a file: sqlite:///audit.db")
+    return url
+
+
+def shown(url: URL) -> str:
+    """The URL for messages, its password hidden."""
+    return url.render_as_string(hide_password=True)
+
+
+def is_sqlite(url: URL) -> bool:
+    """The store is an SQLite file."""
+    return url.get_backend_name() == "sqlite"
+
+
+def sqlite_path(url: URL) -> Path:
+    """The file of an SQLite store."""
+    return Path(str(url.database))
+
+
+def open_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
+    """An engine that may write. Migrations that rebuild tables turn foreign keys off.
+
+    Raises:
+        UserError: unknown kind of database, or its driver is not installed.
+    """
+    engine = _create(url)
+    if not is_sqlite(url):
+        return engine
+
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
+        # Without autocommit the driver would begin transactions itself, and late.
+        connection.isolation_level = None
+        for pragma in _pragmas(foreign_keys):
+            connection.execute(pragma)
+
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _pragmas(foreign_keys: bool) -> tuple[str, ...]:
+    return (
+        f"PRAGMA busy_timeout = {BUSY_MS}",
+        "PRAGMA journal_mode = WAL",
+        "PRAGMA synchronous = NORMAL",
+        f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}",
+        # INSERT OR REPLACE deletes the old row without its triggers otherwise.
+        "PRAGMA recursive_triggers = ON",
+    )
+
+
+def _begin(connection: Connection) -> None:
+    reading = connection.get_execution_options().get(READING, False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def open_readonly(url: URL) -> Engine:
+    """An engine whose connections cannot write.
+
+    Raises:
+        UserError: unknown kind of database, or its driver is not installed.
+    """
+    if not is_sqlite(url):
+        arguments = {"options": "-c default_transaction_read_only=on"}
+        return _create(url, connect_args=arguments)
+    engine = _create(url, creator=lambda: _connect_readonly(sqlite_path(url)))
+    event.listen(engine, "begin", _begin)
+    return engine.execution_options(**{READING: True})
+
+
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(readonly_uri(path), uri=True, isolation_level=None, check_same_thread=False)
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def readonly_uri(path: Path) -> str:
+    """The `file:` URI that opens a store without writing.
+
+    A reader of a WAL database needs its shared-memory file; where the folder
+    cannot be written and no log is pending, the file is declared immutable.
+    """
+    frozen = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+    return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if frozen else ''}"
+
+
+def _create(url: URL, **options: Any) -> Engine:
+    try:
+        return create_engine(url, **options)
+    except NoSuchModuleError as error:
+        raise UserError(f"{shown(url)}: no such kind of database; use sqlite or postgresql") from error
+    except ModuleNotFoundError as error:
+        extra = "specaudit[postgres]" if url.get_backend_name() == "postgresql" else str(error.name)
+        raise UserError(f"{shown(url)}: the database driver is missing; install {extra}") from error

@@ -1,0 +1,171 @@
+"""Hashes that make a stored run tamper-evident, and their recomputation.
+
+A record hash covers one request: its row, its steps, its trace's digest and its
+arm's context, which covers the run's suite, artifacts, environment and
+configuration. The record root is the Merkle root over the record hashes ordered
+by (arm, case, sample). Whoever keeps the root elsewhere can tell any later change.
+Check results are not covered: they can be recomputed from what is.
+Knows nothing about how rows are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from audit.store.canonical import sha256_json
+from audit.store.merkle import merkle_root
+from audit.store.models import Arm, Artifact, DecodeStep, EnvironmentRow, RequestRow, Run, RunArtifact, TokenTrace
+from engine import trace as traces
+from engine.errors import TraceError
+
+REQUEST_FIELDS: Final = (
+    "case_id",
+    "sample",
+    "domain",
+    "prompt_sha256",
+    "sampling_sha256",
+    "seed",
+    "stream",
+    "n_prompt",
+    "n_output",
+    "n_steps",
+    "n_drafted",
+    "n_accepted",
+    "finish_reason",
+    "latency_us",
+    "output_sha256",
+    "text",
+)
+"""Columns of a request that its record hash covers."""
+STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted", "draft_us", "verify_us")
+"""Columns of a step that its request's record hash covers."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Leaf:
+    """One request in the order of the tree."""
+
+    arm: str
+    case_id: str
+    sample: int
+    record_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One place where the store is not what it was when the run finished."""
+
+    place: str
+    message: str
+
+
+def context_hash(run: dict[str, Any], arm: dict[str, Any]) -> str:
+    """Digest of what a run's requests of one arm have in common."""
+    return sha256_json({"run": run, "arm": arm})
+
+
+def run_context(session: Session, run: Run) -> dict[str, Any]:
+    """The run's part of a context, read from its rows."""
+    suite = session.get_one(Artifact, run.suite_artifact_id)
+    place = session.get_one(EnvironmentRow, run.environment_id)
+    links = session.execute(
+        select(RunArtifact.role, RunArtifact.name, RunArtifact.revision, Artifact.kind, Artifact.sha256)
+        .join(Artifact, Artifact.id == RunArtifact.artifact_id)
+        .where(RunArtifact.run_id == run.id)
+    ).all()
+    return {
+        "ulid": run.ulid,
+        "suite": [run.suite_name, suite.sha256],
+        "environment": place.sha256,
+        "code_commit": run.code_commit,
+        # Sorted here and not in SQL: databases differ in their collation.
+        "artifacts": sorted([list(link) for link in links], key=lambda link: (link[0], link[1])),
+    }
+
+
+def arm_context(arm: Arm) -> dict[str, Any]:
+    """An arm's part of a context."""
+    return {name: getattr(arm, name) for name in ("name", "kind", "level", "spec", "effective", "lossless")}
+
+
+def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[int]], trace_sha256: str) -> str:
+    """Digest of one request; `steps` are the values of `STEP_FIELDS`, in order."""
+    fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
+    return sha256_json({"context": context, "request": fields, "steps": list(steps), "trace": trace_sha256})
+
+
+def root_of(leaves: Iterable[Leaf]) -> str:
+    """Hex Merkle root over record hashes ordered by (arm, case, sample)."""
+    return merkle_root([bytes.fromhex(leaf.record_hash) for leaf in sorted(leaves)]).hex()
+
+
+def stored_leaves(session: Session, run_id: int) -> list[Leaf]:
+    """The record hashes of a run as they are stored."""
+    rows = session.execute(
+        select(Arm.name, RequestRow.case_id, RequestRow.sample, RequestRow.record_hash)
+        .join(Arm, Arm.id == RequestRow.arm_id)
+        .where(RequestRow.run_id == run_id)
+    )
+    return [Leaf(*row) for row in rows]
+
+
+def broken_places(session: Session, run: Run) -> list[Broken]:
+    """Recompute every hash of a run; empty if the run has a root and all of them agree."""
+    broken: list[Broken] = []
+    leaves: list[Leaf] = []
+    shared = run_context(session, run)
+    for arm in session.scalars(select(Arm).where(Arm.run_id == run.id).order_by(Arm.id)):
+        context = context_hash(shared, arm_context(arm))
+        if context != arm.context_sha256:
+            broken.append(Broken(arm.name, "the arm's or the run's facts were changed"))
+        for request in session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)):
+            place = f"{arm.name}/{request.case_id}#{request.sample}"
+            found = _recomputed(session, request, context)
+            if isinstance(found, Broken):
+                broken.append(Broken(place, found.message))
+            elif found != request.record_hash:
+                broken.append(Broken(place, "the request's row, steps or trace digest were changed"))
+            leaves.append(Leaf(arm.name, request.case_id, request.sample, request.record_hash))
+    return broken + _root_broken(run, leaves)
+
+
+def _root_broken(run: Run, leaves: list[Leaf]) -> list[Broken]:
+    if run.record_root is None:
+        return [Broken("run", "it has no record root: it was never finished")]
+    if root_of(leaves) != run.record_root:
+        return [Broken("run", "the record root differs: a request was added, removed or replaced")]
+    return []
+
+
+def _recomputed(session: Session, request: RequestRow, context: str) -> str | Broken:
+    trace = session.get(TokenTrace, request.id)
+    if trace is None:
+        return Broken("", "its trace is missing")
+    columns = [getattr(DecodeStep, name) for name in STEP_FIELDS]
+    query = select(*columns).where(DecodeStep.request_id == request.id).order_by(DecodeStep.step)
+    steps = [list(row) for row in session.execute(query)]
+    intact = payload_intact(trace.payload, trace.sha256)
+    session.expunge(trace)  # payloads are large, and a session keeps what it loaded
+    if not intact:
+        return Broken("", "its trace was changed")
+    return record_hash(context, request, steps, trace.sha256)
+
+
+def payload_intact(payload: bytes, sha256: str) -> bool:
+    """The payload can be read and still has its digest."""
+    try:
+        return traces.digest(payload) == sha256
+    except TraceError:
+        return False
+
+
+def tokens_hash(tokens: Iterable[int]) -> str:
+    """Hex SHA-256 of token ids as little-endian 64-bit integers."""
+    joined = b"".join(int(token).to_bytes(8, "little") for token in tokens)
+    return hashlib.sha256(joined).hexdigest()

@@ -1,0 +1,134 @@
+"""Which revision a store has, and bringing it to the one that the code needs.
+
+Works from the installed package: the scripts are found by the name of the
+package `migrations`, never by a folder. Knows nothing about the tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import URL, Connection, Engine, inspect, text
+from sqlalchemy.exc import DatabaseError
+
+from audit.errors import UserError
+from audit.store.engine import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.models import REVISION
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+EMPTY: Final = "empty"
+"""Revision of a database without any table."""
+BASE: Final = "base"
+"""Revision of a store whose migrations were all taken back."""
+FOREIGN: Final = "foreign"
+"""Revision of a database that holds somebody else's tables."""
+
+
+def config(connection: Connection) -> Config:
+    """Alembic's configuration for a connection that the caller keeps open."""
+    from alembic.config import Config
+
+    made = Config()
+    made.set_main_option("script_location", "migrations:")
+    made.attributes["connection"] = connection
+    return made
+
+
+def heads() -> tuple[str, ...]:
+    """The newest revisions among the scripts; more than one means two branches."""
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    made = Config()
+    made.set_main_option("script_location", "migrations:")
+    return tuple(ScriptDirectory.from_config(made).get_heads())
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Bring a store to a revision; makes the SQLite file and its folder if needed.
+
+    Raises:
+        UserError: unreadable, not a store, or newer than the code.
+    """
+    from alembic import command
+
+    target = parse_url(url)
+    if is_sqlite(target):
+        sqlite_path(target).parent.mkdir(parents=True, exist_ok=True)
+    engine = open_engine(target, foreign_keys=False)
+    try:
+        with engine.connect() as connection:
+            _refuse_unknown(_revision(connection), target)
+            connection.rollback()
+            command.upgrade(config(connection), revision)
+            connection.commit()
+    except DatabaseError as error:
+        raise UserError(f"{shown(target)}: cannot be upgraded: {error.orig}") from error
+    finally:
+        engine.dispose()
+
+
+def current(url: str) -> str:
+    """A store's revision, or `EMPTY`, `BASE` or `FOREIGN`.
+
+    Raises:
+        UserError: the database is missing or cannot be read.
+    """
+    target = parse_url(url)
+    if is_sqlite(target) and not sqlite_path(target).is_file():
+        raise UserError(f"{shown(target)}: no such store; run: audit db upgrade --store {shown(target)}")
+    engine = open_readonly(target)
+    try:
+        return revision_of(engine, target)
+    finally:
+        engine.dispose()
+
+
+def revision_of(engine: Engine, url: URL) -> str:
+    """The revision behind an engine, or `EMPTY`, `BASE` or `FOREIGN`.
+
+    Raises:
+        UserError: the database cannot be read.
+    """
+    try:
+        with engine.connect() as connection:
+            return _revision(connection)
+    except DatabaseError as error:
+        reason = str(error.orig).strip().splitlines()[0]
+        raise UserError(f"{shown(url)}: cannot be read as a store: {reason}") from error
+
+
+def _revision(connection: Connection) -> str:
+    tables = set(inspect(connection).get_table_names())
+    if not tables:
+        return EMPTY
+    if "alembic_version" not in tables or not ("run" in tables or tables == {"alembic_version"}):
+        return FOREIGN
+    row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+    return BASE if row is None else str(row[0])
+
+
+def require_current(revision: str, url: URL) -> None:
+    """Nothing if the revision is the code's.
+
+    Raises:
+        UserError: what the store is instead, and what to do.
+    """
+    _refuse_unknown(revision, url)
+    if revision != REVISION:
+        raise UserError(
+            f"{shown(url)}: the store is at revision {revision}, this version of audit needs {REVISION}; "
+            f"run: audit db upgrade --store {shown(url)}"
+        )
+
+
+def _refuse_unknown(revision: str, url: URL) -> None:
+    if revision == FOREIGN:
+        raise UserError(f"{shown(url)}: a database, but not an audit store; name another file or database")
+    if revision not in {EMPTY, BASE} and revision > REVISION:  # revisions are numbers of four digits
+        raise UserError(
+            f"{shown(url)}: the store is at revision {revision}, newer than this version of audit ({REVISION}); "
+            "install a newer specaudit"
+        )

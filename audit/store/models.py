@@ -1,0 +1,304 @@
+"""The provenance store's tables, as SQLAlchemy mapped classes.
+
+Counts are stored, never rates. Every table is append-only (see `APPEND_ONLY`
+and the triggers in the migrations); of a run's row only the columns of
+`RUN_PROGRESS` ever change. Digests are hex SHA-256. Knows nothing about
+how rows are written or read.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+REVISION: Final = "0001"
+"""The migration that these classes describe; `Store.open` compares it with the store's."""
+
+APPEND_ONLY: Final = (
+    "artifact",
+    "environment",
+    "run_artifact",
+    "run_event",
+    "arm",
+    "request",
+    "decode_step",
+    "token_trace",
+    "check_result",
+    "gate_decision",
+    "attachment",
+)
+"""Tables whose rows may be neither updated nor deleted."""
+
+RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "tokens", "exit_code")
+"""The only columns of `run` that may be updated."""
+
+NAMING: Final = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+# SQLite makes only a column of type INTEGER an alias of its row id.
+Key = BigInteger().with_variant(Integer(), "sqlite")
+Digest = String(64)
+Json = dict[str, Any]
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite keeps no time zone, so it is put back on reading."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To UTC; a moment without a time zone is refused."""
+        del dialect
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a moment needs a time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """With UTC as its time zone."""
+        del dialect
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Root of the mapped classes."""
+
+    metadata = MetaData(naming_convention=NAMING)
+
+
+class Artifact(Base):
+    """Something a run used, by content: target, draft, tokenizer, suite or policy."""
+
+    __tablename__ = "artifact"
+    __table_args__ = (UniqueConstraint("kind", "sha256"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(Text)
+    revision: Mapped[str | None] = mapped_column(Text)
+    sha256: Mapped[str] = mapped_column(Digest)
+    manifest: Mapped[Json] = mapped_column(JSON)
+
+
+class EnvironmentRow(Base):
+    """Software, hardware and code that a run ran on; shared by runs."""
+
+    __tablename__ = "environment"
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    sha256: Mapped[str] = mapped_column(Digest, unique=True)
+    packages: Mapped[Json] = mapped_column(JSON)
+    hardware: Mapped[Json] = mapped_column(JSON)
+    code: Mapped[Json] = mapped_column(JSON)
+
+
+class Run(Base):
+    """One execution of a suite."""
+
+    __tablename__ = "run"
+    __table_args__ = (Index(None, "started_at"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    ulid: Mapped[str] = mapped_column(String(26), unique=True)
+    suite_name: Mapped[str] = mapped_column(Text)
+    suite_artifact_id: Mapped[int] = mapped_column(ForeignKey("artifact.id"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
+    config: Mapped[Json] = mapped_column(JSON)
+    status: Mapped[str] = mapped_column(String(16))
+    started_at: Mapped[datetime] = mapped_column(UtcTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    actor: Mapped[str] = mapped_column(Text)
+    code_commit: Mapped[str | None] = mapped_column(Text)
+    record_root: Mapped[str | None] = mapped_column(Digest)
+    tokens: Mapped[int | None] = mapped_column(BigInteger)
+    exit_code: Mapped[int | None] = mapped_column(Integer)
+
+
+class RunArtifact(Base):
+    """What a run used an artifact for, and what the suite called it."""
+
+    __tablename__ = "run_artifact"
+
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), primary_key=True)
+    role: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    revision: Mapped[str | None] = mapped_column(Text)
+    artifact_id: Mapped[int] = mapped_column(ForeignKey("artifact.id"))
+
+
+class RunEvent(Base):
+    """A run's change of state; the row's status is the last event's."""
+
+    __tablename__ = "run_event"
+    __table_args__ = (Index(None, "run_id"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    status: Mapped[str] = mapped_column(String(16))
+    at: Mapped[datetime] = mapped_column(UtcTime)
+    detail: Mapped[str] = mapped_column(Text)
+
+
+class Arm(Base):
+    """One configuration under audit, or what it is compared to."""
+
+    __tablename__ = "arm"
+    __table_args__ = (UniqueConstraint("run_id", "name"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    name: Mapped[str] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(String(16))
+    level: Mapped[str] = mapped_column(String(4))
+    spec: Mapped[Json] = mapped_column(JSON)
+    effective: Mapped[Json] = mapped_column(JSON)
+    lossless: Mapped[bool] = mapped_column(Boolean)
+    context_sha256: Mapped[str] = mapped_column(Digest)
+    """Binds every request of the arm to the run's suite, artifacts and environment."""
+
+
+class RequestRow(Base):
+    """One finished request. `seed` and `stream` are text: they may exceed 2^53."""
+
+    __tablename__ = "request"
+    __table_args__ = (
+        UniqueConstraint("arm_id", "case_id", "sample"),
+        UniqueConstraint("run_id", "record_hash"),
+        Index(None, "run_id", "case_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    arm_id: Mapped[int] = mapped_column(ForeignKey("arm.id"))
+    case_id: Mapped[str] = mapped_column(Text)
+    sample: Mapped[int] = mapped_column(Integer)
+    domain: Mapped[str] = mapped_column(Text)
+    prompt_sha256: Mapped[str] = mapped_column(Digest)
+    sampling_sha256: Mapped[str] = mapped_column(Digest)
+    """Pairs requests of two arms that ran at the same sampling parameters and seed."""
+    seed: Mapped[str] = mapped_column(String(20))
+    stream: Mapped[str] = mapped_column(String(20))
+    n_prompt: Mapped[int] = mapped_column(Integer)
+    n_output: Mapped[int] = mapped_column(Integer)
+    n_steps: Mapped[int] = mapped_column(Integer)
+    n_drafted: Mapped[int] = mapped_column(Integer)
+    n_accepted: Mapped[int] = mapped_column(Integer)
+    finish_reason: Mapped[str] = mapped_column(String(16))
+    latency_us: Mapped[int] = mapped_column(BigInteger)
+    output_sha256: Mapped[str] = mapped_column(Digest)
+    text: Mapped[str] = mapped_column(Text)
+    record_hash: Mapped[str] = mapped_column(Digest)
+
+
+class DecodeStep(Base):
+    """One propose-verify-commit cycle of a request; times in microseconds."""
+
+    __tablename__ = "decode_step"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # SQLAlchemy's interface
+
+    request_id: Mapped[int] = mapped_column(ForeignKey("request.id"), primary_key=True)
+    step: Mapped[int] = mapped_column(Integer, primary_key=True)
+    position: Mapped[int] = mapped_column(Integer)
+    n_drafted: Mapped[int] = mapped_column(Integer)
+    n_accepted: Mapped[int] = mapped_column(Integer)
+    n_emitted: Mapped[int] = mapped_column(Integer)
+    draft_us: Mapped[int] = mapped_column(BigInteger)
+    verify_us: Mapped[int] = mapped_column(BigInteger)
+
+
+class TokenTrace(Base):
+    """A request's whole record (`engine.trace`); `sha256` is of its uncompressed content."""
+
+    __tablename__ = "token_trace"
+
+    request_id: Mapped[int] = mapped_column(ForeignKey("request.id"), primary_key=True)
+    format: Mapped[int] = mapped_column(Integer)
+    n_events: Mapped[int] = mapped_column(Integer)
+    sha256: Mapped[str] = mapped_column(Digest)
+    payload: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class CheckRow(Base):
+    """What a check found on one arm; a later row for the same arm and check supersedes."""
+
+    __tablename__ = "check_result"
+    __table_args__ = (Index(None, "run_id"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    arm_id: Mapped[int] = mapped_column(ForeignKey("arm.id"))
+    name: Mapped[str] = mapped_column(String(64))
+    claim: Mapped[str] = mapped_column(String(64))
+    verdict: Mapped[str] = mapped_column(String(16))
+    level: Mapped[str] = mapped_column(String(4))
+    n: Mapped[int] = mapped_column(BigInteger)
+    statistic: Mapped[float | None] = mapped_column(Double)
+    p_value: Mapped[float | None] = mapped_column(Double)
+    effect: Mapped[float | None] = mapped_column(Double)
+    bound: Mapped[float | None] = mapped_column(Double)
+    margin: Mapped[float | None] = mapped_column(Double)
+    summary: Mapped[str] = mapped_column(Text)
+    findings: Mapped[list[Any]] = mapped_column(JSON)
+    details: Mapped[Json] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
+class GateDecision(Base):
+    """A gate's decision, with the policy that it followed."""
+
+    __tablename__ = "gate_decision"
+    __table_args__ = (Index(None, "run_id"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
+    policy_sha256: Mapped[str] = mapped_column(Digest)
+    policy: Mapped[Json] = mapped_column(JSON)
+    decision: Mapped[str] = mapped_column(String(16))
+    reasons: Mapped[list[Any]] = mapped_column(JSON)
+    actor: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
+class AttachmentRow(Base):
+    """Evidence bound to an evaluation report: the report's digest before and after."""
+
+    __tablename__ = "attachment"
+    __table_args__ = (Index(None, "run_id"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    report_before: Mapped[str] = mapped_column(Digest)
+    report_after: Mapped[str] = mapped_column(Digest)
+    format: Mapped[str] = mapped_column(String(32))
+    location: Mapped[str] = mapped_column(Text)
+    statement: Mapped[Json] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(UtcTime)

@@ -1,0 +1,300 @@
+"""Values of the store: everything that reads.
+
+Functions take an open session. Traces are decoded here and checked against the
+digests that were stored with them. Knows nothing about databases' URLs, locks
+or revisions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from audit.checks.base import Finding, Verdict
+from audit.errors import CannotDecide, UserError
+from audit.evidence import Environment
+from audit.records import ArmKind, ArmRecord, Level, RequestRecord
+from audit.store import integrity
+from audit.store.models import (
+    Arm,
+    Artifact,
+    AttachmentRow,
+    CheckRow,
+    EnvironmentRow,
+    GateDecision,
+    RequestRow,
+    Run,
+    RunArtifact,
+    RunEvent,
+    TokenTrace,
+)
+from audit.store.ulid import ALPHABET
+from audit.store.values import (
+    ArmFacts,
+    ArtifactRef,
+    Attachment,
+    Counts,
+    Decision,
+    RequestKey,
+    RunEventRecord,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    StoredCheck,
+)
+from audit.store.writer import find_arm, find_run
+from engine import trace as traces
+from engine.errors import TraceError
+from engine.types import FinishReason
+
+SUGGESTED: Final = 3
+"""How many runs an error message names."""
+
+
+def resolve(session: Session, name: str) -> str:
+    """A run's ULID from `latest` or a unique prefix.
+
+    Raises:
+        UserError: no run or several runs fit, with suggestions.
+    """
+    newest = select(Run.ulid).order_by(Run.id.desc())
+    if name == "latest":
+        found = session.scalars(newest.limit(1)).one_or_none()
+        if found is None:
+            raise UserError("the store has no runs yet; make one: audit run SUITE")
+        return found
+    prefix = name.upper()
+    fits: list[str] = []
+    if prefix and set(prefix) <= set(ALPHABET):
+        fits = list(session.scalars(newest.where(Run.ulid.startswith(prefix)).limit(SUGGESTED + 1)))
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise UserError(f"run {name!r} is ambiguous; it may be {_listed(fits)}")
+    raise UserError(_no_run(name, list(session.scalars(newest.limit(SUGGESTED)))))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:SUGGESTED]) + (", ..." if len(names) > SUGGESTED else "")
+
+
+def _no_run(name: str, newest: list[str]) -> str:
+    if not newest:
+        return f"no run {name!r}: the store has no runs yet; make one: audit run SUITE"
+    return f"no run begins with {name!r}; the newest are {_listed(newest)} (see: audit list)"
+
+
+def run_status(session: Session, ulid: str) -> RunStatus:
+    """Where a run stands."""
+    return RunStatus(find_run(session, ulid).status)
+
+
+def finished(session: Session, ulid: str) -> frozenset[RequestKey]:
+    """The requests that a run already has."""
+    return frozenset(
+        RequestKey(leaf.arm, leaf.case_id, leaf.sample)
+        for leaf in integrity.stored_leaves(session, find_run(session, ulid).id)
+    )
+
+
+def list_runs(session: Session, limit: int) -> tuple[RunSummary, ...]:
+    """The newest runs first."""
+    runs = session.scalars(select(Run).order_by(Run.id.desc()).limit(limit)).all()
+    return tuple(_summary(session, run) for run in runs)
+
+
+def _summary(session: Session, run: Run) -> RunSummary:
+    latest = _latest_checks(run.id).subquery()
+    verdicts = session.execute(
+        select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
+    )
+    return RunSummary(
+        ulid=run.ulid,
+        suite_name=run.suite_name,
+        status=RunStatus(run.status),
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        arms=_count(session, Arm, run),
+        requests=_count(session, RequestRow, run),
+        tokens=run.tokens,
+        verdicts={Verdict(verdict): count for verdict, count in verdicts},
+        exit_code=run.exit_code,
+    )
+
+
+def _count(session: Session, table: type[Arm] | type[RequestRow], run: Run) -> int:
+    return session.execute(select(func.count()).select_from(table).where(table.run_id == run.id)).scalar_one()
+
+
+def _latest_checks(run_id: int) -> Any:
+    """Ids of the last row of each arm and check: a later result supersedes."""
+    return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
+
+
+def load_run(session: Session, ulid: str) -> RunRecord:
+    """Everything about a run but its requests."""
+    run = find_run(session, ulid)
+    suite = session.get_one(Artifact, run.suite_artifact_id)
+    place = session.get_one(EnvironmentRow, run.environment_id)
+    return RunRecord(
+        ulid=run.ulid,
+        suite_name=run.suite_name,
+        suite_sha256=suite.sha256,
+        suite_document=suite.manifest,
+        status=RunStatus(run.status),
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        actor=run.actor,
+        code_commit=run.code_commit,
+        artifacts=_artifacts(session, run),
+        environment=Environment(place.packages, place.hardware, place.code, place.sha256),
+        arms=_arms(session, run),
+        events=_events(session, run),
+        tokens=run.tokens,
+        record_root=run.record_root,
+        exit_code=run.exit_code,
+    )
+
+
+def _artifacts(session: Session, run: Run) -> tuple[ArtifactRef, ...]:
+    rows = session.execute(
+        select(RunArtifact, Artifact)
+        .join(Artifact, Artifact.id == RunArtifact.artifact_id)
+        .where(RunArtifact.run_id == run.id)
+    )
+    refs = (
+        ArtifactRef(artifact.kind, link.role, link.name, link.revision, artifact.sha256, artifact.manifest)
+        for link, artifact in rows
+    )
+    return tuple(sorted(refs, key=lambda ref: (ref.role, ref.name)))
+
+
+def _events(session: Session, run: Run) -> tuple[RunEventRecord, ...]:
+    rows = session.scalars(select(RunEvent).where(RunEvent.run_id == run.id).order_by(RunEvent.id))
+    return tuple(RunEventRecord(RunStatus(row.status), row.at, row.detail) for row in rows)
+
+
+def _arms(session: Session, run: Run) -> tuple[ArmFacts, ...]:
+    rows = session.scalars(select(Arm).where(Arm.run_id == run.id).order_by(Arm.id)).all()
+    return tuple(
+        ArmFacts(
+            name=arm.name,
+            kind=ArmKind(arm.kind),
+            level=Level[arm.level],
+            lossless=arm.lossless,
+            spec=arm.spec,
+            effective=arm.effective,
+            counts=_counts(session, arm),
+        )
+        for arm in rows
+    )
+
+
+def _counts(session: Session, arm: Arm) -> Counts:
+    columns = ("n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted", "latency_us")
+    sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
+    row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
+    return Counts(*(int(value) for value in row))
+
+
+def load_arm(session: Session, ulid: str, name: str) -> ArmRecord:
+    """All requests of an arm, traces decoded, ordered by case and sample.
+
+    Raises:
+        UserError: no such run or arm.
+        CannotDecide: a trace is missing or cannot be decoded.
+    """
+    run = find_run(session, ulid)
+    arm = find_arm(session, run, name)
+    rows = session.execute(
+        select(RequestRow, TokenTrace.payload, TokenTrace.sha256)
+        .outerjoin(TokenTrace, TokenTrace.request_id == RequestRow.id)
+        .where(RequestRow.arm_id == arm.id)
+    )
+    requests = [_request(f"run {ulid}, arm {name}", row, payload, sha256) for row, payload, sha256 in rows]
+    requests.sort(key=lambda request: (request.case_id, request.sample))
+    return ArmRecord(arm.name, ArmKind(arm.kind), Level[arm.level], arm.effective, tuple(requests))
+
+
+def _request(place: str, row: RequestRow, payload: bytes | None, sha256: str | None) -> RequestRecord:
+    place = f"{place}, case {row.case_id}#{row.sample}"
+    if payload is None or sha256 is None:
+        raise CannotDecide(f"{place}: the trace is missing from the store")
+    try:
+        trace = traces.decode(payload)
+    except TraceError as error:
+        raise CannotDecide(f"{place}: the stored trace cannot be decoded ({error})") from error
+    # The row's own digest of the output ties the trace to the row, whatever the trace's digest says.
+    same_output = integrity.tokens_hash(trace.tokens) == row.output_sha256
+    return RequestRecord(
+        request_id=trace.header.request,
+        case_id=row.case_id,
+        sample=row.sample,
+        domain=row.domain,
+        trace=trace,
+        tokens=trace.tokens,
+        text=row.text,
+        finish_reason=FinishReason(row.finish_reason),
+        latency_us=row.latency_us,
+        intact=same_output and integrity.payload_intact(payload, sha256),
+    )
+
+
+def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
+    """The last result of each arm and check, arms in the suite's order, checks by name."""
+    latest = _latest_checks(find_run(session, ulid).id)
+    rows = session.execute(
+        select(CheckRow, Arm.name).join(Arm, Arm.id == CheckRow.arm_id).where(CheckRow.id.in_(latest))
+    ).all()
+    ordered = sorted(rows, key=lambda row: (row[0].arm_id, row[0].name))
+    return tuple(_check(row, arm) for row, arm in ordered)
+
+
+def _check(row: CheckRow, arm: str) -> StoredCheck:
+    return StoredCheck(
+        arm=arm,
+        check=row.name,
+        claim=row.claim,
+        level=Level[row.level],
+        verdict=Verdict(row.verdict),
+        n=row.n,
+        statistic=row.statistic,
+        p_value=row.p_value,
+        effect=row.effect,
+        bound=row.bound,
+        margin=row.margin,
+        summary=row.summary,
+        findings=tuple(Finding(**finding) for finding in row.findings),
+        details=row.details,
+        created_at=row.created_at,
+    )
+
+
+def decisions(session: Session, ulid: str) -> tuple[Decision, ...]:
+    """The gate's decisions about a run, oldest first."""
+    run = find_run(session, ulid)
+    rows = session.scalars(select(GateDecision).where(GateDecision.run_id == run.id).order_by(GateDecision.id))
+    return tuple(
+        Decision(ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at)
+        for row in rows
+    )
+
+
+def attachments(session: Session, ulid: str) -> tuple[Attachment, ...]:
+    """The reports that a run's evidence is bound to, oldest first."""
+    run = find_run(session, ulid)
+    rows = session.scalars(select(AttachmentRow).where(AttachmentRow.run_id == run.id).order_by(AttachmentRow.id))
+    return tuple(
+        Attachment(
+            run=ulid,
+            report_before=row.report_before,
+            report_after=row.report_after,
+            format=row.format,
+            location=row.location,
+            statement=row.statement,
+            created_at=row.created_at,
+        )
+        for row in rows
+    )

@@ -1,0 +1,207 @@
+"""The store as the rest of the harness sees it: one object, one method per question.
+
+Opens a database of the right revision, wraps each call in a transaction and
+turns database errors into one clear line. Knows nothing about how rows look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self, TypeVar
+
+from sqlalchemy import URL, Engine
+from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.orm import Session
+
+from audit.checks.base import CheckResult
+from audit.errors import CannotDecide, UserError
+from audit.records import ArmRecord, Level
+from audit.store import integrity, migrate, reader, writer
+from audit.store.engine import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.integrity import Broken
+from audit.store.values import (
+    Attachment,
+    Decision,
+    RequestKey,
+    RunRecord,
+    RunStart,
+    RunStatus,
+    RunSummary,
+    StoredCheck,
+)
+from audit.store.writer import NewRequest
+from engine.types import Generation
+
+T = TypeVar("T")
+
+
+class Store:
+    """An open provenance store. Use `Store.open`, as a context manager.
+
+    Every method is one transaction. Methods that name a run raise `UserError`
+    when the store does not have it.
+    """
+
+    def __init__(self, engine: Engine, url: URL) -> None:
+        self._engine = engine
+        self._url = url
+
+    @classmethod
+    def open(cls, url: str, *, create: bool, read_only: bool = False) -> Store:
+        """Open the store at a path or URL.
+
+        With `create`, a missing or empty SQLite file becomes a store; nothing
+        else is ever upgraded here. With `read_only`, nothing can be written.
+
+        Raises:
+            UserError: missing, unreadable, not a store, or of another revision.
+        """
+        target = parse_url(url)
+        _make_ready(url, target, create and not read_only)
+        engine = open_readonly(target) if read_only else open_engine(target)
+        try:
+            migrate.require_current(migrate.revision_of(engine, target), target)
+        except UserError:
+            engine.dispose()
+            raise
+        return cls(engine, target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @property
+    def url(self) -> str:
+        """Where the store is, its password hidden."""
+        return shown(self._url)
+
+    def begin_run(self, start: RunStart) -> str:
+        """Record that a run begins; returns its ULID."""
+        return self._write(lambda session: writer.begin_run(session, start))
+
+    def add_request(self, run: str, arm: str, domain: str, case_id: str, sample: int, generation: Generation) -> None:
+        """Record one finished request, all of it or nothing.
+
+        Raises:
+            UserError: no such run or arm, the run is not running, or it has this request already.
+            engine.errors.TraceError: the generation's trace cannot be decoded.
+        """
+        self.add_requests(run, (NewRequest(arm, domain, case_id, sample, generation),))
+
+    def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
+        """Record finished requests in one transaction, all of them or none; raises as `add_request`."""
+        self._write(lambda session: writer.add_requests(session, run, requests))
+
+    def finished(self, run: str) -> frozenset[RequestKey]:
+        """The requests that a run already has, so that it can be resumed."""
+        return self._read(lambda session: reader.finished(session, run))
+
+    def run_status(self, run: str) -> RunStatus:
+        """Where a run stands."""
+        return self._read(lambda session: reader.run_status(session, run))
+
+    def set_status(self, run: str, status: RunStatus, detail: str = "") -> None:
+        """Change a run's status; `detail` says why, for the record."""
+        self._write(lambda session: writer.set_status(session, run, status, detail))
+
+    def finish_run(self, run: str, status: RunStatus, exit_code: int) -> None:
+        """Close a run: status, end, number of tokens, exit code, record root."""
+        self._write(lambda session: writer.finish_run(session, run, status, exit_code))
+
+    def add_check(self, run: str, arm: str, check: str, claim: str, level: Level, result: CheckResult) -> None:
+        """Record a check's result; it supersedes an earlier one of the same arm and check."""
+        self._write(lambda session: writer.add_check(session, run, arm, check, claim, level, result))
+
+    def checks(self, run: str) -> tuple[StoredCheck, ...]:
+        """The last result of each arm and check, arms in the suite's order, checks by name."""
+        return self._read(lambda session: reader.checks(session, run))
+
+    def load_arm(self, run: str, arm: str) -> ArmRecord:
+        """All requests of an arm with their traces, ordered by case and sample.
+
+        Raises:
+            CannotDecide: a trace is missing or cannot be decoded.
+        """
+        return self._read(lambda session: reader.load_arm(session, run, arm))
+
+    def load_run(self, run: str) -> RunRecord:
+        """Everything about a run but its requests."""
+        return self._read(lambda session: reader.load_run(session, run))
+
+    def resolve(self, name: str) -> str:
+        """A run's ULID from `latest` or a unique prefix.
+
+        Raises:
+            UserError: no run or several fit, with suggestions.
+        """
+        return self._read(lambda session: reader.resolve(session, name))
+
+    def list_runs(self, limit: int) -> tuple[RunSummary, ...]:
+        """The newest runs first."""
+        return self._read(lambda session: reader.list_runs(session, limit))
+
+    def verify_root(self, run: str) -> bool:
+        """Every hash of the run, recomputed, agrees with its record root; False for an unfinished run."""
+        return not self.broken_places(run)
+
+    def broken_places(self, run: str) -> tuple[Broken, ...]:
+        """Where a run is not what it was when it finished; empty if nowhere."""
+        return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
+
+    def add_decision(self, decision: Decision) -> None:
+        """Record a gate's decision."""
+        self._write(lambda session: writer.add_decision(session, decision))
+
+    def decisions(self, run: str) -> tuple[Decision, ...]:
+        """The gate's decisions about a run, oldest first."""
+        return self._read(lambda session: reader.decisions(session, run))
+
+    def add_attachment(self, attachment: Attachment) -> None:
+        """Record that a run's evidence was bound to a report."""
+        self._write(lambda session: writer.add_attachment(session, attachment))
+
+    def attachments(self, run: str) -> tuple[Attachment, ...]:
+        """The reports that a run's evidence is bound to, oldest first."""
+        return self._read(lambda session: reader.attachments(session, run))
+
+    def _write(self, work: Callable[[Session], T]) -> T:
+        with self._clear_errors(), Session(self._engine) as session, session.begin():
+            return work(session)
+
+    def _read(self, work: Callable[[Session], T]) -> T:
+        engine = self._engine.execution_options(**{READING: True})
+        with self._clear_errors(), Session(engine) as session, session.begin():
+            return work(session)
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        """Database errors as one line: a duplicate is the user's, the rest cannot decide."""
+        try:
+            yield
+        except IntegrityError as error:
+            raise UserError(f"{self.url}: refused: {_reason(error)}") from error
+        except DatabaseError as error:
+            raise CannotDecide(f"{self.url}: {_reason(error)}") from error
+
+
+def _reason(error: DatabaseError) -> str:
+    return str(error.orig).strip().splitlines()[0]
+
+
+def _make_ready(url: str, target: URL, create: bool) -> None:
+    """Create a missing or empty SQLite store if that is wanted, else say that it is missing."""
+    missing = is_sqlite(target) and not sqlite_path(target).is_file()
+    if missing and not create:
+        raise UserError(f"{shown(target)}: no such store; run a suite first, or: audit db upgrade --store {url}")
+    if is_sqlite(target) and create and (missing or migrate.current(url) == migrate.EMPTY):
+        migrate.upgrade(url)

@@ -1,0 +1,31 @@
+"""Run identifiers: ULIDs, 26 characters that sort by time of creation.
+
+48 bits of Unix time in milliseconds, then 80 random bits, in Crockford's
+base 32 (https://github.com/ulid/spec). Knows nothing about runs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Final
+
+ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+LENGTH: Final = 26
+
+
+def new_ulid() -> str:
+    """A fresh identifier from the clock and the system's randomness."""
+    return encode_ulid(time.time_ns() // 1_000_000, secrets.randbits(80))
+
+
+def encode_ulid(milliseconds: int, randomness: int) -> str:
+    """The 26 characters of a time and 80 random bits.
+
+    Raises:
+        ValueError: a part does not fit its bits.
+    """
+    if not (0 <= milliseconds < 2**48 and 0 <= randomness < 2**80):
+        raise ValueError("a ULID has 48 bits of time and 80 random bits")
+    number = milliseconds << 80 | randomness
+    return "".join(ALPHABET[number >> 5 * i & 31] for i in reversed(range(LENGTH)))

@@ -1,0 +1,204 @@
+"""What goes into the store and comes out of it, as frozen values.
+
+Moments are aware datetimes in UTC, digests hex SHA-256. Knows nothing about
+databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from audit.checks.base import Finding, Verdict
+from audit.evidence import Environment
+from audit.records import ArmKind, Level
+
+Json = Mapping[str, Any]
+
+
+class RunStatus(StrEnum):
+    """Where a run stands; requests can be added to a `running` one only."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """Something a run used.
+
+    `kind` is target, draft, tokenizer, suite or policy; `role` says what the run
+    used it for; `name` and `role` together are unique in a run.
+    """
+
+    kind: str
+    role: str
+    name: str
+    revision: str | None
+    sha256: str
+    manifest: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStart:
+    """One arm before it ran: `spec` is what was asked for, `effective` what runs."""
+
+    name: str
+    kind: ArmKind
+    level: Level
+    spec: Json
+    effective: Json
+    lossless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """Everything that is known when a run begins."""
+
+    suite_name: str
+    suite_sha256: str
+    suite_document: Json
+    artifacts: tuple[ArtifactRef, ...]
+    environment: Environment
+    actor: str
+    code_commit: str | None
+    arms: tuple[ArmStart, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RequestKey:
+    """What identifies a request within a run."""
+
+    arm: str
+    case_id: str
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sums over an arm's requests; rates are the reader's to derive."""
+
+    requests: int = 0
+    prompt: int = 0
+    output: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    latency_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFacts:
+    """One arm of a stored run, without its requests."""
+
+    name: str
+    kind: ArmKind
+    level: Level
+    lossless: bool
+    spec: Json
+    effective: Json
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class RunEventRecord:
+    """One change of a run's state."""
+
+    status: RunStatus
+    at: datetime
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A stored run: everything but the requests."""
+
+    ulid: str
+    suite_name: str
+    suite_sha256: str
+    suite_document: Json
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None
+    actor: str
+    code_commit: str | None
+    artifacts: tuple[ArtifactRef, ...]
+    environment: Environment
+    arms: tuple[ArmFacts, ...]
+    events: tuple[RunEventRecord, ...]
+    tokens: int | None
+    """Tokens generated in all arms; None before the run is finished."""
+    record_root: str | None
+    exit_code: int | None
+
+    def arm(self, name: str) -> ArmFacts | None:
+        """The arm of that name, if the run has it."""
+        return next((arm for arm in self.arms if arm.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line of a list of runs. `verdicts` counts the checks by verdict."""
+
+    ulid: str
+    suite_name: str
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None
+    arms: int
+    requests: int
+    tokens: int | None
+    verdicts: Mapping[Verdict, int]
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheck:
+    """A check's result as stored."""
+
+    arm: str
+    check: str
+    claim: str
+    level: Level
+    verdict: Verdict
+    n: int
+    statistic: float | None
+    p_value: float | None
+    effect: float | None
+    bound: float | None
+    margin: float | None
+    summary: str
+    findings: tuple[Finding, ...]
+    details: Json
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A gate's decision. `run` is None when no run could be named."""
+
+    run: str | None
+    policy_sha256: str
+    policy: Json
+    decision: str
+    reasons: tuple[str, ...]
+    actor: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Evidence bound to a report: `report_before` and `report_after` are the report's digests."""
+
+    run: str
+    report_before: str
+    report_after: str
+    format: str
+    location: str
+    statement: Json
+    created_at: datetime

@@ -1,0 +1,297 @@
+"""Rows of the store: everything that writes.
+
+Functions take an open session inside a transaction and never commit. Knows
+nothing about databases' URLs, locks or revisions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from audit.checks.base import CheckResult
+from audit.errors import UserError
+from audit.evidence import Environment
+from audit.records import Level
+from audit.store import integrity
+from audit.store.canonical import jsonable, number, sha256_json, storable
+from audit.store.models import (
+    Arm,
+    Artifact,
+    AttachmentRow,
+    Base,
+    CheckRow,
+    DecodeStep,
+    EnvironmentRow,
+    GateDecision,
+    RequestRow,
+    Run,
+    RunArtifact,
+    RunEvent,
+    TokenTrace,
+)
+from audit.store.ulid import new_ulid
+from audit.store.values import ArmStart, ArtifactRef, Attachment, Decision, RunStart, RunStatus
+from engine import trace as traces
+from engine.types import Generation, Role
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """One generation and where it belongs."""
+
+    arm: str
+    domain: str
+    case_id: str
+    sample: int
+    generation: Generation
+
+
+def now() -> datetime:
+    """The current moment in UTC."""
+    return datetime.now(UTC)
+
+
+def begin_run(session: Session, start: RunStart) -> str:
+    """Insert a run with its artifacts, environment and arms; returns its ULID."""
+    suite = ArtifactRef("suite", "suite", start.suite_name, None, start.suite_sha256, start.suite_document)
+    suite_id = _artifact(session, suite)
+    run = Run(
+        ulid=new_ulid(),
+        suite_name=start.suite_name,
+        suite_artifact_id=suite_id,
+        environment_id=_environment(session, start.environment),
+        config=jsonable({arm.name: arm.effective for arm in start.arms}),
+        status=RunStatus.RUNNING.value,
+        started_at=now(),
+        actor=start.actor,
+        code_commit=start.code_commit,
+    )
+    session.add(run)
+    session.flush()
+    for used in start.artifacts:
+        session.add(_link(run.id, used, _artifact(session, used)))
+    _event(session, run, RunStatus.RUNNING, "started")
+    session.flush()
+    context = integrity.run_context(session, run)
+    for arm in start.arms:
+        session.add(_arm(run.id, arm, context))
+    return run.ulid
+
+
+def _artifact(session: Session, used: ArtifactRef) -> int:
+    values = {
+        "kind": used.kind,
+        "name": used.name,
+        "revision": used.revision,
+        "sha256": used.sha256,
+        "manifest": jsonable(used.manifest),
+    }
+    _insert_if_new(session, Artifact, values)
+    query = select(Artifact.id).where(Artifact.kind == used.kind, Artifact.sha256 == used.sha256)
+    return session.execute(query).scalar_one()
+
+
+def _environment(session: Session, place: Environment) -> int:
+    parts = {name: jsonable(getattr(place, name)) for name in ("packages", "hardware", "code")}
+    _insert_if_new(session, EnvironmentRow, {"sha256": place.sha256, **parts})
+    return session.execute(select(EnvironmentRow.id).where(EnvironmentRow.sha256 == place.sha256)).scalar_one()
+
+
+def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> None:
+    """Insert unless a unique constraint has it already; safe against concurrent writers."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing())
+    else:
+        session.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
+
+
+def _link(run_id: int, used: ArtifactRef, artifact_id: int) -> RunArtifact:
+    return RunArtifact(run_id=run_id, role=used.role, name=used.name, revision=used.revision, artifact_id=artifact_id)
+
+
+def _arm(run_id: int, start: ArmStart, context: dict[str, Any]) -> Arm:
+    arm = Arm(
+        run_id=run_id,
+        name=start.name,
+        kind=start.kind.value,
+        level=start.level.name,
+        spec=jsonable(start.spec),
+        effective=jsonable(start.effective),
+        lossless=start.lossless,
+    )
+    arm.context_sha256 = integrity.context_hash(context, integrity.arm_context(arm))
+    return arm
+
+
+def _event(session: Session, run: Run, status: RunStatus, detail: str) -> None:
+    session.add(RunEvent(run_id=run.id, status=status.value, at=now(), detail=detail))
+
+
+def find_run(session: Session, ulid: str) -> Run:
+    """The run of exactly that ULID.
+
+    Raises:
+        UserError: there is none.
+    """
+    run = session.scalars(select(Run).where(Run.ulid == ulid)).one_or_none()
+    if run is None:
+        raise UserError(f"no run {ulid} in this store; see: audit list")
+    return run
+
+
+def find_arm(session: Session, run: Run, name: str) -> Arm:
+    """A run's arm by name.
+
+    Raises:
+        UserError: there is none.
+    """
+    arm = session.scalars(select(Arm).where(Arm.run_id == run.id, Arm.name == name)).one_or_none()
+    if arm is None:
+        known = ", ".join(session.scalars(select(Arm.name).where(Arm.run_id == run.id).order_by(Arm.id)))
+        raise UserError(f"run {run.ulid} has no arm {name!r}; it has: {known}")
+    return arm
+
+
+def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) -> None:
+    """Insert finished requests with their steps and traces.
+
+    Raises:
+        UserError: no such run or arm, or the run is not running.
+        engine.errors.TraceError: a generation whose trace cannot be decoded.
+    """
+    run = find_run(session, ulid)
+    if run.status != RunStatus.RUNNING:
+        raise UserError(f"run {ulid} is {run.status}; requests can be added to a running one only")
+    for new in requests:
+        _add_request(session, run, find_arm(session, run, new.arm), new)
+
+
+def _add_request(session: Session, run: Run, arm: Arm, new: NewRequest) -> None:
+    trace = traces.decode(new.generation.trace)
+    row = _request_row(run.id, arm.id, new, trace)
+    steps = _step_values(trace)
+    digest = traces.digest(new.generation.trace)
+    row.record_hash = integrity.record_hash(arm.context_sha256, row, steps, digest)
+    session.add(row)
+    session.flush()
+    if steps:
+        named = [dict(zip(integrity.STEP_FIELDS, step, strict=True)) for step in steps]
+        session.execute(insert(DecodeStep), [{"request_id": row.id, **step} for step in named])
+    stored = {"format": int(traces.MAGIC[-1:]), "n_events": len(trace.token), "sha256": digest}
+    session.execute(insert(TokenTrace).values(request_id=row.id, payload=new.generation.trace, **stored))
+
+
+def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace) -> RequestRow:
+    request, generation = new.generation.request, new.generation
+    return RequestRow(
+        run_id=run_id,
+        arm_id=arm_id,
+        case_id=new.case_id,
+        sample=new.sample,
+        domain=new.domain,
+        prompt_sha256=integrity.tokens_hash(request.prompt),
+        sampling_sha256=sha256_json(dataclasses.asdict(request.sampling)),
+        seed=str(request.sampling.seed),
+        stream=str(request.stream),
+        n_prompt=len(request.prompt),
+        n_output=len(generation.tokens),
+        n_steps=trace.steps,
+        n_drafted=int(np.sum(trace.n_drafted, dtype=np.int64)),
+        n_accepted=trace.n_accepted,
+        finish_reason=generation.finish_reason.value,
+        latency_us=int(generation.latency_us),
+        output_sha256=integrity.tokens_hash(generation.tokens),
+        text=storable(generation.text),
+    )
+
+
+def _step_values(trace: traces.Trace) -> list[list[int]]:
+    """[S] rows of `integrity.STEP_FIELDS`."""
+    rows = []
+    for step in traces.steps_of(trace):
+        roles = trace.role[step.emitted]
+        accepted, i = int(np.sum(roles == Role.ACCEPTED)), step.index
+        counts = [int(trace.n_drafted[i]), accepted, int(trace.n_emitted[i])]
+        rows.append([i, step.position, *counts, int(trace.draft_us[i]), int(trace.verify_us[i])])
+    return rows
+
+
+def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:
+    """Change a run's status, with an event that says why."""
+    run = find_run(session, ulid)
+    run.status = status.value
+    _event(session, run, status, detail)
+
+
+def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int) -> None:
+    """Close a run: status, end, tokens, exit code and record root."""
+    run = find_run(session, ulid)
+    total = select(func.coalesce(func.sum(RequestRow.n_output), 0)).where(RequestRow.run_id == run.id)
+    run.tokens = int(session.execute(total).scalar_one())
+    run.record_root = integrity.root_of(integrity.stored_leaves(session, run.id))
+    run.finished_at = now()
+    run.exit_code = exit_code
+    set_status(session, ulid, status, f"exit code {exit_code}")
+
+
+def add_check(
+    session: Session, ulid: str, arm_name: str, check: str, claim: str, level: Level, result: CheckResult
+) -> None:
+    """Insert a check's result; NaN becomes NULL in columns and null in JSON."""
+    run = find_run(session, ulid)
+    numbers = ("statistic", "p_value", "effect", "bound", "margin")
+    row = CheckRow(
+        run_id=run.id,
+        arm_id=find_arm(session, run, arm_name).id,
+        name=check,
+        claim=claim,
+        verdict=result.verdict.value,
+        level=level.name,
+        n=int(result.n),
+        summary=storable(result.summary),
+        findings=jsonable(result.findings),
+        details=jsonable(result.details),
+        created_at=now(),
+        **{name: number(getattr(result, name)) for name in numbers},
+    )
+    session.add(row)
+
+
+def add_decision(session: Session, decision: Decision) -> None:
+    """Insert a gate's decision."""
+    run_id = None if decision.run is None else find_run(session, decision.run).id
+    session.add(
+        GateDecision(
+            run_id=run_id,
+            policy_sha256=decision.policy_sha256,
+            policy=jsonable(decision.policy),
+            decision=str(decision.decision),
+            reasons=jsonable(decision.reasons),
+            actor=decision.actor,
+            created_at=decision.created_at,
+        )
+    )
+
+
+def add_attachment(session: Session, attachment: Attachment) -> None:
+    """Insert a binding of evidence to a report."""
+    session.add(
+        AttachmentRow(
+            run_id=find_run(session, attachment.run).id,
+            report_before=attachment.report_before,
+            report_after=attachment.report_after,
+            format=attachment.format,
+            location=attachment.location,
+            statement=jsonable(attachment.statement),
+            created_at=attachment.created_at,
+        )
+    )

@@ -1,0 +1,54 @@
+"""Alembic's environment: where the tables are declared and how to reach a database.
+
+`audit db upgrade` passes its own connection. A developer's `alembic` command
+names the database with `-x url=...`. Knows nothing about the tables' meaning.
+"""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import Connection, NullPool, create_engine
+
+from audit.store.models import Base
+
+
+def run_on(connection: Connection) -> None:
+    """Run the migrations on an open connection, in one transaction."""
+    # SQLite runs DDL in transactions too; Alembic assumes not, because of older Python drivers.
+    context.configure(
+        connection=connection, target_metadata=Base.metadata, render_as_batch=True, transactional_ddl=True
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def developer_url() -> str:
+    """The URL of `-x url=...`."""
+    url = context.get_x_argument(as_dictionary=True).get("url")
+    if not url:
+        raise SystemExit("name the database: alembic -x url=sqlite:///FILE ...")
+    return str(url)
+
+
+def run_offline() -> None:
+    """Write the SQL instead of running it."""
+    context.configure(url=developer_url(), target_metadata=Base.metadata, literal_binds=True)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_online() -> None:
+    """Run on the caller's connection, or on one of our own."""
+    connection = context.config.attributes.get("connection")
+    if connection is not None:
+        run_on(connection)
+        return
+    with create_engine(developer_url(), poolclass=NullPool).connect() as own:
+        run_on(own)
+        own.commit()
+
+
+if context.is_offline_mode():
+    run_offline()
+else:
+    run_online()

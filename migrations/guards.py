@@ -1,0 +1,61 @@
+"""Triggers that keep rows from being changed: SQL for SQLite and PostgreSQL.
+
+They guard against mistakes, not against somebody who owns the file and may
+drop them; the record root is for that. A migration that rebuilds a table
+(Alembic's batch mode does, silently) loses the table's triggers and must call
+`guard` for it again. Knows nothing about which tables there are.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+REFUSE = """
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'the store is append-only: % on % refused', TG_OP, TG_TABLE_NAME
+    USING ERRCODE = 'integrity_constraint_violation';
+END $$
+"""
+FUNCTION = "audit_refuse"
+
+
+def install() -> None:
+    """What the triggers need, once per database."""
+    if _postgresql():
+        op.execute(REFUSE.format(name=FUNCTION))
+
+
+def uninstall() -> None:
+    """Take back `install`; the tables must be gone."""
+    if _postgresql():
+        op.execute(f"DROP FUNCTION {FUNCTION}()")
+
+
+def guard(table: str) -> None:
+    """Refuse every UPDATE and DELETE (and TRUNCATE, where there is one) on a table."""
+    _trigger(table, "update", "UPDATE")
+    _trigger(table, "delete", "DELETE")
+    if _postgresql():
+        _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
+
+
+def guard_columns(table: str, columns: tuple[str, ...]) -> None:
+    """Refuse DELETE on a table, and UPDATE of the named columns."""
+    _trigger(table, "update", f"UPDATE OF {', '.join(columns)}")
+    _trigger(table, "delete", "DELETE")
+    if _postgresql():
+        _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
+
+
+def _trigger(table: str, action: str, event: str, each: str = "ROW") -> None:
+    head = f"CREATE TRIGGER guard_{table}_{action} BEFORE {event} ON {table} FOR EACH {each}"
+    if _postgresql():
+        op.execute(f"{head} EXECUTE FUNCTION {FUNCTION}()")
+        return
+    message = f"the store is append-only: {action.upper()} on {table} refused"
+    op.execute(f"{head} BEGIN SELECT RAISE(ABORT, '{message}'); END")
+
+
+def _postgresql() -> bool:
+    return op.get_context().dialect.name == "postgresql"

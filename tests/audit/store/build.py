@@ -1,0 +1,140 @@
+"""Synthetic runs for tests of the store: vocabulary 8, traces made by the engine's recorder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from audit.checks.base import CheckResult, Finding, Verdict
+from audit.evidence import fingerprint
+from audit.records import ArmKind, Level
+from audit.store import ArmStart, ArtifactRef, RunStart, RunStatus, Store
+from engine.record import Recorder
+from engine.trace import Header
+from engine.types import (
+    Emitted,
+    Examined,
+    FinishReason,
+    Generation,
+    Proposal,
+    Protocol,
+    QKind,
+    RecordLevel,
+    Request,
+    Role,
+    SamplingParams,
+    StepRecord,
+    Timing,
+    Tree,
+    Verdict as Decided,
+)
+
+VOCABULARY = 8
+BIG_STREAM = 2**64 - 1
+
+
+def step(index: int, position: int, drafted: tuple[int, ...], kept: int, rng: np.random.Generator) -> StepRecord:
+    """One chain step that keeps the first `kept` drafted tokens and adds one more."""
+    n = len(drafted)
+    logits = rng.normal(size=(kept + 1, VOCABULARY)).astype(np.float32)
+    last = Role.PLAIN if n == 0 else (Role.BONUS if kept == n else Role.RECOVERED)
+    emitted = tuple(Emitted(token, Role.ACCEPTED, i, 0.5) for i, token in enumerate(drafted[:kept]))
+    extra = Emitted(int(rng.integers(VOCABULARY)), last, kept, 0.25, 0.75)
+    examined = tuple(Examined(i, 0.5, 0.5, 0.5, i < kept) for i in range(min(kept + 1, n)))
+    q = np.full((n, VOCABULARY), 1 / VOCABULARY)
+    proposal = Proposal(Tree.chain(drafted), QKind.FULL, q, np.full(n, 0.5)) if n else Proposal()
+    decided = Decided((*emitted, extra), examined)
+    return StepRecord(index, position, proposal, decided, logits, logits.astype(np.float64), Timing(7 + n, 11, 1))
+
+
+def generation(
+    plan: tuple[tuple[int, int], ...],
+    *,
+    seed: int = 0,
+    text: str = "text",
+    name: str = "r0",
+    sampling: SamplingParams | None = None,
+) -> Generation:
+    """A generation whose steps draft and keep the numbers of tokens in `plan`."""
+    rng = np.random.default_rng(seed)
+    request = Request(name, (1, 2, 3), sampling or SamplingParams(temperature=1.0, seed=2**62 + 1), BIG_STREAM)
+    header = Header(
+        request=name,
+        level=RecordLevel.FULL,
+        protocol=Protocol.CHAIN,
+        lossless=True,
+        proposer="draft_model",
+        vocabulary=VOCABULARY,
+        stream=request.stream,
+        sampling=request.sampling,
+        eos_ids=(0,),
+        finish_reason=FinishReason.LENGTH,
+        prompt=request.prompt,
+    )
+    recorder, tokens = Recorder(header), []
+    for index, (drafted, kept) in enumerate(plan):
+        made = step(index, 3 + len(tokens), tuple(int(t) for t in rng.integers(VOCABULARY, size=drafted)), kept, rng)
+        recorder.step(made)
+        tokens.extend(each.token for each in made.verdict.emitted)
+    trace = recorder.finish(FinishReason.LENGTH)
+    return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text, 1000 + seed)
+
+
+def start(**changes: object) -> RunStart:
+    """What a run of two arms begins with."""
+    target = ArtifactRef("target", "target", "big", "main", "a" * 64, {"files": []})
+    draft = ArtifactRef("draft", "draft", "small", None, "b" * 64, {})
+    baseline = ArmStart("base", ArmKind.BASELINE, Level.L4, {"verifier": "none"}, {"batch": 1}, True)
+    candidate = ArmStart("spec", ArmKind.CANDIDATE, Level.L4, {"gamma": 4}, {"gamma": 4, "rate": 0.1}, True)
+    begun = RunStart(
+        suite_name="smoke",
+        suite_sha256="c" * 64,
+        suite_document={"version": 1, "name": "smoke"},
+        artifacts=(target, draft),
+        environment=fingerprint({"torch": "2"}, {"cpu": "x"}, {"version": "0"}),
+        actor="tester",
+        code_commit="d" * 40,
+        arms=(baseline, candidate),
+    )
+    return replace(begun, **changes)
+
+
+RESULT = CheckResult(
+    verdict=Verdict.CERTIFIED,
+    summary="all equal",
+    n=12,
+    statistic=float("nan"),
+    p_value=0.5,
+    bound=0.25,
+    findings=(Finding("r0", 3, "differs"),),
+    details={"rate": float("nan"), "by_domain": {"chat": [1, 2]}},
+)
+
+
+def fill(store: Store) -> str:
+    """A running run with two requests per arm; returns its ULID."""
+    run = store.begin_run(start())
+    store.add_request(run, "base", "chat", "case-a", 0, generation(((0, 0),) * 5, seed=1))
+    store.add_request(run, "base", "code", "case-b", 0, generation(((0, 0),) * 3, seed=2))
+    store.add_request(run, "spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))
+    store.add_request(run, "spec", "code", "case-b", 0, generation(((4, 2),), seed=4))
+    return run
+
+
+def fill_finished(store: Store) -> str:
+    """As `fill`, with two checks, and finished with exit code 1."""
+    run = fill(store)
+    store.add_check(run, "spec", "replay", "replay", Level.L4, RESULT)
+    store.add_check(run, "spec", "law", "law", Level.L3, replace(RESULT, verdict=Verdict.FAULT, summary="too far"))
+    store.finish_run(run, RunStatus.FINISHED, 1)
+    return run
+
+
+def made_store(folder: Path) -> str:
+    """The URL of a store with one finished run."""
+    url = f"sqlite:///{folder / 'audit.db'}"
+    with Store.open(url, create=True) as store:
+        fill_finished(store)
+    return url
