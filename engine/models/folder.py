@@ -65,10 +65,15 @@ class ModelFolder:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """End-of-sequence ids: generation_config.json's, else config.json's, else none."""
-        for document in (self.generation, self.config):
+        for name, document in (("generation_config.json", self.generation), ("config.json", self.config)):
             ids = document.get("eos_token_id")
             if ids is not None:
-                return tuple(ids) if isinstance(ids, list) else (int(ids),)
+                several = ids if isinstance(ids, list) else [ids]
+                if not all(type(each) is int for each in several):
+                    raise ModelError(
+                        f"{self.name(name)}: eos_token_id must be a token id or a list of them, not {ids!r}"
+                    )
+                return tuple(several)
         return ()
 
 
@@ -87,7 +92,7 @@ def open_folder(path: Path, label: str) -> ModelFolder:
         _refuse_pickles(path, label)
     generation = read_json(path / "generation_config.json", f"{label}/generation_config.json") or {}
     names = _names(path, (*CONFIG_PATTERNS, *WEIGHT_PATTERNS, *TOKENIZER_PATTERNS))
-    return ModelFolder(path, label, config, generation, tuple(_digest_file(path, name) for name in names))
+    return ModelFolder(path, label, config, generation, tuple(_digest_file(path, name, label) for name in names))
 
 
 def read_json(path: Path, where: str) -> dict[str, Any] | None:
@@ -122,9 +127,12 @@ def _names(path: Path, patterns: tuple[str, ...]) -> list[str]:
     return sorted(each.relative_to(path).as_posix() for each in found)
 
 
-def _digest_file(path: Path, name: str) -> ModelFile:
-    with (path / name).open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+def _digest_file(path: Path, name: str, label: str) -> ModelFile:
+    try:
+        with (path / name).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"{label}/{name}: not readable ({error.strerror}); check the file's permissions") from error
     return ModelFile(name, digest, (path / name).stat().st_size)
 
 

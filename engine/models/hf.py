@@ -10,19 +10,22 @@ assumed. Knows nothing about sources, sampling or proposals.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.utils import logging
 
 from engine.cache import cache_rows, commit_moves, require_capacity, require_rollback
 from engine.errors import ModelError
 from engine.models.base import Forward, Placement, SlotCache, Want, chain_placement
 from engine.models.folder import ModelFolder
 
+PROBE = 5  # tokens: a root of two and two branches
 # Largest deviation that rounding explains, as a share of the largest logit: ignored masks or positions give 0.1 to 1.
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
@@ -112,7 +115,7 @@ class HfModel:
         _require_positions(network, where)
         self.network = network.eval()
         self.layers: int = config.num_hidden_layers
-        self.vocabulary: int = network.get_output_embeddings().weight.shape[0]
+        self.vocabulary: int = _head_size(network, where)
         self.context: int = config.max_position_embeddings
         self.eos_ids = eos_ids
         self.facts: Mapping[str, Any] = dict(facts or {})
@@ -133,21 +136,24 @@ class HfModel:
         require_capacity(rows, capacity, self.context)
         return HfSlotCache(self.layers, rows, capacity)
 
+    def arguments(self, cache: HfSlotCache, placement: Placement) -> dict[str, Any]:
+        """A placement in transformers' own terms; aims the cache at it."""
+        cache.aim(placement)
+        return {
+            "input_ids": placement.tokens,
+            "attention_mask": float_mask(placement.visible, self.dtype),
+            "position_ids": placement.positions,
+            "past_key_values": cache,
+            "use_cache": True,
+        }
+
     @torch.no_grad()
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
         """Write the placed tokens into the cache and return what is wanted."""
         if not isinstance(cache, HfSlotCache):
             raise TypeError(f"a transformers model needs the cache of its new_cache, not {type(cache).__name__}")
-        cache.aim(placement)
         network = self.network if want.logits else self.network.base_model
-        answer = network(
-            input_ids=placement.tokens,
-            attention_mask=float_mask(placement.visible, self.dtype),
-            position_ids=placement.positions,
-            past_key_values=cache,
-            use_cache=True,
-            output_hidden_states=bool(want.hidden),
-        )
+        answer = network(**self.arguments(cache, placement), output_hidden_states=bool(want.hidden))
         hidden = {index: answer.hidden_states[index] for index in want.hidden}
         return Forward(answer.logits if want.logits else None, hidden)
 
@@ -155,6 +161,13 @@ class HfModel:
 def float_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, 1, T, S] additive: 0 where visible, the dtype's lowest number elsewhere, as transformers itself does."""
     return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min).unsqueeze(1)
+
+
+def _head_size(network: Any, where: str) -> int:
+    head = network.get_output_embeddings()
+    if head is None:
+        raise ModelError(f"{where}: {type(network).__name__} has no language model head; use a causal language model")
+    return int(head.weight.shape[0])
 
 
 def _require_positions(network: Any, where: str) -> None:
@@ -167,31 +180,37 @@ def _require_positions(network: Any, where: str) -> None:
         raise ModelError(f"{where}: max_position_embeddings is missing; add the context length")
 
 
-@torch.no_grad()
 def require_honest_masks(model: HfModel, where: str) -> None:
     """Place five tokens as two branches in odd columns and hold the result against plain forwards.
 
     Raises:
         ModelError: masks, positions or columns are not honoured.
     """
-    width = min(5, model.context)
-    tokens = torch.arange(width) % model.vocabulary
-    if width < 5:
-        raise ModelError(f"{where}: max_position_embeddings {model.context} is too short; 5 or more are needed")
-    cache = model.new_cache(2, 5)
-    model.forward(cache, chain_placement([[0], tokens[:2].tolist()], [0, 0], cache.trash), Want(logits=False))
-    placed = model.forward(cache, _branches(tokens), Want()).logits
-    if placed is None:
-        raise AssertionError("logits were wanted")
-    paths = ([0, 1, 2, 4], [0, 1, 3])
-    plain = [model.network(input_ids=tokens[path][None], use_cache=False).logits[0, -1] for path in paths]
-    error = max((placed[0, 2] - plain[0]).abs().max().item(), (placed[0, 1] - plain[1]).abs().max().item())
-    scale = max(each.abs().max().item() for each in plain)
-    if not error <= ROUNDING[model.dtype] * scale:
+    kind = type(model.network).__name__
+    if model.context < PROBE:
+        raise ModelError(f"{where}: max_position_embeddings is {model.context}; {PROBE} or more are needed")
+    try:
+        error = _placement_error(model)
+    except Exception as cause:  # models raise whatever an unforeseen mask or cache breaks first
+        reason = " ".join(str(cause).split())[:200]
+        raise ModelError(f"{where}: {kind} cannot run on placed tokens ({reason}); use another model") from cause
+    if not error <= ROUNDING[model.dtype]:
         raise ModelError(
-            f"{where}: {type(model.network).__name__} gives other logits for placed tokens (off by {error:.3g} of "
-            f"{scale:.3g}): it ignores masks, positions or cache columns and cannot be verified in one pass"
+            f"{where}: {kind} gives other logits for placed tokens (off by {error:.2g} of the largest): it ignores "
+            "masks, positions or cache columns; use another model"
         )
+
+
+@torch.no_grad()
+def _placement_error(model: HfModel) -> float:
+    """Largest deviation of placed from plain logits, as a share of the largest plain logit."""
+    tokens = torch.arange(PROBE) % model.vocabulary
+    cache = model.new_cache(2, PROBE)
+    model.forward(cache, chain_placement([[0], tokens[:2].tolist()], [0, 0], cache.trash), Want(logits=False))
+    placed = model.network(**model.arguments(cache, _branches(tokens))).logits[0, [2, 1]]
+    paths = ([0, 1, 2, 4], [0, 1, 3])
+    plain = torch.stack([model.network(input_ids=tokens[path][None], use_cache=False).logits[0, -1] for path in paths])
+    return float((placed - plain).abs().max() / plain.abs().max())
 
 
 def _branches(tokens: Tensor) -> Placement:
@@ -210,21 +229,44 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
     """
     require_rollback(folder.config.get("text_config", folder.config), folder.name("config.json"))
     try:
-        network, report = AutoModelForCausalLM.from_pretrained(
-            str(folder.path),
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        with _quiet():
+            network, report = AutoModelForCausalLM.from_pretrained(
+                str(folder.path),
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
+                output_loading_info=True,
+            )
     except Exception as error:  # transformers raises whatever its parsers raise
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"{folder.label}: transformers cannot load it as a causal language model ({reason})"
         ) from error
-    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        for name in sorted(report.get(problem) or (), key=str):
-            what = problem.removesuffix("_keys")
-            raise ModelError(f"{folder.label}: tensor {name} is {what} for {type(network).__name__}; mend the weights")
+    _require_whole(report, type(network).__name__, folder.label)
     return HfModel(network, folder.eos_ids, facts, folder.name("config.json"))
+
+
+def _require_whole(report: Mapping[str, Any], kind: str, label: str) -> None:
+    """Refuse what transformers would fill with random numbers or leave out, with no more than a warning."""
+    for name in sorted(report["missing_keys"]):
+        raise ModelError(f"{label}: tensor {name} is missing for {kind}; restore the weights")
+    for name in sorted(report["unexpected_keys"]):
+        raise ModelError(f"{label}: tensor {name} is unexpected for {kind}; restore the weights or config.json")
+    for name, stored, asked in sorted(report["mismatched_keys"]):
+        raise ModelError(f"{label}: tensor {name} has shape {list(stored)}, config.json asks for {list(asked)}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bar and load report of transformers: what matters in them is raised."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -111,8 +111,8 @@ def read_config(document: Mapping[str, Any], where: str) -> LeanConfig:
         hidden=hidden,
         layers=_integer(document, "num_hidden_layers", where),
         heads=heads,
-        kv_heads=document.get("num_key_value_heads") or heads,
-        head_dim=document.get("head_dim") or (128 if kind == "qwen3" else hidden // heads),
+        kv_heads=_divisor(document, heads, where),
+        head_dim=_integer(document, "head_dim", where, 128 if kind == "qwen3" else hidden // heads),
         ffn=_integer(document, "intermediate_size", where),
         context=_integer(document, "max_position_embeddings", where),
         eps=float(document.get("rms_norm_eps", 1e-6)),
@@ -125,8 +125,15 @@ def read_config(document: Mapping[str, Any], where: str) -> LeanConfig:
     )
 
 
-def _integer(document: Mapping[str, Any], field: str, where: str) -> int:
-    value = document.get(field)
+def _divisor(document: Mapping[str, Any], heads: int, where: str) -> int:
+    value = _integer(document, "num_key_value_heads", where, heads)
+    if heads % value:
+        raise ModelError(f"{where}: num_attention_heads {heads} is not a multiple of num_key_value_heads {value}")
+    return value
+
+
+def _integer(document: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
+    value = default if document.get(field) is None else document[field]
     if not isinstance(value, int) or value < 1:
         raise ModelError(f"{where}: {field} must be a positive integer, not {value!r}")
     return value

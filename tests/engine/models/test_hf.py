@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 from engine.errors import CapacityError, ModelError
 from engine.models.base import TargetModel, Want, chain_placement
@@ -85,3 +86,22 @@ def test_a_sliding_window_inside_the_context_is_refused(make_network):
 def test_a_window_as_long_as_the_context_is_full_attention(make_network, largest_error):
     network = make_network("mistral", sliding_window=128)
     assert largest_error(HfModel(network), network) < 1e-4
+
+
+def test_a_model_that_cannot_run_on_placed_tokens_is_refused(make_network, monkeypatch):
+    network = make_network("llama")
+    model = HfModel(network)
+
+    def two_dimensions(*_, **kwargs):
+        batch, width = kwargs["attention_mask"].shape
+        raise AssertionError(batch, width)
+
+    monkeypatch.setattr(network.model, "forward", two_dimensions)
+    with pytest.raises(ModelError, match="LlamaForCausalLM cannot run on placed tokens"):
+        require_honest_masks(model, "config.json")
+
+
+def test_a_model_without_position_ids_is_refused():
+    sizes = {"vocab_size": 80, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+    with pytest.raises(ModelError, match="BloomForCausalLM takes no position_ids"):
+        HfModel(transformers.BloomForCausalLM(transformers.BloomConfig(**sizes)))

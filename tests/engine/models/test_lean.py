@@ -121,6 +121,7 @@ def test_a_foreign_cache_is_refused(make_network):
         ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "rope_type 'llama3' needs low_freq_factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"max_position_embeddings": None}, "max_position_embeddings must be a positive integer"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
         ({"vocab_size": 81}, r"tensor model.embed_tokens.weight has shape \[80, 32\], config.json asks for \[81, 32\]"),
         ({"num_hidden_layers": 4}, "tensor model.layers.3.self_attn.q_proj.weight is missing"),
         ({"num_hidden_layers": 2}, "tensor model.layers.2.* is unexpected"),
