@@ -1,1 +1,39 @@
-"""Checks: one file each, pure functions of evidence."""
+"""Checks: one file each exporting `CHECK`, pure functions of evidence.
+
+A check is added by one file and one line in `REGISTRY`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+from audit.checks.base import Check
+from audit.errors import UserError
+
+REGISTRY: Final[Mapping[str, str]] = {
+    "replay": "audit.checks.replay:CHECK",
+    "greedy_equality": "audit.checks.greedy_equality:CHECK",
+    "coupled_equality": "audit.checks.coupled_equality:CHECK",
+    "law": "audit.checks.law:CHECK",
+    "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The registered checks, in the order in which they are reported."""
+    return tuple(REGISTRY)
+
+
+def load(name: str) -> Check:
+    """The check behind a registered name.
+
+    Raises:
+        UserError: the name is not registered; the message lists those that are.
+    """
+    if name not in REGISTRY:
+        raise UserError(f"unknown check {name!r}; known: {', '.join(sorted(REGISTRY))}")
+    module, _, attribute = REGISTRY[name].partition(":")
+    check: Check = getattr(importlib.import_module(module), attribute)
+    return check

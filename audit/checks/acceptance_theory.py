@@ -1,0 +1,191 @@
+"""Acceptance theory: drafted tokens are accepted as often as the recorded p and q say.
+
+Claim: acceptance. Null: at each position where tokens were drafted, one of them
+is kept with the probability of the declared rule - sum min(p, q) for rejection
+sampling of a drawn token, p of the drafted tokens for a deterministic draft,
+sum p q for an independent draft compared with the target's own sample, and the
+coupled closed form for shared noise. Statistic: observed minus expected
+acceptances, pooled, by block position and by domain, Holm-adjusted. Effect: the
+pooled difference in rate; bound: the larger end of its 99 % interval. Assumes
+that the rows are the ones that decided. Cannot see: what is emitted after a
+rejection, bonus tokens, reused random numbers, or a draft that is merely poor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.decisions import Decisions, decisions, unreadable
+from audit.records import Evidence, Level, RequestRecord
+from audit.stats.acceptance import (
+    BernoulliTest,
+    bernoulli_test,
+    chain_acceptance,
+    coupled_acceptance,
+    match_acceptance,
+)
+from audit.stats.multiplicity import holm
+from engine.types import Floats, Protocol, Role
+
+MIN_POSITIONS = 30
+"""Strata with fewer positions are not tested."""
+LAST_DEPTH = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """[n] positions where something was drafted and the theory says how often it is kept."""
+
+    accepted: NDArray[np.bool_]
+    probability: Floats
+    depth: NDArray[np.int64]
+    domain: tuple[str, ...]
+    untold: int
+    """Positions with drafted tokens for which there is no formula (q unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """One test."""
+
+    name: str
+    test: BernoulliTest
+
+
+def _applies(evidence: Evidence) -> str | None:
+    requests = evidence.candidate.requests
+    if any(request.trace.header.sampling.greedy for request in requests):
+        return "at temperature 0 acceptance is no matter of chance; see greedy_equality"
+    if any(request.trace.header.protocol is Protocol.GREEDY for request in requests):
+        return "the greedy protocol compares with the argmax; there is no acceptance law"
+    return None
+
+
+def expected_acceptance(made: Decisions) -> Floats:
+    """[E] probability that a drafted token is kept at a position, NaN where no formula holds."""
+    told = np.full(len(made.token), np.nan)
+    offered = made.known & (made.candidates > 0)
+    fixed = np.flatnonzero(offered & made.one_hot)
+    told[fixed] = np.sum(np.where(made.q[fixed] > 0, made.p[fixed], 0.0), axis=1)
+    drawn = np.flatnonzero(offered & ~made.one_hot)
+    p, q = made.p[drawn], made.q[drawn]
+    if made.protocol is Protocol.CHAIN:
+        told[drawn] = chain_acceptance(p, q)
+    elif made.coupled:
+        told[drawn] = [coupled_acceptance(*pair) for pair in zip(p, q, strict=True)]
+    else:
+        told[drawn] = match_acceptance(p, q)
+    return told
+
+
+def positions(requests: Sequence[RequestRecord]) -> Positions:
+    """All positions of an arm."""
+    parts = [_positions(decisions(request)) for request in requests]
+    return Positions(
+        accepted=np.concatenate([part.accepted for part in parts]),
+        probability=np.concatenate([part.probability for part in parts]),
+        depth=np.concatenate([part.depth for part in parts]),
+        domain=tuple(name for part in parts for name in part.domain),
+        untold=sum(part.untold for part in parts),
+    )
+
+
+def _positions(made: Decisions) -> Positions:
+    told = expected_acceptance(made)
+    kept = ~np.isnan(told)
+    return Positions(
+        accepted=np.asarray(made.role[kept] == Role.ACCEPTED),
+        probability=told[kept],
+        depth=made.depth[kept],
+        domain=(made.domain,) * int(kept.sum()),
+        untold=int(np.sum((made.candidates > 0) & ~kept)),
+    )
+
+
+def strata(found: Positions) -> Iterator[Stratum]:
+    """The pooled test first, then block positions, then domains."""
+    yield Stratum("all", bernoulli_test(found.accepted, found.probability))
+    depth = np.minimum(found.depth, LAST_DEPTH)
+    masks = {f"block position {value}": depth == value for value in np.unique(depth)}
+    domain = np.array(found.domain)
+    masks |= {f"domain {name}": domain == name for name in sorted(set(found.domain))}
+    for name, mask in masks.items():
+        if MIN_POSITIONS <= mask.sum() < len(mask):
+            yield Stratum(name, bernoulli_test(found.accepted[mask], found.probability[mask]))
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    reason = unreadable(evidence.candidate)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    found = positions(evidence.candidate.requests)
+    if not len(found.accepted):
+        return CheckResult(Verdict.INCONCLUSIVE, "no drafted token with a known acceptance probability")
+    tests = tuple(strata(found))
+    adjusted = holm([each.test.p for each in tests])
+    rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
+    pooled = tests[0].test
+    bound = max(abs(pooled.low), abs(pooled.high))
+    margin = float(params["margin"])
+    return CheckResult(
+        verdict=_verdict(bool(rejected), bound, margin),
+        summary=_summary(pooled, bound, margin, [tests[i].name for i in rejected]),
+        n=pooled.n,
+        statistic=pooled.z,
+        p_value=float(adjusted.min()),
+        effect=(pooled.observed - pooled.expected) / pooled.n,
+        bound=bound,
+        margin=margin,
+        findings=tuple(_finding(tests[i], float(adjusted[i])) for i in rejected),
+        details={
+            "positions_without_formula": found.untold,
+            "strata": [_row(each, float(p)) for each, p in zip(tests, adjusted, strict=True)],
+        },
+    )
+
+
+def _verdict(rejected: bool, bound: float, margin: float) -> Verdict:
+    if rejected:
+        return Verdict.FAULT
+    return Verdict.CERTIFIED if bound <= margin else Verdict.INCONCLUSIVE
+
+
+def _summary(pooled: BernoulliTest, bound: float, margin: float, rejected: list[str]) -> str:
+    rates = (
+        f"{pooled.observed} of {pooled.n} drafted tokens kept ({pooled.observed / pooled.n:.3f}), "
+        f"theory {pooled.expected / pooled.n:.3f}"
+    )
+    if rejected:
+        return f"{rates}; differs in: {', '.join(rejected)}"
+    within = "within" if bound <= margin else "not within"
+    return f"{rates}; the difference is at most {bound:.3f} (99 %), {within} the margin {margin:g}"
+
+
+def _row(stratum: Stratum, adjusted: float) -> dict[str, object]:
+    test = stratum.test
+    counts = {"n": test.n, "observed": test.observed, "expected": test.expected}
+    return {"name": stratum.name, **counts, "z": test.z, "p": test.p, "p_adjusted": adjusted}
+
+
+def _finding(stratum: Stratum, adjusted: float) -> Finding:
+    test = stratum.test
+    message = (
+        f"{stratum.name}: {test.observed} of {test.n} kept, expected {test.expected:.1f}, "
+        f"z {test.z:.2f}, adjusted p {adjusted:.2g}"
+    )
+    return Finding("all requests", 0, message)
+
+
+CHECK = Check(
+    name="acceptance_theory",
+    claim="acceptance",
+    needs=Level.L3,
+    defaults={"margin": 0.05, "alpha": 0.001},
+    run=_run,
+    applies=_applies,
+)

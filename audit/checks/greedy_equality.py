@@ -1,0 +1,72 @@
+"""Greedy equality: at temperature 0 the candidate's tokens are the baseline's.
+
+Claim: equality. Null: every emitted token is the one that the target alone
+would have chosen, up to the engine's own noise. Statistic: the number of real
+divergences; any is a fault. A divergence is numerical if the baseline's score
+of its own token leads that of the candidate's token by no more than the largest
+change of a top-two margin between baseline and control at equal prefixes (a
+Wilks bound). Effect and bound: real divergences per 1000 compared tokens and
+the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are
+exchangeable with the judged ones. Cannot see: a wrong token that happens to be
+a near-tie, anything after the first difference of a pair, and faults that the
+baseline shares.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from audit.checks.base import Check, CheckResult, Params
+from audit.checks.equality import Instrument, judge_equality
+from audit.checks.pairing import Divergence
+from audit.checks.shape import shape_fault
+from audit.records import Evidence, Level, RequestRecord
+from engine.sampling import transform
+from engine.types import RecordLevel
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if evidence.baseline is None:
+        return "there is no baseline arm to compare with"
+    if not all(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
+        return "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
+    return None
+
+
+def margin_at(request: RequestRecord, index: int) -> float | None:
+    """Largest minus second largest score at a token."""
+    return float(request.trace.margin[index]) if index < len(request.trace.margin) else None
+
+
+def lead_over(found: Divergence) -> float | None:
+    """The baseline's score of its token minus that of the candidate's token.
+
+    Where the record does not hold the candidate's token, the least lead that it
+    can have is used: that over the last recorded score, or the top-two margin.
+    """
+    trace, index, token = found.pair.baseline.trace, found.index, found.token
+    if token is None or index >= len(trace.margin):
+        return None
+    if trace.header.level is RecordLevel.FULL and shape_fault(trace) is None:
+        header, start = trace.header, len(trace.header.prompt)
+        history = [*header.prompt, *trace.tokens[:index]]
+        scores = transform(trace.logits[index], history, start, header.sampling, header.eos_ids).scores
+        return float(scores[trace.tokens[index]] - scores[token])
+    if trace.header.level is RecordLevel.TOPK and index < len(trace.top_id):
+        place = np.flatnonzero(trace.top_id[index] == token)
+        return float(trace.top_score[index, 0] - trace.top_score[index, place[0] if len(place) else -1])
+    return margin_at(found.pair.baseline, index)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    return judge_equality(evidence, params, Instrument(margin_at, lead_over, "logits"))
+
+
+CHECK = Check(
+    name="greedy_equality",
+    claim="equality",
+    needs=Level.L1,
+    defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200},
+    run=_run,
+    applies=_applies,
+)

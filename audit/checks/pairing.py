@@ -1,0 +1,119 @@
+"""Requests of two arms side by side: where they part, and how much noise parts equals.
+
+A divergence is judged at the first differing token, where both arms still had
+the same prefix; what follows it is another text. Knows nothing about how a
+margin is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from audit.records import ArmRecord, RequestRecord
+from audit.stats.wilks import covered_quantile
+from engine.trace import steps_of
+
+MarginAt = Callable[[RequestRecord, int], float | None]
+"""(request, token index) -> by how much the arm's choice led there; None if not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One case in both arms."""
+
+    candidate: RequestRecord
+    baseline: RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """`unpaired` are keys that only one of the arms has."""
+
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first difference of a pair. `token` is None where the candidate ended before the baseline.
+
+    `ended` says that the tokens agree as far as both go, but the ends do not.
+    """
+
+    pair: Pair
+    index: int
+    token: int | None
+    ended: bool
+
+    @property
+    def step(self) -> int:
+        """The candidate's step in which it happened."""
+        for view in steps_of(self.pair.candidate.trace):
+            if view.emitted.start <= self.index < view.emitted.stop:
+                return view.index
+        return max(0, self.pair.candidate.trace.steps - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Differences of margins between two runs of the same arm at equal prefixes.
+
+    `bound` is the largest of `positions` differences; it covers `quantile` of
+    such differences with 99 % confidence.
+    """
+
+    positions: int
+    bound: float
+    quantile: float
+    flips: int
+    """Places where the two runs of the same arm chose different tokens."""
+
+
+def pair_arms(candidate: ArmRecord, baseline: ArmRecord) -> Pairing:
+    """Pair requests by case and repetition."""
+    left, right = candidate.by_key(), baseline.by_key()
+    pairs = tuple(Pair(left[key], right[key]) for key in left if key in right)
+    return Pairing(pairs, tuple(sorted(set(left) ^ set(right))))
+
+
+def divergence(pair: Pair) -> Divergence | None:
+    """Where the pair parts, or None."""
+    ours, theirs = pair.candidate.tokens, pair.baseline.tokens
+    shared = agreeing(ours, theirs)
+    if shared < min(len(ours), len(theirs)):
+        return Divergence(pair, shared, ours[shared], ended=False)
+    if len(ours) == len(theirs) and pair.candidate.finish_reason == pair.baseline.finish_reason:
+        return None
+    return Divergence(pair, shared, ours[shared] if shared < len(ours) else None, ended=True)
+
+
+def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
+
+
+def compared(pair: Pair) -> int:
+    """Token positions judged: up to the first difference, that one included."""
+    shared = agreeing(pair.candidate.tokens, pair.baseline.tokens)
+    return min(shared + 1, len(pair.candidate.tokens), len(pair.baseline.tokens))
+
+
+def measure_noise(baseline: ArmRecord, control: ArmRecord | None, margin_at: MarginAt) -> Noise:
+    """The largest difference of margins between baseline and control at equal prefixes."""
+    differences: list[float] = []
+    flips = 0
+    for pair in pair_arms(control, baseline).pairs if control is not None else ():
+        for index in range(compared(pair)):
+            ours, theirs = margin_at(pair.candidate, index), margin_at(pair.baseline, index)
+            if ours is None or theirs is None:
+                continue
+            flipped = pair.candidate.tokens[index] != pair.baseline.tokens[index]
+            flips += flipped
+            # a flip means that the lead passed through zero: its change is the sum of both leads
+            differences.append(theirs + ours if flipped else abs(theirs - ours))
+    count = len(differences)
+    return Noise(count, max(differences, default=0.0), covered_quantile(count), flips)

@@ -1,0 +1,112 @@
+"""What must hold between a trace's tokens, whatever the random numbers were.
+
+Positions follow each other, an accepted token was drafted, only the last step
+may be cut short, nothing follows an end token, and the finish reason is the one
+that the tokens give. Needs level `tokens` only. Knows nothing about p and q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from audit.records import RequestRecord
+from engine.trace import StepView, Trace, steps_of
+from engine.types import FinishReason, Protocol, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that differs, `step` counted from 0."""
+
+    step: int
+    message: str
+
+
+def structure_faults(request: RequestRecord) -> Iterator[Fault]:
+    """Every contradiction of one request; the trace's columns are in shape."""
+    trace = request.trace
+    expected = len(trace.header.prompt)
+    for view in steps_of(trace):
+        if view.position != expected:
+            yield Fault(view.index, f"the step begins at position {view.position}, the tokens before end at {expected}")
+        expected += view.emitted.stop - view.emitted.start
+        yield from _path_faults(trace, view)
+    yield from _end_faults(request)
+
+
+def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
+    """The emitted tokens walk down the step's tree, and their roles say so."""
+    parents = [int(parent) for parent in trace.node_parent[view.nodes]]
+    if trace.header.protocol is Protocol.CHAIN and parents != list(range(-1, len(parents) - 1)):
+        yield Fault(view.index, "the chain rule was applied to a branching tree")
+    tokens = trace.node_token[view.nodes]
+    node: int | None = -1
+    for at in range(view.emitted.start, view.emitted.stop):
+        token, role, row = int(trace.token[at]), Role(int(trace.role[at])), int(trace.row[at])
+        if node is None:
+            yield Fault(view.index, f"token {token} follows a token that ends the step")
+            return
+        if row != node + 1:
+            yield Fault(view.index, f"token {token} was decided by row {row}, its place in the tree is row {node + 1}")
+        offered = [child for child, parent in enumerate(parents) if parent == node]
+        kept = [child for child in offered if int(tokens[child]) == token]
+        if role is Role.ACCEPTED and not kept:
+            yield Fault(view.index, f"token {token} is recorded as accepted but was not drafted there")
+        if role is not Role.ACCEPTED and role is not _last_role(offered, parents):
+            yield Fault(view.index, f"token {token} has role {role.name.lower()}, its place makes it another")
+        node = kept[0] if role is Role.ACCEPTED and kept else None
+    cut = view.index == trace.steps - 1
+    if node is not None and not cut:
+        yield Fault(view.index, "the step ends with an accepted token although the generation goes on")
+
+
+def _last_role(offered: list[int], parents: list[int]) -> Role:
+    if offered:
+        return Role.RECOVERED
+    return Role.BONUS if parents else Role.PLAIN
+
+
+def _end_faults(request: RequestRecord) -> Iterator[Fault]:
+    trace = request.trace
+    header, last = trace.header, max(0, trace.steps - 1)
+    if request.tokens != trace.tokens:
+        yield Fault(last, "the request's tokens are not those of its record")
+    if request.finish_reason != header.finish_reason:
+        yield Fault(last, f"finish reason {request.finish_reason}, the record says {header.finish_reason}")
+    if not trace.steps:
+        yield Fault(0, "the record holds no step")
+        return
+    ends = _end_tokens(trace)
+    for view in steps_of(trace):
+        for at in range(view.emitted.start, view.emitted.stop):
+            if int(trace.token[at]) in ends and at != len(trace.token) - 1:
+                yield Fault(view.index, f"tokens follow the end token {int(trace.token[at])}")
+    message = _reason_fault(trace)
+    if message is not None:
+        yield Fault(last, message)
+
+
+def _end_tokens(trace: Trace) -> frozenset[int]:
+    sampling = trace.header.sampling
+    eos = () if sampling.ignore_eos else trace.header.eos_ids
+    return frozenset((*eos, *sampling.stop_token_ids))
+
+
+def _reason_fault(trace: Trace) -> str | None:
+    """End tokens come first, then stop tokens and strings, then the length."""
+    header, sampling = trace.header, trace.header.sampling
+    count, last = len(trace.token), int(trace.token[-1])
+    ended = last in header.eos_ids and not sampling.ignore_eos
+    if count > sampling.max_new_tokens:
+        return f"{count} tokens were generated, max_new_tokens is {sampling.max_new_tokens}"
+    if ended != (header.finish_reason is FinishReason.EOS):
+        return f"finish reason {header.finish_reason}, but the last token is {last}"
+    if header.finish_reason is FinishReason.STOP and last not in sampling.stop_token_ids and not sampling.stop:
+        return f"finish reason stop, but token {last} is no stop token and there are no stop strings"
+    if header.finish_reason is FinishReason.LENGTH:
+        if last in sampling.stop_token_ids:
+            return f"finish reason length, but the last token {last} is a stop token"
+        if count != sampling.max_new_tokens:
+            return f"finish reason length after {count} of {sampling.max_new_tokens} tokens"
+    return None

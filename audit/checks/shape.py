@@ -1,0 +1,97 @@
+"""Whether a trace's columns fit together, so that readers can index them without care.
+
+Says nothing about whether the values are right; that is the replay's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from engine.trace import Trace, steps_of
+from engine.types import QKind, RecordLevel, Role
+
+Rule = Callable[[Trace], Iterator[str]]
+
+
+def shape_fault(trace: Trace) -> str | None:
+    """The first way in which the columns contradict each other, or None."""
+    rules: tuple[Rule, ...] = (_step_columns, _counted_columns, _level_columns, _ranges, _trees)
+    return next((fault for rule in rules for fault in rule(trace)), None)
+
+
+def _step_columns(trace: Trace) -> Iterator[str]:
+    for name in ("n_drafted", "n_examined", "n_emitted", "q_kind"):
+        if len(getattr(trace, name)) != trace.steps:
+            yield f"column {name} has {len(getattr(trace, name))} entries for {trace.steps} steps"
+    for name in ("n_drafted", "n_examined"):
+        if np.any(getattr(trace, name) < 0):
+            yield f"column {name} holds a negative count"
+    if np.any(trace.n_emitted < 1):
+        yield f"step {int(np.argmax(trace.n_emitted < 1))} emitted no token"
+
+
+def _counted_columns(trace: Trace) -> Iterator[str]:
+    groups = (
+        (trace.n_drafted, ("node_token", "node_parent")),
+        (trace.n_examined, ("examined_node", "examined_accepted")),
+        (trace.n_emitted, ("token", "role", "row")),
+    )
+    for counts, columns in groups:
+        total = int(np.sum(counts, dtype=np.int64))
+        for name in columns:
+            if len(getattr(trace, name)) != total:
+                yield f"column {name} has {len(getattr(trace, name))} entries, the steps count {total}"
+
+
+def _level_columns(trace: Trace) -> Iterator[str]:
+    """Columns that a level promises are there, in full."""
+    level = trace.header.level
+    if level is RecordLevel.TOKENS:
+        return
+    promised = {
+        trace.steps: ("residual_mass",),
+        len(trace.node_token): ("node_uniform",),
+        len(trace.examined_node): ("examined_p", "examined_q", "examined_uniform"),
+        len(trace.token): ("p", "uniform", "margin"),
+    }
+    for length, columns in promised.items():
+        for name in columns:
+            if len(getattr(trace, name)) != length:
+                yield f"column {name} has {len(getattr(trace, name))} entries instead of {length}"
+    if level is RecordLevel.TOPK and len(trace.top_id) != len(trace.token):
+        yield f"column top_id has {len(trace.top_id)} rows for {len(trace.token)} tokens"
+    if level is RecordLevel.FULL:
+        yield from _row_columns(trace)
+
+
+def _row_columns(trace: Trace) -> Iterator[str]:
+    for name, rows in (("logits", len(trace.token)), ("q_rows", len(trace.examined_node))):
+        expected = (rows, trace.header.vocabulary)
+        if getattr(trace, name).shape != expected:
+            yield f"column {name} has shape {getattr(trace, name).shape} instead of {expected}"
+
+
+def _ranges(trace: Trace) -> Iterator[str]:
+    vocabulary = trace.header.vocabulary
+    for name in ("token", "node_token"):
+        column = getattr(trace, name)
+        if len(column) and int(column.max()) >= vocabulary:
+            yield f"column {name} holds token {int(column.max())}, the vocabulary has {vocabulary}"
+    if len(trace.role) and int(trace.role.max()) > max(Role):
+        yield f"column role holds {int(trace.role.max())}, which is no role"
+    if len(trace.q_kind) and int(trace.q_kind.max()) > max(QKind):
+        yield f"column q_kind holds {int(trace.q_kind.max())}, which is no kind of q"
+    if any(token < 0 or token >= vocabulary for token in trace.header.prompt) or not trace.header.prompt:
+        yield "the prompt is empty or holds a token outside the vocabulary"
+
+
+def _trees(trace: Trace) -> Iterator[str]:
+    for view in steps_of(trace):
+        parents = trace.node_parent[view.nodes]
+        if np.any(parents < -1) or np.any(parents >= np.arange(len(parents))):
+            yield f"step {view.index}: a drafted node comes before its parent"
+        nodes = trace.examined_node[view.examined]
+        if np.any(nodes < 0) or np.any(nodes >= len(parents)):
+            yield f"step {view.index}: an examined node is not in the tree of {len(parents)}"

@@ -1,0 +1,47 @@
+"""Exact binomial bounds.
+
+Source: Clopper and Pearson 1934. Assumes independent trials with one common
+probability; a caller whose trials cluster says so in its own page. Cost: two
+beta quantiles. Knows nothing about what a trial is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scipy.stats import beta
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+def upper_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
+    """One-sided upper bound on a probability; 1 without trials."""
+    _require_counts(successes, trials)
+    if successes >= trials:
+        return 1.0
+    return float(beta.ppf(confidence, successes + 1, trials - successes))
+
+
+def lower_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
+    """One-sided lower bound on a probability; 0 without successes."""
+    _require_counts(successes, trials)
+    if successes == 0:
+        return 0.0
+    return float(beta.ppf(1.0 - confidence, successes, trials - successes + 1))
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.99) -> Interval:
+    """Two-sided interval, half of the error probability on each side."""
+    half = 0.5 + confidence / 2.0
+    return Interval(lower_bound(successes, trials, half), upper_bound(successes, trials, half))
+
+
+def _require_counts(successes: int, trials: int) -> None:
+    if not 0 <= successes <= trials:
+        raise ValueError(f"{successes} successes in {trials} trials")
