@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NoReturn
@@ -63,7 +64,8 @@ def packaged_file(inside: str) -> Path | None:
     parts = PurePosixPath(inside).parts
     if not parts or ".." in parts or PurePosixPath(inside).is_absolute():
         return None
-    return Path(str(files("suites").joinpath(*parts)))
+    # One part at a time: the traversable of a folder without __init__.py joins no more in Python 3.11.
+    return Path(str(reduce(lambda folder, part: folder / part, parts, files("suites"))))
 
 
 class _Loader:

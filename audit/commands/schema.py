@@ -9,9 +9,9 @@ import click
 import schemas
 
 
-@click.command()
+@click.command("schema")
 @click.argument("name", required=False, type=click.Choice(schemas.names()), metavar="[NAME]")
-def schema(name: str | None) -> None:
+def command(name: str | None) -> None:
     """Print the JSON Schema NAME, or the names of all schemas."""
     if name is None:
         click.echo("\n".join(schemas.names()))

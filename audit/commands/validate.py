@@ -11,9 +11,9 @@ from audit.suite import ArmSpec, Suite
 from audit.suite_loader import load_suite
 
 
-@click.command()
+@click.command("validate")
 @click.argument("suite")
-def validate(suite: str) -> None:
+def command(suite: str) -> None:
     """Check SUITE, a YAML file or the name of a packaged suite, and print what it would run."""
     click.echo("\n".join(_lines(load_suite(suite))))
 

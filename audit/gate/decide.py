@@ -1,0 +1,248 @@
+"""The decision on a run under a policy: a pure function of both and the time.
+
+Every unmet requirement is a reason. What the evidence contradicts blocks; what
+it does not show cannot be decided; a block outweighs the rest:
+
+| what is found                                              | outcome       |
+|------------------------------------------------------------|---------------|
+| a required check is fault or inconclusive                  | block         |
+| any check of a candidate arm is fault                      | block         |
+| an arm is broken on purpose                                | block         |
+| a subject's digest differs from the run's                  | block         |
+| a required check is missing or not_run                     | cannot decide |
+| a required verdict rests on a lower evidence level         | cannot decide |
+| the run is unfinished, too old, too short, of another suite| cannot decide |
+| the run's record does not agree with its root              | cannot decide |
+| a subject that the run did not use, or nobody named        | cannot decide |
+| an arm that no requirement is for                          | cannot decide |
+
+Knows nothing about stores, files or the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from audit.checks.base import Verdict
+from audit.gate.policy import ArmFilter, Policy, Requirement, Scope
+from audit.gate.subjects import Subject
+from audit.records import ArmKind
+from audit.store.values import ArmFacts, ArtifactRef, RunRecord, RunStatus, StoredCheck
+
+CLOCK_SKEW: Final = timedelta(minutes=5)
+
+
+class Answer(StrEnum):
+    """What a gate says; only `allow` lets a deployment through."""
+
+    ALLOW = "allow"
+    BLOCK = "block"
+    CANNOT_DECIDE = "cannot_decide"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3."""
+        return {Answer.ALLOW: 0, Answer.BLOCK: 1, Answer.CANNOT_DECIDE: 3}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One unmet requirement. `answer` is what it alone would decide."""
+
+    answer: Answer
+    requirement: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.answer}: {self.requirement}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decision with all its reasons; `allow` has none."""
+
+    answer: Answer
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the store says about a run. `broken` names the places where its record is not intact."""
+
+    run: RunRecord
+    checks: Sequence[StoredCheck]
+    broken: tuple[str, ...] = ()
+
+    @property
+    def candidates(self) -> tuple[ArmFacts, ...]:
+        """The arms under audit."""
+        return tuple(arm for arm in self.run.arms if arm.kind is ArmKind.CANDIDATE)
+
+
+def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: datetime) -> Outcome:
+    """Hold a run against a policy.
+
+    Args:
+        facts: the run, its last check results and the state of its record.
+        policy: what must be shown.
+        subjects: digests that the deployment names, besides the policy's own.
+        now: the moment of the decision, with a time zone.
+    """
+    wanted = [*(Subject(role, digest, "policy") for role, digest in policy.digests.items()), *subjects]
+    reasons = (
+        *_run_reasons(facts, policy, now),
+        *_unnamed(policy, subjects),
+        *(reason for subject in wanted for reason in _subject_reasons(facts.run, subject)),
+        *_fault_reasons(facts, policy),
+        *_uncovered_reasons(facts, policy),
+        *(reason for requirement in policy.require for reason in _requirement_reasons(facts, policy, requirement)),
+    )
+    answers = {reason.answer for reason in reasons}
+    worst = next((answer for answer in (Answer.BLOCK, Answer.CANNOT_DECIDE) if answer in answers), Answer.ALLOW)
+    return Outcome(worst, reasons)
+
+
+def _undecided(requirement: str, text: str) -> Reason:
+    return Reason(Answer.CANNOT_DECIDE, requirement, text)
+
+
+def _run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:
+    run = facts.run
+    if facts.broken:
+        more = f" and {len(facts.broken) - 1} more places" if len(facts.broken) > 1 else ""
+        yield _undecided("record", f"not what it was when the run finished: {facts.broken[0]}{more}")
+    if run.status is not RunStatus.FINISHED or run.finished_at is None:
+        yield _undecided("run", f"the run is {run.status}, not finished")
+    else:
+        yield from _age_reasons(now - run.finished_at, policy.max_age)
+    tokens = sum(arm.counts.output for arm in facts.candidates)
+    if tokens < policy.min_tokens:
+        yield _undecided("min_tokens", f"the candidate arms emitted {tokens} tokens, {policy.min_tokens} are required")
+    if policy.suites and run.suite_sha256 not in policy.suites:
+        yield _undecided(
+            "suites", f"suite {run.suite_name} sha256:{run.suite_sha256} is not one that the policy accepts"
+        )
+
+
+def _age_reasons(age: timedelta, limit: timedelta) -> Iterator[Reason]:
+    if age > limit:
+        yield _undecided("max_age", f"the run finished {_spoken(age)} ago, at most {_spoken(limit)} are allowed")
+    if age < -CLOCK_SKEW:
+        yield _undecided("max_age", f"the run finished {_spoken(-age)} in the future; check the clocks")
+
+
+def _spoken(span: timedelta) -> str:
+    days = span / timedelta(days=1)
+    return f"{days:.1f} days" if days >= 1 else f"{span / timedelta(hours=1):.1f} hours"
+
+
+def _unnamed(policy: Policy, subjects: Sequence[Subject]) -> Iterator[Reason]:
+    given = {subject.role for subject in subjects}
+    for role in policy.named:
+        if role not in given:
+            yield _undecided(f"subject {role}", f"the policy wants it named; add --subject {role}=FOLDER")
+
+
+def _subject_reasons(run: RunRecord, subject: Subject) -> Iterator[Reason]:
+    """Every artifact that the role may mean must have the digest; several that differ are ambiguous."""
+    requirement = f"subject {subject.role}"
+    used = [artifact for artifact in run.artifacts if subject.role in _roles(artifact)]
+    matching = [artifact for artifact in used if artifact.sha256 == subject.sha256]
+    if not used:
+        known = ", ".join(sorted({role for artifact in run.artifacts for role in _roles(artifact)})) or "none"
+        yield _undecided(requirement, f"the run used no such thing; it used: {known}")
+    elif not matching:
+        text = f"{subject.origin} is sha256:{subject.sha256}, the run used sha256:{used[0].sha256}"
+        yield Reason(Answer.BLOCK, requirement, text)
+    elif len(matching) < len(used):
+        names = ", ".join(sorted({artifact.name for artifact in used}))
+        yield _undecided(requirement, f"the run used several with different digests; name one of: {names}")
+
+
+def _roles(artifact: ArtifactRef) -> set[str]:
+    return {artifact.role, artifact.kind, artifact.name}
+
+
+def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    candidates = {arm.name for arm in facts.candidates}
+    for arm in facts.candidates:
+        fault = arm.spec.get("fault")
+        if fault and not policy.allow_known_bad:
+            yield Reason(Answer.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
+    told = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
+    for check in facts.checks:
+        if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in told:
+            yield Reason(Answer.BLOCK, check.claim, f"arm {check.arm}: {check.check} is fault: {check.summary}")
+
+
+def _covered(facts: RunFacts, policy: Policy) -> Iterator[tuple[str, Requirement]]:
+    for requirement in policy.require:
+        yield from ((arm.name, requirement) for arm in facts.candidates if _selected(arm, requirement.arms))
+
+
+def _uncovered_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    """An arm that no requirement selects would pass without having shown anything."""
+    covered = {arm for arm, _ in _covered(facts, policy)}
+    for arm in facts.candidates:
+        if arm.name not in covered:
+            yield _undecided("require", f"no requirement of the policy is for arm {arm.name}")
+
+
+def _requirement_reasons(facts: RunFacts, policy: Policy, requirement: Requirement) -> list[Reason]:
+    arms = [arm for arm in facts.candidates if _selected(arm, requirement.arms)]
+    results = {(check.arm, check.check): check for check in facts.checks}
+    absent = sorted(set(requirement.arms.names) - {arm.name for arm in facts.candidates})
+    reasons = [_undecided(requirement.claim, f"the run has no candidate arm {name}") for name in absent]
+    found = {arm.name: _arm_reasons(arm.name, requirement, policy, results) for arm in arms}
+    if requirement.scope is Scope.EACH_ARM:
+        return [*reasons, *(reason for each in found.values() for reason in each)]
+    contradictions = [reason for each in found.values() for reason in each if reason.answer is Answer.BLOCK]
+    if contradictions or any(not each for each in found.values()):
+        return [*reasons, *contradictions]
+    checks = " or ".join(requirement.checks)
+    return [*reasons, _undecided(requirement.claim, f"no arm of the run has {checks} certified")]
+
+
+def _selected(arm: ArmFacts, wanted: ArmFilter) -> bool:
+    """Whether an arm meets every condition. A fact that the arm's record lacks never lets it escape."""
+    verifier = arm.spec.get("verifier")
+    temperature = (arm.spec.get("sampling") or {}).get("temperature")
+    return (
+        (not wanted.names or arm.name in wanted.names)
+        and (not wanted.verifiers or verifier is None or verifier in wanted.verifiers)
+        and (wanted.greedy is None or temperature is None or wanted.greedy == (temperature == 0))
+    )
+
+
+def _arm_reasons(
+    arm: str, requirement: Requirement, policy: Policy, results: Mapping[tuple[str, str], StoredCheck]
+) -> list[Reason]:
+    """Why one arm does not show a claim; empty if it does."""
+    found = [results[arm, check] for check in requirement.checks if (arm, check) in results]
+    bad = [check for check in found if check.verdict in (Verdict.FAULT, Verdict.INCONCLUSIVE)]
+    if bad:
+        return [
+            Reason(Answer.BLOCK, requirement.claim, f"arm {arm}: {check.check} is {check.verdict}: {check.summary}")
+            for check in bad
+        ]
+    certified = [check for check in found if check.verdict is Verdict.CERTIFIED]
+    if any(check.level >= policy.min_level for check in certified):
+        return []
+    return [_undecided(requirement.claim, f"arm {arm}: {text}") for text in _missing(requirement, policy, found)]
+
+
+def _missing(requirement: Requirement, policy: Policy, found: Sequence[StoredCheck]) -> Iterator[str]:
+    """One text per check that might have shown the claim."""
+    by_name = {check.check: check for check in found}
+    for name in requirement.checks:
+        check = by_name.get(name)
+        if check is None:
+            yield f"{name} is missing"
+        elif check.verdict is Verdict.CERTIFIED:
+            yield f"{name} rests on evidence {check.level.name}, {policy.min_level.name} is required"
+        else:
+            yield f"{name} is {check.verdict}: {check.summary}"

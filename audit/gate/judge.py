@@ -1,0 +1,82 @@
+"""From a run's name in a store to a recorded decision.
+
+Reads the store, decides, and records the decision whatever it is. Knows
+nothing about the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from audit.errors import CannotDecide, UserError
+from audit.gate.decide import Answer, Outcome, Reason, RunFacts, decide
+from audit.gate.policy import Policy
+from audit.gate.subjects import Subject
+from audit.store import Decision, RunRecord, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A decision with everything it was made from. `run` is None if the store has no such run."""
+
+    run: RunRecord | None
+    outcome: Outcome
+    policy: Policy
+    subjects: tuple[Subject, ...]
+    actor: str
+    at: datetime
+
+
+def judge(store: Store, name: str, policy: Policy, subjects: Sequence[Subject], actor: str, now: datetime) -> Judgement:
+    """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision."""
+    run: RunRecord | None = None
+    try:
+        facts = read_facts(store, store.resolve(name))
+        run = facts.run
+        outcome = decide(facts, policy, subjects, now)
+    except (UserError, CannotDecide) as error:
+        outcome = Outcome(Answer.CANNOT_DECIDE, (Reason(Answer.CANNOT_DECIDE, "run", str(error)),))
+    judgement = Judgement(run, outcome, policy, tuple(subjects), actor, now)
+    store.add_decision(_stored(judgement))
+    return judgement
+
+
+def read_facts(store: Store, run: str) -> RunFacts:
+    """What a decision needs to know about a run; recomputes every hash of its record."""
+    broken = tuple(f"{each.place}: {each.message}" for each in store.broken_places(run))
+    return RunFacts(store.load_run(run), store.checks(run), broken)
+
+
+def _stored(judgement: Judgement) -> Decision:
+    return Decision(
+        run=judgement.run.ulid if judgement.run else None,
+        policy_sha256=judgement.policy.sha256,
+        policy=judgement.policy.document,
+        decision=judgement.outcome.answer.value,
+        reasons=tuple(str(reason) for reason in judgement.outcome.reasons),
+        actor=judgement.actor,
+        created_at=judgement.at,
+    )
+
+
+def to_json(judgement: Judgement) -> dict[str, Any]:
+    """The decision as `audit gate --format json` prints it."""
+    outcome = judgement.outcome
+    return {
+        "version": 1,
+        "decision": outcome.answer.value,
+        "exit_code": outcome.answer.exit_code,
+        "run": judgement.run.ulid if judgement.run else None,
+        "record_root": judgement.run.record_root if judgement.run else None,
+        "policy": {"name": judgement.policy.name, "sha256": judgement.policy.sha256},
+        "subjects": [{"role": each.role, "sha256": each.sha256, "origin": each.origin} for each in judgement.subjects],
+        "reasons": [
+            {"answer": each.answer.value, "requirement": each.requirement, "text": each.text}
+            for each in outcome.reasons
+        ],
+        "actor": judgement.actor,
+        "at": judgement.at.isoformat(),
+    }

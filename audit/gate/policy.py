@@ -1,0 +1,151 @@
+"""Policies: what a run must show, read from YAML.
+
+Knows nothing about runs or stores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import schemas
+from audit.documents import Document, Place, quoted, read_yaml
+from audit.records import Level
+from audit.schema_errors import check_document, suggestion
+from audit.suite_loader import packaged_file
+
+SHORT: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[wdhms])")
+ISO: Final = re.compile(
+    r"P(?=.)((?P<weeks>[0-9]{1,6})W)?((?P<days>[0-9]{1,6})D)?"
+    r"(T(?=.)((?P<hours>[0-9]{1,6})H)?((?P<minutes>[0-9]{1,6})M)?((?P<seconds>[0-9]{1,6})S)?)?"
+)
+UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+class Scope(StrEnum):
+    """How many of the selected arms must show a claim."""
+
+    EACH_ARM = "each_arm"
+    SOME_ARM = "some_arm"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFilter:
+    """Which candidate arms a requirement is for; an empty tuple or None selects all."""
+
+    names: tuple[str, ...] = ()
+    verifiers: tuple[str, ...] = ()
+    greedy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One claim, the checks that may show it, and the arms that must."""
+
+    claim: str
+    checks: tuple[str, ...]
+    scope: Scope = Scope.EACH_ARM
+    arms: ArmFilter = ArmFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy. `sha256` is the digest of its YAML bytes, `document` its content as JSON."""
+
+    name: str
+    require: tuple[Requirement, ...]
+    min_tokens: int
+    max_age: timedelta
+    min_level: Level
+    suites: tuple[str, ...]
+    """Hex digests of the accepted suites; empty accepts any."""
+    digests: Mapping[str, str]
+    """Hex digests by role."""
+    named: tuple[str, ...]
+    """Roles that the deployment must name itself."""
+    allow_known_bad: bool
+    sha256: str
+    document: Mapping[str, Any]
+
+
+def load_policy(name: str | Path) -> Policy:
+    """Load a policy from a path, or a packaged one by its name (`standard`, `suites/policies/standard.yaml`).
+
+    Raises:
+        UserError: the first mistake, `path:LINE: what is wrong; what to do`.
+    """
+    document = read_yaml(_find(name))
+    check_document(document, schemas.load("policy"))
+    data = document.data
+    evidence, subjects = data["evidence"], data.get("subjects", {})
+    return Policy(
+        name=data["name"],
+        require=tuple(_requirement(document, index, entry) for index, entry in enumerate(data["require"])),
+        min_tokens=int(evidence["min_tokens"]),
+        max_age=_age(document, evidence["max_age"]),
+        min_level=Level[evidence.get("min_level", "L0")],
+        suites=tuple(_hex(digest) for digest in evidence.get("suites", ())),
+        digests={role: _hex(digest) for role, digest in subjects.get("digests", {}).items()},
+        named=tuple(subjects.get("named", ())),
+        allow_known_bad=data.get("allow_known_bad", False),
+        sha256=hashlib.sha256(document.raw).hexdigest(),
+        document=data,
+    )
+
+
+def _find(name: str | Path) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    pure = PurePosixPath(str(name))
+    stem = pure.name if str(pure.parent) in (".", "suites/policies", "policies") else ""
+    packaged = packaged_file(f"policies/{stem if stem.endswith('.yaml') else f'{stem}.yaml'}") if stem else None
+    return packaged if packaged is not None and packaged.is_file() else path
+
+
+def _requirement(document: Document, index: int, entry: Mapping[str, Any]) -> Requirement:
+    from audit.checks import REGISTRY
+
+    for position, check in enumerate(entry["checks"]):
+        if check not in REGISTRY:
+            place: Place = ("require", index, "checks", position)
+            raise document.error(place, f"unknown check {quoted(check)}; {suggestion(check, REGISTRY)}")
+    arms = entry.get("arms", {})
+    temperature = arms.get("temperature")
+    return Requirement(
+        claim=entry["claim"],
+        checks=tuple(entry["checks"]),
+        scope=Scope(entry.get("scope", Scope.EACH_ARM)),
+        arms=ArmFilter(
+            names=tuple(arms.get("names", ())),
+            verifiers=tuple(arms.get("verifiers", ())),
+            greedy=None if temperature is None else temperature == "zero",
+        ),
+    )
+
+
+def _age(document: Document, text: str) -> timedelta:
+    age = parse_duration(text)
+    if not age:
+        problem = f"max_age is {quoted(text)}; write a duration like 30d, 12h, P30D or PT12H"
+        raise document.error(("evidence", "max_age"), problem)
+    return age
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """A duration such as 30d or P1DT12H; None if the text is none. Years and months have no fixed length."""
+    short = SHORT.fullmatch(text)
+    if short:
+        return timedelta(**{UNITS[short["unit"]]: int(short["number"])})
+    iso = ISO.fullmatch(text)
+    return timedelta(**{unit: int(value or 0) for unit, value in iso.groupdict().items()}) if iso else None
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")

@@ -1,0 +1,57 @@
+"""Subjects: what a deployment says it will run, by digest.
+
+Digests model folders on disk; loads no model. Knows nothing about policies.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from audit.documents import quoted
+from audit.errors import UserError
+from engine.errors import ModelError
+
+DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+TOKENIZER: Final = "tokenizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A role and the digest (hex SHA-256) that it must have; `origin` says who asks for it."""
+
+    role: str
+    sha256: str
+    origin: str
+
+
+def parse_subject(text: str) -> Subject:
+    """A subject from `ROLE=sha256:...` or `ROLE=FOLDER`, a model folder that is digested here.
+
+    The role tokenizer digests the folder's tokenizer files, any other role its
+    configuration and weights.
+
+    Raises:
+        UserError: neither form, or a folder that is no model.
+    """
+    role, separator, value = text.partition("=")
+    if not separator or not role or not value:
+        raise UserError(f"--subject {quoted(text)}: not a subject; write ROLE=sha256:DIGEST or ROLE=FOLDER")
+    if value.startswith("sha256:"):
+        if not DIGEST.fullmatch(value):
+            raise UserError(f"--subject {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
+        return Subject(role, value.removeprefix("sha256:"), "--subject")
+    return Subject(role, _folder_digest(role, Path(value)), value)
+
+
+def _folder_digest(role: str, folder: Path) -> str:
+    # Imported here: the engine's model code imports torch, which digests on the command line do without.
+    from engine.models.folder import model_digest, open_folder, tokenizer_digest
+
+    try:
+        files = open_folder(folder, str(folder)).files
+    except ModelError as error:
+        raise UserError(f"--subject {role}: {' '.join(str(error).split())}") from error
+    return tokenizer_digest(files) if role == TOKENIZER else model_digest(files)

@@ -1,0 +1,100 @@
+"""Runs for tests of gates and attachments: as values, and in a real store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from audit.checks.base import CheckResult, Verdict
+from audit.evidence import fingerprint
+from audit.gate.decide import RunFacts
+from audit.records import ArmKind, Level
+from audit.store import ArmFacts, ArmStart, ArtifactRef, Counts, RunRecord, RunStatus, Store, StoredCheck
+from tests.audit.store.build import generation, start
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+TARGET, DRAFT, TOKENIZER, SUITE = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
+CLAIMS = {
+    "greedy_equality": "equality",
+    "coupled_equality": "equality",
+    "replay": "replay",
+    "law": "law",
+    "acceptance_theory": "acceptance",
+}
+
+
+def arm(name: str, verifier: str, temperature: float, **changes: object) -> ArmFacts:
+    """A candidate arm that emitted 600 tokens."""
+    spec = {"name": name, "verifier": verifier, "sampling": {"temperature": temperature}, "fault": None}
+    made = ArmFacts(name, ArmKind.CANDIDATE, Level.L4, True, spec, {}, Counts(requests=8, output=600))
+    return replace(made, **changes)
+
+
+def check(arm_name: str, name: str, verdict: Verdict = Verdict.CERTIFIED, level: Level = Level.L4) -> StoredCheck:
+    """A stored result."""
+    numbers = (None, None, None, None, None)
+    return StoredCheck(arm_name, name, CLAIMS[name], level, verdict, 9, *numbers, "told so", (), {}, NOW)
+
+
+def facts() -> RunFacts:
+    """A run of a greedy and a sampled arm that the standard policy allows."""
+    run = RunRecord(
+        ulid="01J00000000000000000000000",
+        suite_name="trial",
+        suite_sha256=SUITE,
+        suite_document={},
+        status=RunStatus.FINISHED,
+        started_at=NOW,
+        finished_at=NOW,
+        actor="tester",
+        code_commit=None,
+        artifacts=(
+            ArtifactRef("target", "target", "big", None, TARGET),
+            ArtifactRef("draft", "draft", "small", None, DRAFT),
+            ArtifactRef("tokenizer", "tokenizer", "big", None, TOKENIZER),
+        ),
+        environment=fingerprint({}, {}, {}),
+        arms=(
+            ArmFacts("baseline", ArmKind.BASELINE, Level.L4, True, {}, {}, Counts(output=10_000)),
+            arm("greedy", "greedy", 0.0),
+            arm("sampled", "chain", 0.8),
+        ),
+        events=(),
+        tokens=11_200,
+        record_root="e" * 64,
+        exit_code=0,
+    )
+    checks = (
+        check("greedy", "greedy_equality"),
+        check("greedy", "replay"),
+        check("greedy", "acceptance_theory"),
+        check("greedy", "law", Verdict.NOT_RUN),
+        check("sampled", "greedy_equality", Verdict.NOT_RUN),
+        check("sampled", "replay"),
+        check("sampled", "law"),
+        check("sampled", "acceptance_theory"),
+    )
+    return RunFacts(run, checks)
+
+
+def stored_run(
+    folder: Path, verdicts: dict[str, Verdict] | None = None, artifacts: tuple[ArtifactRef, ...] | None = None
+) -> str:
+    """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
+    url = f"sqlite:///{folder / 'audit.db'}"
+    spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None}
+    candidate = ArmStart("spec", ArmKind.CANDIDATE, Level.L4, spec, {}, True)
+    begun = start(arms=(candidate,))
+    if artifacts is not None:
+        begun = replace(begun, artifacts=artifacts)
+    with Store.open(url, create=True) as store:
+        run = store.begin_run(begun)
+        store.add_request(run, "spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))
+        for name, verdict in (verdicts or PASSING).items():
+            store.add_check(run, "spec", name, CLAIMS[name], Level.L4, CheckResult(verdict, "told so", n=9))
+        store.finish_run(run, RunStatus.FINISHED, 0)
+    return url
+
+
+PASSING = dict.fromkeys(("replay", "law", "acceptance_theory"), Verdict.CERTIFIED)

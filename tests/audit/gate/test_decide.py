@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from audit.checks.base import Verdict
+from audit.gate.decide import Answer, Outcome, RunFacts, decide
+from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
+from audit.gate.subjects import Subject
+from audit.records import Level
+from audit.store import ArtifactRef, RunStatus
+from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy("standard")
+
+
+def with_check(base: RunFacts, new) -> RunFacts:
+    kept = [each for each in base.checks if (each.arm, each.check) != (new.arm, new.check)]
+    return replace(base, checks=(*kept, new))
+
+
+def without(base: RunFacts, arm_name: str, name: str) -> RunFacts:
+    return replace(base, checks=tuple(each for each in base.checks if (each.arm, each.check) != (arm_name, name)))
+
+
+def answer(base: RunFacts, policy: Policy, *subjects: Subject, days: float = 1) -> Outcome:
+    return decide(base, policy, subjects, NOW + timedelta(days=days))
+
+
+def only_reason(outcome: Outcome) -> str:
+    (reason,) = outcome.reasons
+    assert reason.answer is outcome.answer
+    return f"{reason.requirement}: {reason.text}"
+
+
+def test_all_met_is_allowed_without_reasons(policy):
+    assert answer(facts(), policy) == Outcome(Answer.ALLOW, ())
+
+
+def test_exit_codes():
+    assert [each.exit_code for each in (Answer.ALLOW, Answer.BLOCK, Answer.CANNOT_DECIDE)] == [0, 1, 3]
+
+
+class TestChecks:
+    @pytest.mark.parametrize("verdict", [Verdict.FAULT, Verdict.INCONCLUSIVE])
+    @pytest.mark.parametrize(
+        ("arm_name", "name", "claim"),
+        [
+            ("greedy", "replay", "replay"),
+            ("sampled", "replay", "replay"),
+            ("sampled", "law", "law"),
+            ("sampled", "acceptance_theory", "acceptance"),
+        ],
+    )
+    def test_a_contradicted_claim_blocks(self, policy, verdict, arm_name, name, claim):
+        outcome = answer(with_check(facts(), check(arm_name, name, verdict)), policy)
+        assert outcome.answer is Answer.BLOCK
+        assert only_reason(outcome) == f"{claim}: arm {arm_name}: {name} is {verdict}: told so"
+
+    @pytest.mark.parametrize("verdict", [Verdict.FAULT, Verdict.INCONCLUSIVE])
+    def test_unequal_output_blocks(self, policy, verdict):
+        outcome = answer(with_check(facts(), check("greedy", "greedy_equality", verdict)), policy)
+        assert outcome.answer is Answer.BLOCK
+        assert all("greedy_equality" in reason.text for reason in outcome.reasons)
+
+    def test_a_missing_check_cannot_be_decided(self, policy):
+        outcome = answer(without(facts(), "sampled", "law"), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert only_reason(outcome) == "law: arm sampled: law is missing"
+
+    def test_a_check_that_did_not_run_cannot_be_decided(self, policy):
+        outcome = answer(with_check(facts(), check("sampled", "law", Verdict.NOT_RUN)), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert only_reason(outcome) == "law: arm sampled: law is not_run: told so"
+
+    def test_every_unmet_requirement_is_named_and_a_block_outweighs(self, policy):
+        broken = with_check(without(facts(), "sampled", "law"), check("greedy", "replay", Verdict.FAULT))
+        outcome = answer(broken, policy)
+        assert outcome.answer is Answer.BLOCK
+        assert {(reason.requirement, reason.answer) for reason in outcome.reasons} == {
+            ("law", Answer.CANNOT_DECIDE),
+            ("replay", Answer.BLOCK),
+        }
+
+    def test_a_fault_outside_the_requirements_blocks(self, policy):
+        outcome = answer(with_check(facts(), check("greedy", "law", Verdict.FAULT)), policy)
+        assert outcome.answer is Answer.BLOCK
+        assert only_reason(outcome).startswith("law: arm greedy: law is fault")
+
+    def test_a_weaker_evidence_level_cannot_be_decided(self, policy):
+        outcome = answer(with_check(facts(), check("sampled", "law", level=Level.L2)), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert only_reason(outcome) == "law: arm sampled: law rests on evidence L2, L3 is required"
+
+
+class TestScopes:
+    def test_no_arm_with_equality_cannot_be_decided(self, policy):
+        base = facts()
+        base = replace(
+            base, run=replace(base.run, arms=(arm("sampled", "chain", 0.8, counts=base.run.arms[0].counts),))
+        )
+        outcome = answer(base, policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert "no arm of the run has greedy_equality or coupled_equality certified" in only_reason(outcome)
+
+    def test_a_sampled_shared_noise_arm_must_show_coupled_equality(self, policy):
+        base = facts()
+        arms = (base.run.arms[1], arm("sampled", "gumbel", 0.8))
+        outcome = answer(replace(base, run=replace(base.run, arms=arms)), policy)
+        assert only_reason(outcome) == "equality: arm sampled: coupled_equality is missing"
+        assert answer(
+            with_check(replace(base, run=replace(base.run, arms=arms)), check("sampled", "coupled_equality")), policy
+        ) == Outcome(Answer.ALLOW, ())
+
+    def test_an_arm_that_no_requirement_is_for_cannot_be_decided(self, policy):
+        narrow = replace(policy, require=(Requirement("replay", ("replay",), arms=ArmFilter(names=("greedy",))),))
+        assert only_reason(answer(facts(), narrow)) == "require: no requirement of the policy is for arm sampled"
+
+    def test_a_named_arm_must_be_there(self, policy):
+        wanted = Requirement("replay", ("replay",), arms=ArmFilter(names=("third",)))
+        outcome = answer(facts(), replace(policy, require=(*policy.require, wanted)))
+        assert only_reason(outcome) == "replay: the run has no candidate arm third"
+
+    def test_an_arm_without_a_recorded_rule_escapes_no_filter(self, policy):
+        base = facts()
+        arms = (base.run.arms[1], arm("sampled", "chain", 0.8, spec={}))
+        outcome = answer(replace(base, run=replace(base.run, arms=arms)), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert any("coupled_equality is missing" in reason.text for reason in outcome.reasons)
+
+    def test_a_contradiction_in_one_arm_is_not_outvoted(self, policy):
+        some = replace(policy, require=(Requirement("replay", ("replay",), Scope.SOME_ARM),))
+        outcome = answer(with_check(facts(), check("sampled", "replay", Verdict.INCONCLUSIVE)), some)
+        assert outcome.answer is Answer.BLOCK
+
+    def test_a_run_without_candidates_cannot_be_decided(self, policy):
+        base = facts()
+        outcome = answer(replace(base, run=replace(base.run, arms=base.run.arms[:1])), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+
+
+class TestRun:
+    def test_stale_evidence_cannot_be_decided(self, policy):
+        assert answer(facts(), policy, days=29.9).answer is Answer.ALLOW
+        outcome = answer(facts(), policy, days=30.1)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert only_reason(outcome) == "max_age: the run finished 30.1 days ago, at most 30.0 days are allowed"
+
+    def test_a_run_from_the_future_cannot_be_decided(self, policy):
+        assert answer(facts(), policy, days=-1 / 1440).answer is Answer.ALLOW
+        assert answer(facts(), policy, days=-1).answer is Answer.CANNOT_DECIDE
+
+    @pytest.mark.parametrize("status", [RunStatus.RUNNING, RunStatus.FAILED, RunStatus.INTERRUPTED])
+    def test_an_unfinished_run_cannot_be_decided(self, policy, status):
+        base = facts()
+        outcome = answer(replace(base, run=replace(base.run, status=status)), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert "not finished" in only_reason(outcome)
+
+    def test_baseline_tokens_do_not_count(self, policy):
+        base = facts()
+        few = tuple(replace(each, counts=replace(each.counts, output=499)) for each in base.run.arms[1:])
+        outcome = answer(replace(base, run=replace(base.run, arms=(base.run.arms[0], *few))), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert only_reason(outcome) == "min_tokens: the candidate arms emitted 998 tokens, 1000 are required"
+
+    def test_a_record_that_is_not_intact_cannot_be_decided(self, policy):
+        outcome = answer(replace(facts(), broken=("request x: changed", "request y: changed")), policy)
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert "request x: changed and 1 more" in only_reason(outcome)
+
+    def test_only_accepted_suites_count(self, policy):
+        assert answer(facts(), replace(policy, suites=(SUITE,))).answer is Answer.ALLOW
+        assert answer(facts(), replace(policy, suites=("0" * 64,))).answer is Answer.CANNOT_DECIDE
+
+    def test_an_arm_broken_on_purpose_blocks(self, policy):
+        base = facts()
+        spec = {**base.run.arms[2].spec, "fault": "gremlin"}
+        base = replace(base, run=replace(base.run, arms=(*base.run.arms[:2], replace(base.run.arms[2], spec=spec))))
+        outcome = answer(base, policy)
+        assert outcome.answer is Answer.BLOCK
+        assert only_reason(outcome) == "known_bad: arm sampled is broken on purpose: gremlin"
+        assert answer(base, replace(policy, allow_known_bad=True)).answer is Answer.ALLOW
+
+
+class TestSubjects:
+    @pytest.mark.parametrize("role", ["draft", "small"])
+    def test_the_runs_own_digest_is_allowed(self, policy, role):
+        assert answer(facts(), policy, Subject(role, DRAFT, "--subject")).answer is Answer.ALLOW
+
+    def test_another_digest_blocks(self, policy):
+        outcome = answer(facts(), policy, Subject("draft", TARGET, "folder"))
+        assert outcome.answer is Answer.BLOCK
+        assert only_reason(outcome) == f"subject draft: folder is sha256:{TARGET}, the run used sha256:{DRAFT}"
+
+    def test_a_role_that_the_run_did_not_use_cannot_be_decided(self, policy):
+        outcome = answer(facts(), policy, Subject("reranker", DRAFT, "--subject"))
+        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert "it used: big, draft, small, target, tokenizer" in only_reason(outcome)
+
+    def test_the_policys_digests_hold_besides_the_command_lines(self, policy):
+        strict = replace(policy, digests={"draft": "0" * 64})
+        assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Answer.BLOCK
+        assert answer(facts(), replace(policy, digests={"draft": DRAFT})).answer is Answer.ALLOW
+
+    def test_a_role_that_must_be_named(self, policy):
+        strict = replace(policy, named=("draft",))
+        assert answer(facts(), strict).answer is Answer.CANNOT_DECIDE
+        assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Answer.ALLOW
+
+    def test_several_drafts_must_be_told_apart(self, policy):
+        base = facts()
+        other = ArtifactRef("draft", "draft", "other", None, "9" * 64)
+        base = replace(base, run=replace(base.run, artifacts=(*base.run.artifacts, other)))
+        assert answer(base, policy, Subject("draft", DRAFT, "x")).answer is Answer.CANNOT_DECIDE
+        assert answer(base, policy, Subject("small", DRAFT, "x")).answer is Answer.ALLOW
+        assert answer(base, policy, Subject("draft", "0" * 64, "x")).answer is Answer.BLOCK

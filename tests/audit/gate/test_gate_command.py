@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import schemas
+from audit.checks.base import Verdict
+from audit.gate.decide import Answer
+from audit.gate.judge import judge
+from audit.gate.policy import load_policy
+from audit.gate.subjects import parse_subject
+from audit.store import ArtifactRef, Decision, Store
+from tests.audit.gate.runs import PASSING, stored_run
+from tests.audit.gate.test_policy import model_folder
+from tests.audit.invoke import invoke
+
+POLICY = """\
+version: 1
+name: small
+require:
+  - {claim: replay, checks: [replay]}
+  - {claim: law, checks: [law]}
+evidence: {min_tokens: 5, max_age: 30d, min_level: L3}
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> str:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return str(path)
+
+
+def gate(url: str, policy: str, *more: str, run: str = "latest"):
+    return invoke("gate", run, "--policy", policy, "--store", url, *more)
+
+
+def decisions(url: str) -> tuple[Decision, ...]:
+    with Store.open(url, create=False) as store:
+        return store.decisions(store.resolve("latest"))
+
+
+def test_allow(tmp_path, policy):
+    url = stored_run(tmp_path)
+    result = gate(url, policy, "--actor", "ci")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("allow: ")
+    (decision,) = decisions(url)
+    assert (decision.decision, decision.reasons, decision.actor) == ("allow", (), "ci")
+    assert decision.policy["name"] == "small"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAULT, Verdict.INCONCLUSIVE])
+def test_a_fault_blocks_and_is_recorded(tmp_path, policy, verdict):
+    url = stored_run(tmp_path, {**PASSING, "law": verdict})
+    result = gate(url, policy, "--format", "json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["decision"] == "block"
+    assert document["reasons"][0]["text"] == f"arm spec: law is {verdict}: told so"
+    (decision,) = decisions(url)
+    assert decision.decision == "block"
+    assert decision.reasons == (f"block: law: arm spec: law is {verdict}: told so",)
+
+
+def test_a_missing_claim_cannot_be_decided(tmp_path, policy):
+    url = stored_run(tmp_path, {"replay": Verdict.CERTIFIED})
+    result = gate(url, policy)
+    assert result.exit_code == 3
+    assert "cannot decide: law: arm spec: law is missing" in result.stdout
+    assert decisions(url)[0].decision == "cannot_decide"
+
+
+def test_stale_evidence_cannot_be_decided(tmp_path, policy):
+    url = stored_run(tmp_path)
+    with Store.open(url, create=False) as store:
+        later = datetime.now(UTC) + timedelta(days=31)
+        judgement = judge(store, "latest", load_policy(policy), (), "ci", later)
+    assert judgement.outcome.answer is Answer.CANNOT_DECIDE
+    assert [reason.requirement for reason in judgement.outcome.reasons] == ["max_age"]
+
+
+def test_a_changed_record_cannot_be_decided(tmp_path, policy):
+    url = stored_run(tmp_path)
+    with sqlite3.connect(tmp_path / "audit.db") as database:
+        for (name,) in database.execute("select name from sqlite_master where type = 'trigger'").fetchall():
+            database.execute(f'drop trigger "{name}"')
+        database.execute("update request set text = 'edited'")
+    database.close()
+    result = gate(url, policy)
+    assert result.exit_code == 3
+    assert "cannot decide: record: " in result.stdout
+
+
+def test_an_unknown_run_cannot_be_decided(tmp_path, policy):
+    result = gate(stored_run(tmp_path), policy, run="01ZZZZ")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("cannot decide: no run ")
+
+
+def test_a_draft_that_differs_by_one_byte_is_blocked(tmp_path, policy):
+    folder = model_folder(tmp_path / "draft")
+    draft = ArtifactRef("draft", "draft", "draft", None, parse_subject(f"draft={folder}").sha256)
+    url = stored_run(tmp_path, artifacts=(draft,))
+    assert gate(url, policy, "--subject", f"draft={folder}").exit_code == 0
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"z")
+    result = gate(url, policy, "--subject", f"draft={folder}")
+    assert result.exit_code == 1
+    assert "block: subject draft: " in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--policy", "nowhere.yaml"),
+        ("--policy", "standard", "--subject", "draft"),
+        ("--policy", "standard", "--format", "xml"),
+        (),
+    ],
+)
+def test_invalid_input_is_told_and_records_nothing(tmp_path, arguments):
+    url = stored_run(tmp_path)
+    result = invoke("gate", "latest", "--store", url, *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert decisions(url) == ()
+
+
+def test_a_missing_store_is_not_created(tmp_path, policy):
+    result = gate(f"sqlite:///{tmp_path / 'none.db'}", policy)
+    assert result.exit_code == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_the_standard_policy_is_valid():
+    jsonschema.validate(load_policy("standard").document, schemas.load("policy"))
