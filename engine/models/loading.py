@@ -8,21 +8,22 @@ nothing about suites, arms or what the model is used for.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from engine.errors import ModelError
 from engine.models.base import TargetModel
 from engine.models.folder import TOKENIZER_PATTERNS, ModelFile, ModelFolder, model_digest, open_folder, tokenizer_digest
+from engine.registry import resolve
 
 __all__ = ["LoadedModel", "ModelFile", "check_same_tokenizer", "load_model", "model_digest", "tokenizer_digest"]
 
-LOADERS = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
+LOADERS: Final[Mapping[str, str]] = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "additional_chat_templates/*"]
 
@@ -85,8 +86,7 @@ def load_model(
         "model_sha256": model_digest(folder.files),
         "tokenizer_sha256": tokenizer_digest(folder.files),
     }
-    module, _, name = LOADERS[loader].partition(":")
-    model: TargetModel = getattr(import_module(module), name)(folder, DTYPES[dtype], facts)
+    model: TargetModel = resolve(LOADERS, loader, "loader")(folder, DTYPES[dtype], facts)
     return LoadedModel(model, load_tokenizer(folder), folder.files, source, place.resolved)
 
 
@@ -131,7 +131,9 @@ def _download(source: str, name: str, revision: str | None) -> Place:
         raise ModelError(f"{asked}: no such revision; give a branch, tag or commit of that model") from error
     except errors.LocalEntryNotFoundError as error:
         raise ModelError(f"{asked}: not in the local cache and the hub cannot be reached; download it first") from error
-    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+    except errors.HFValidationError as error:
+        raise ModelError(f"{source}: not a name that the hub allows ({_one_line(error)})") from error
+    except (errors.HfHubHTTPError, OSError) as error:
         raise ModelError(f"{asked}: download failed ({_one_line(error)}); try again or use a folder") from error
     # A snapshot's folder is named after the commit that the revision stood for.
     return Place(Path(path), f"{source}@{Path(path).name}")
