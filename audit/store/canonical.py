@@ -2,8 +2,8 @@
 
 Canonical JSON here is: keys sorted, no spaces, ASCII with escapes, no NaN and
 no infinity. JSON has no such numbers, so both become null. Integers that may
-exceed 2^53 (seeds, streams) are stored as text by their writers. Knows nothing
-about tables.
+exceed 2^53 (seeds, streams) are stored as text by their writers. Moments are
+ISO 8601. Knows nothing about tables.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -20,13 +21,17 @@ import numpy as np
 
 
 def jsonable(value: Any) -> Any:
-    """The value as plain JSON types: NaN and infinities become None, tuples lists, enums their values.
+    """The value as plain JSON types: NaN and infinities become None, tuples lists.
+
+    A text enum becomes its value, a numbered one its name.
 
     Raises:
         TypeError: a value that has no JSON form.
     """
     if isinstance(value, Enum):
-        return jsonable(value.value)
+        return value.value if isinstance(value, str) else value.name
+    if isinstance(value, datetime):
+        return value.isoformat()
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

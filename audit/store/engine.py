@@ -114,7 +114,8 @@ def open_readonly(url: URL) -> Engine:
         UserError: unknown kind of database, or its driver is not installed.
     """
     if not is_sqlite(url):
-        arguments = {"options": "-c default_transaction_read_only=on"}
+        # Prepared statements are single ones: no query can end the transaction and write in another.
+        arguments = {"options": "-c default_transaction_read_only=on", "prepare_threshold": 0}
         return _create(url, connect_args=arguments)
     engine = _create(url, creator=lambda: _connect_readonly(sqlite_path(url)))
     event.listen(engine, "begin", _begin)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from audit.checks.base import CheckResult
 from audit.errors import CannotDecide, UserError
 from audit.records import ArmRecord, Level
-from audit.store import integrity, migrate, reader, writer
+from audit.store import health, integrity, migrate, reader, writer
 from audit.store.engine import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.integrity import Broken
 from audit.store.values import (
@@ -157,6 +157,10 @@ class Store:
     def broken_places(self, run: str) -> tuple[Broken, ...]:
         """Where a run is not what it was when it finished; empty if nowhere."""
         return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
+
+    def damage(self, runs: Sequence[str] = ()) -> tuple[Broken, ...]:
+        """What is wrong with the store: triggers, references, and the named or all finished runs."""
+        return self._read(lambda session: tuple(health.damage(session, runs)))
 
     def add_decision(self, decision: Decision) -> None:
         """Record a gate's decision."""

@@ -28,6 +28,8 @@ from engine.types import (
     StepRecord,
     Timing,
     Tree,
+)
+from engine.types import (
     Verdict as Decided,
 )
 

@@ -1,0 +1,43 @@
+"""`audit db`: the store's revision and its wholeness. Knows nothing about what runs mean."""
+
+from __future__ import annotations
+
+import click
+
+from audit.commands.options import store_option
+from audit.commands.tables import cell
+from audit.store import Store, migrate
+from audit.store.engine import parse_url, shown
+
+
+@click.group("db")
+def command() -> None:
+    """Look after the provenance store."""
+
+
+@command.command("upgrade")
+@store_option
+def upgrade(store: str) -> None:
+    """Make the store, or bring it to the revision that this version needs."""
+    migrate.upgrade(store)
+    click.echo(f"{shown(parse_url(store))}: revision {migrate.current(store)}")
+
+
+@command.command("current")
+@store_option
+def current(store: str) -> None:
+    """Print the store's revision."""
+    click.echo(migrate.current(store))
+
+
+@command.command("check")
+@click.argument("runs", nargs=-1)
+@store_option
+def check(runs: tuple[str, ...], store: str) -> None:
+    """Recompute every hash of RUNS, by default of all finished runs; exit 1 if anything was changed."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        broken = opened.damage(tuple(opened.resolve(run) for run in runs))
+    for each in broken:
+        click.echo(f"{cell(each.place)}: {cell(each.message)}")
+    click.echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
+    raise SystemExit(1 if broken else 0)

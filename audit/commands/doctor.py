@@ -1,0 +1,153 @@
+"""`audit doctor`: can this installation run an audit? Changes nothing and loads no model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources, util
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from audit import evidence
+from audit.commands.options import json_option, store_option
+from audit.commands.tables import echo_json, echo_rows
+from audit.errors import UserError
+from audit.store import migrate
+from audit.store.engine import is_sqlite, parse_url, shown, sqlite_path
+from audit.store.models import REVISION
+
+OLDEST_PYTHON: Final = (3, 11)
+EXTRAS: Final = MappingProxyType({"psycopg": "stores in PostgreSQL: install specaudit[postgres]"})
+"""Optional modules and what they are for."""
+
+
+class Health(StrEnum):
+    """How one probe ended; only `fail` changes the exit code."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One thing that was looked at."""
+
+    what: str
+    health: Health
+    detail: str
+
+
+@click.command("doctor")
+@json_option
+@store_option
+def command(as_json: bool, store: str) -> None:
+    """Look at this installation; exit 1 if something would keep an audit from running."""
+    models = Path(str(resources.files("engine"))) / "reference"
+    probes = [*probe_python(), *probe_torch(), probe_store(store), *probe_models(models), *probe_extras()]
+    if as_json:
+        echo_json(probes)
+    else:
+        echo_rows(("what", "health", "detail"), [(each.what, each.health, each.detail) for each in probes])
+    raise SystemExit(1 if any(each.health is Health.FAIL for each in probes) else 0)
+
+
+def probe_python() -> Iterator[Probe]:
+    """Python's version and the packages that are always needed."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    new_enough = sys.version_info[:2] >= OLDEST_PYTHON
+    needed = f"; {'.'.join(str(part) for part in OLDEST_PYTHON)} or newer is needed"
+    yield Probe("python", _health(new_enough), version + ("" if new_enough else needed))
+    versions = evidence.package_versions()
+    for name in evidence.PACKAGES:
+        # specaudit itself has no version when it runs from a checkout.
+        absent = Health.NOTE if name == "specaudit" else Health.FAIL
+        yield Probe(name, Health.OK if name in versions else absent, versions.get(name, "not installed"))
+
+
+def probe_torch() -> Iterator[Probe]:
+    """What decides the numbers on this machine."""
+    found = evidence.hardware()
+    yield Probe("cpu", Health.OK, f"{found['cpu']} ({' '.join(found['cpu_flags']) or 'no known flags'})")
+    yield Probe("torch threads", Health.OK, f"{found['torch_threads']}, kernels {found['torch_cpu']}")
+    yield Probe("gpus", Health.OK, ", ".join(found["gpus"]) or "none")
+
+
+def probe_store(url: str) -> Probe:
+    """The store's revision, and whether it can be written."""
+    try:
+        target = parse_url(url)
+        where = shown(target)
+        if is_sqlite(target) and not sqlite_path(target).is_file():
+            return _missing_store(where, sqlite_path(target))
+        revision = migrate.current(url)
+        if revision == migrate.EMPTY and is_sqlite(target):
+            return Probe("store", Health.NOTE, f"{where}: empty; the first run makes it a store")
+        migrate.require_current(revision, target)
+    except UserError as error:
+        return Probe("store", Health.FAIL, str(error))
+    if is_sqlite(target) and not _writable(sqlite_path(target)):
+        return Probe("store", Health.FAIL, f"{where}: revision {revision}, but it cannot be written; mend its rights")
+    return Probe("store", Health.OK, f"{where}: revision {revision}")
+
+
+def _missing_store(where: str, path: Path) -> Probe:
+    parent = next(each for each in path.absolute().parents if each.exists())
+    if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK):
+        return Probe("store", Health.FAIL, f"{where}: cannot be made in {parent}; name another place with --store")
+    return Probe("store", Health.NOTE, f"{where}: not there yet; the first run makes it at revision {REVISION}")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def probe_models(folder: Path) -> Iterator[Probe]:
+    """The bundled models against the digests of their cards."""
+    models = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    models = [each for each in models if (each / "config.json").is_file()]
+    if not models:
+        yield Probe("bundled models", Health.FAIL, "none in this installation; install specaudit again")
+    for model in models:
+        broken = card_mismatch(model)
+        detail = "every file has the digest of its card" if broken is None else broken
+        yield Probe(f"bundled:{model.name}", _health(broken is None), detail)
+
+
+def card_mismatch(model: Path) -> str | None:
+    """What differs between a model's files and the digests in its `card.json`; None if nothing does."""
+    try:
+        digests = json.loads((model / "card.json").read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its card cannot be read ({type(error).__name__}); install specaudit again"
+    if not isinstance(digests, dict) or not digests:
+        return "its card names no files; install specaudit again"
+    for name, sha256 in sorted(digests.items()):
+        path = model / name
+        if not path.is_file():
+            return f"{name} is missing; install specaudit again"
+        with path.open("rb") as data:
+            if hashlib.file_digest(data, "sha256").hexdigest() != sha256:
+                return f"{name} differs from its card; install specaudit again"
+    return None
+
+
+def probe_extras() -> Iterator[Probe]:
+    """Optional packages; their absence is no fault."""
+    for module, use in EXTRAS.items():
+        if util.find_spec(module) is not None:
+            yield Probe(module, Health.OK, "installed")
+        else:
+            yield Probe(module, Health.NOTE, f"not installed; needed for {use}")
+
+
+def _health(good: bool) -> Health:
+    return Health.OK if good else Health.FAIL

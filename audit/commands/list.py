@@ -1,0 +1,33 @@
+"""`audit list`: the runs of a store, newest first. Knows nothing about what is in a run."""
+
+from __future__ import annotations
+
+import click
+
+from audit.commands.options import json_option, store_option
+from audit.commands.tables import echo_json, echo_rows
+from audit.store import RunSummary, Store
+
+COLUMNS = ("run", "suite", "status", "started (UTC)", "arms", "requests", "tokens", "verdicts", "exit")
+
+
+@click.command("list")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Runs to print at most.")
+@json_option
+@store_option
+def command(limit: int, as_json: bool, store: str) -> None:
+    """List the newest runs of a store."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        runs = opened.list_runs(limit)
+    if as_json:
+        echo_json(runs)
+    elif runs:
+        echo_rows(COLUMNS, [_row(run) for run in runs])
+    else:
+        click.echo("the store has no runs yet; make one: audit run SUITE", err=True)
+
+
+def _row(run: RunSummary) -> tuple[object, ...]:
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(run.verdicts.items()))
+    counts = (run.arms, run.requests, run.tokens)
+    return (run.ulid, run.suite_name, run.status, run.started_at, *counts, verdicts or "-", run.exit_code)

@@ -1,0 +1,30 @@
+"""Options that several commands share. Knows nothing about what a store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from audit.store.engine import default_url
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def store_option(function: F) -> F:
+    """`--store URL`, from `AUDIT_STORE` or the user's data folder by default."""
+    return click.option(
+        "--store",
+        metavar="URL",
+        envvar="AUDIT_STORE",
+        show_envvar=True,
+        default=default_url,
+        show_default="audit.db in the user's data folder",
+        help="Provenance store: a path, sqlite:///FILE, or postgresql://HOST/DATABASE.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`: machine-readable output on stdout."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)

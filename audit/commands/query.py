@@ -1,0 +1,90 @@
+"""`audit query`: named questions and read-only SQL. Knows nothing about checks or policies."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from audit.commands.options import store_option
+from audit.commands.tables import FORMATS, echo_rows
+from audit.errors import UserError
+from audit.store import Store
+from audit.store.queries import NAMED, Rows, ask
+
+
+@click.command("query")
+@click.argument("name", required=False)
+@click.option("--list", "listing", is_flag=True, help="List the named queries.")
+@click.option("--sql", metavar="TEXT", help="Run one SELECT of your own; see docs/store.md for the views.")
+@click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="A parameter; `run` is the latest run.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Rows to print at most.")
+@store_option
+def command(
+    name: str | None,
+    listing: bool,
+    sql: str | None,
+    pairs: tuple[str, ...],
+    form: str,
+    timeout: float,
+    limit: int,
+    store: str,
+) -> None:
+    """Ask the store: NAME is one of the named queries, or give --sql."""
+    if listing:
+        echo_rows(("name", "parameters", "answers"), [_listed(each) for each in NAMED], form)
+        return
+    if (name is None) == (sql is None):
+        raise UserError("give the name of a query or --sql, one of the two; see: audit query --list")
+    given = _params(pairs)
+    with Store.open(store, create=False, read_only=True) as opened:
+        if name is not None:
+            sql, given = _named(name, given)
+        if name is not None or "run" in given:
+            given["run"] = opened.resolve(str(given.get("run", "latest")))
+    rows = ask(store, str(sql), given, timeout_s=timeout, limit=limit)
+    _print(rows, form, limit)
+
+
+def _print(rows: Rows, form: str, limit: int) -> None:
+    echo_rows(rows.columns, rows.rows, form)
+    if rows.cut:
+        click.echo(f"only the first {limit} rows are printed; raise --limit for more", err=True)
+
+
+def _listed(name: str) -> tuple[str, str, str]:
+    query = NAMED[name]
+    params = ["run=latest", *(f"{key}={value}" for key, value in query.params.items())]
+    return (name, " ".join(params), query.title)
+
+
+def _named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A named query's SQL and its parameters, the caller's over the defaults."""
+    if name not in NAMED:
+        near = difflib.get_close_matches(name, NAMED, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"no query {name!r}; {hint}there are: {', '.join(NAMED)}")
+    query = NAMED[name]
+    accepted = {"run", *query.params}
+    for key in given:
+        if key not in accepted:
+            raise UserError(f"query {name!r} has no parameter {key!r}; it has: {', '.join(sorted(accepted))}")
+    return query.sql, {**query.params, **given}
+
+
+def _params(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """`NAME=VALUE` pairs; whole numbers are passed as numbers."""
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise UserError(f"--param {pair!r}: write NAME=VALUE")
+        params[key] = int(value) if re.fullmatch(r"-?\d{1,18}", value) and key != "run" else value
+    return params

@@ -1,0 +1,93 @@
+"""`audit show`: one run's facts, arms and verdicts. Draws no conclusion of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from audit.commands.options import json_option, store_option
+from audit.commands.tables import cell, echo_json, echo_rows
+from audit.store import ArmFacts, Attachment, Decision, RunRecord, Store, StoredCheck
+
+ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
+CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "margin", "summary")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the store knows about one run, requests aside."""
+
+    run: RunRecord
+    checks: tuple[StoredCheck, ...]
+    decisions: tuple[Decision, ...]
+    attachments: tuple[Attachment, ...]
+
+
+@click.command("show")
+@click.argument("run", default="latest")
+@json_option
+@store_option
+def command(run: str, as_json: bool, store: str) -> None:
+    """Show RUN: an unambiguous beginning of its id, or `latest`."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        ulid = opened.resolve(run)
+        shown = Shown(opened.load_run(ulid), opened.checks(ulid), opened.decisions(ulid), opened.attachments(ulid))
+    if as_json:
+        echo_json({"format": 1, "run": shown.run, "checks": shown.checks} | _bindings(shown))
+        return
+    _facts(shown.run)
+    _section("arms", ARMS, [_arm(arm) for arm in shown.run.arms])
+    _section("checks", CHECKS, [_check(check) for check in shown.checks])
+    for finding in (each for check in shown.checks for each in check.findings[:3]):
+        click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
+    _outcomes(shown)
+
+
+def _bindings(shown: Shown) -> dict[str, Any]:
+    return {"decisions": shown.decisions, "attachments": shown.attachments}
+
+
+def _facts(run: RunRecord) -> None:
+    ended = "not ended" if run.finished_at is None else f"ended {cell(run.finished_at)}"
+    lines = [
+        ("run", run.ulid),
+        ("suite", f"{cell(run.suite_name)}  sha256:{run.suite_sha256}"),
+        ("status", f"{run.status}" + ("" if run.exit_code is None else f", exit code {run.exit_code}")),
+        ("time (UTC)", f"started {cell(run.started_at)}, {ended}"),
+        ("actor", cell(run.actor)),
+        ("code", run.code_commit or f"version {run.environment.code.get('version') or 'unknown'}"),
+        ("environment", f"sha256:{run.environment.sha256}"),
+        *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
+        ("record root", run.record_root or "none: the run is not finished"),
+    ]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name.ljust(width)}  {value}")
+
+
+def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    click.echo(f"\n{title}" + ("" if rows else ": none"))
+    if rows:
+        echo_rows(columns, rows)
+
+
+def _arm(arm: ArmFacts) -> tuple[object, ...]:
+    counts = arm.counts
+    facts = (arm.name, arm.kind, arm.level.name, "yes" if arm.lossless else "no")
+    return (*facts, counts.requests, counts.steps, counts.drafted, counts.accepted, counts.output)
+
+
+def _check(check: StoredCheck) -> tuple[object, ...]:
+    facts = (check.arm, check.check, check.claim, check.verdict, check.level.name, check.n)
+    return (*facts, check.effect, check.bound, check.margin, check.summary)
+
+
+def _outcomes(shown: Shown) -> None:
+    for decision in shown.decisions:
+        reasons = "; ".join(cell(reason) for reason in decision.reasons)
+        click.echo(f"\ndecision: {decision.decision} by {cell(decision.actor)}, {cell(decision.created_at)}: {reasons}")
+    for attachment in shown.attachments:
+        click.echo(f"\nattached: {attachment.format} {cell(attachment.location)} sha256:{attachment.report_after}")

@@ -1,0 +1,106 @@
+"""Rows on stdout: tables for people, JSON, JSON lines and CSV for programs.
+
+Tables use rich on a terminal and plain aligned text elsewhere. Knows nothing
+about what the rows mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+import click
+
+from audit.store.canonical import jsonable
+
+Rows = Sequence[Sequence[Any]]
+
+
+def echo_json(value: Any) -> None:
+    """A value as indented JSON; NaN and infinity are null."""
+    click.echo(json.dumps(jsonable(value), indent=2, allow_nan=False))
+
+
+def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
+    """Rows in one of `FORMATS`."""
+    FORMATS[form](columns, rows)
+
+
+def plain(value: Any) -> Any:
+    """A value from a database or a record as JSON types: bytes in hex, exact decimals as numbers."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    return jsonable(value)
+
+
+def cell(value: Any) -> str:
+    """A value in a table: `-` for nothing, four digits of a fraction, the size of a blob."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes | memoryview):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, float | Decimal):
+        return f"{value:.4g}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    # A line break or a terminal's control sequence in stored text must not reach the screen.
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(value))
+
+
+def _table(columns: Sequence[str], rows: Rows) -> None:
+    texts = [[cell(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(columns, texts)
+        return
+    widths = [max(len(text) for text in column) for column in zip(columns, *texts, strict=True)]
+    for line in [list(columns), *texts]:
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def _rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for line in texts:
+        table.add_row(*(Text(text) for text in line))  # as Text, for stored text may look like rich's markup
+    Console().print(table)
+
+
+def _json(columns: Sequence[str], rows: Rows) -> None:
+    echo_json([_named(columns, row) for row in rows])
+
+
+def _jsonl(columns: Sequence[str], rows: Rows) -> None:
+    for row in rows:
+        click.echo(json.dumps(_named(columns, row), allow_nan=False))
+
+
+def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    return {column: plain(value) for column, value in zip(columns, row, strict=True)}
+
+
+def _csv(columns: Sequence[str], rows: Rows) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([plain(value) for value in row] for row in rows)
+    click.echo(buffer.getvalue(), nl=False)
+
+
+FORMATS: Final[Mapping[str, Callable[[Sequence[str], Rows], None]]] = MappingProxyType(
+    {"table": _table, "json": _json, "jsonl": _jsonl, "csv": _csv}
+)

@@ -1,0 +1,53 @@
+"""Is a store whole? Guards present, references kept, every finished run as it was.
+
+Reads only. Knows nothing about how a store is repaired: it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from audit.store import integrity
+from audit.store.integrity import Broken
+from audit.store.models import APPEND_ONLY, Run
+from audit.store.values import RunStatus
+
+EVENTS = ("update", "delete")
+
+
+def expected_guards() -> frozenset[str]:
+    """Names of the triggers that every database has (PostgreSQL has more, for TRUNCATE)."""
+    return frozenset(f"guard_{table}_{event}" for table in (*APPEND_ONLY, "run") for event in EVENTS)
+
+
+def missing_guards(session: Session) -> tuple[str, ...]:
+    """Append-only triggers that the store should have and has not, sorted."""
+    if session.get_bind().dialect.name == "postgresql":
+        query = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'"
+    else:
+        query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    present = set(session.execute(text(query)).scalars())
+    return tuple(sorted(expected_guards() - present))
+
+
+def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[Broken]:
+    """Everything that is wrong with the store, or with the named runs only."""
+    for name in missing_guards(session):
+        yield Broken(name, "the append-only trigger is missing")
+    if session.get_bind().dialect.name == "sqlite":
+        yield from _sqlite_damage(session)
+    query = select(Run).where(Run.ulid.in_(runs)) if runs else select(Run).where(Run.status == RunStatus.FINISHED)
+    for run in session.scalars(query.order_by(Run.id)):
+        for broken in integrity.broken_places(session, run):
+            yield Broken(f"{run.ulid} {broken.place}", broken.message)
+
+
+def _sqlite_damage(session: Session) -> Iterator[Broken]:
+    for row in session.execute(text("PRAGMA foreign_key_check")):
+        yield Broken(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
+    for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
+        if message != "ok":
+            yield Broken("file", str(message))
