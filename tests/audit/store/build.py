@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import Connection
 
 from audit.checks.base import CheckResult, Finding, Verdict
 from audit.evidence import fingerprint
 from audit.records import ArmKind, Level
 from audit.store import ArmStart, ArtifactRef, RunStart, RunStatus, Store
+from audit.store.engine import open_engine, open_readonly, parse_url
 from engine.record import Recorder
 from engine.trace import Header
 from engine.types import (
@@ -140,3 +144,14 @@ def made_store(folder: Path) -> str:
     with Store.open(url, create=True) as store:
         fill_finished(store)
     return url
+
+
+@contextmanager
+def connected(url: str, *, read_only: bool = False) -> Iterator[Connection]:
+    """A connection to a store past its facade, closed afterwards; the caller commits."""
+    engine = (open_readonly if read_only else open_engine)(parse_url(url))
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from audit.store import Store, migrate
+from tests.audit.store.build import fill_finished
+
+CLUSTER = pytest.StashKey[str]()
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(store: Store) -> str:
+    return fill_finished(store)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The socket folder of a PostgreSQL server of our own, one per session; skipped where none is installed."""
+    # Kept with the session's configuration, because several packages of tests import this fixture.
+    stash = request.config.stash
+    if CLUSTER not in stash:
+        stash[CLUSTER] = started(tmp_path_factory.mktemp("pg"), request.config)
+    return stash[CLUSTER]
+
+
+def started(folder: Path, config: pytest.Config) -> str:
+    runuser = shutil.which("runuser")
+    if not POSTGRES or runuser is None:
+        pytest.skip("no PostgreSQL server binaries on this machine")
+    as_postgres = [runuser, "-u", "postgres", "--"]
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)
+    binaries, data = POSTGRES[-1].parent, folder / "data"
+    options = f"-c listen_addresses= -k {folder} -c fsync=off"
+    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}
+    initialise = [binaries / "initdb", "-D", data, "-A", "trust", "-E", "UTF8", "--no-sync"]
+    control = [*as_postgres, binaries / "pg_ctl", "-D", data]
+    try:
+        shutil.chown(folder, "postgres")
+        subprocess.run([*as_postgres, *initialise], **quiet)
+        subprocess.run([*control, "-w", "-o", options, "start"], **quiet)
+    except (LookupError, PermissionError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"PostgreSQL cannot be started here: {error}")
+    config.add_cleanup(lambda: subprocess.run([*control, "-m", "immediate", "stop"], **quiet))
+    return str(folder)
+
+
+@pytest.fixture
+def postgres(cluster: str, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database."""
+    import psycopg
+
+    name = f"t{abs(hash(request.node.nodeid)):x}"
+    with psycopg.connect(host=cluster, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return f"postgresql://postgres@/{name}?host={cluster}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An upgraded store in each kind of database."""
+    url = f"sqlite:///{tmp_path / 'any.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres")
+    migrate.upgrade(url)
+    return url
