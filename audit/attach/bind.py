@@ -1,0 +1,155 @@
+"""Bind a run's evidence to a report: the predicate, the report that carries it, the statement.
+
+Knows nothing about the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from audit.attach import REGISTRY, splice
+from audit.attach.base import MAX_REPORT_BYTES, ReportFormat
+from audit.attach.files import staged
+from audit.documents import mistake, quoted, read_bytes
+from audit.errors import CannotDecide
+from audit.schema_errors import suggestion
+from audit.statement import Statement, digest
+from audit.store import Attachment, RunRecord, RunStatus, Store, StoredCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to attach to, and where to put the results. `form` None recognises the format."""
+
+    report: Path
+    out: Path
+    statement: Path
+    form: str | None = None
+    replace: bool = False
+
+
+def attach(store: Store, name: str, order: Order, now: datetime) -> Statement:
+    """Attach the run called `name` and record the attachment; both files are written, or neither.
+
+    Raises:
+        UserError: no such run, or a report that cannot carry the evidence.
+        CannotDecide: the run is unfinished or its record is not intact.
+    """
+    ulid = store.resolve(name)
+    run = store.load_run(ulid)
+    if run.status is not RunStatus.FINISHED or run.record_root is None or run.finished_at is None:
+        raise CannotDecide(f"run {ulid} is {run.status}, not finished; there is no evidence to attach yet")
+    if not store.verify_root(ulid):
+        raise CannotDecide(f"run {ulid}: its record is not what it was when it finished; run the suite again")
+    bound = _bound(order, run, store.checks(ulid))
+    statement = bound.statement
+    with staged({order.statement: statement.to_bytes(), order.out: bound.report}):
+        store.add_attachment(
+            Attachment(
+                run=ulid,
+                report_before=statement.before,
+                report_after=statement.after,
+                format=statement.predicate["report"]["format"],
+                location=str(order.out.resolve()),
+                statement=statement.to_json(),
+                created_at=now,
+            )
+        )
+    return statement
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    report: bytes
+    statement: Statement
+
+
+def _bound(order: Order, run: RunRecord, checks: Sequence[StoredCheck]) -> _Bound:
+    path = str(order.report)
+    report = read_bytes(order.report, MAX_REPORT_BYTES)
+    try:
+        form = find_format(report, order.form)
+        if form.carries(report):
+            if not order.replace:
+                raise mistake(path, None, "the report carries evidence already; add --replace to replace it")
+            report = form.remove(report)
+        facts = {"name": order.report.name, "format": form.name, "sha256": digest(report)}
+        predicate = {**evidence_of(run, checks), "report": facts, "tool": _tool()}
+        changed = form.embed(report, predicate)
+    except ValueError as error:
+        raise mistake(path, None, f"cannot carry an attachment: {error}; name a JSON report") from error
+    root = str(predicate["record_root"])
+    return _Bound(changed, Statement(order.out.name, digest(changed), facts["sha256"], root, predicate))
+
+
+def find_format(report: bytes, name: str | None) -> ReportFormat:
+    """The format called `name`, or the first that recognises the report.
+
+    Raises:
+        ValueError: unknown, or the report is not of it.
+    """
+    if name is not None and name not in REGISTRY:
+        raise ValueError(f"unknown format {quoted(name)}; {suggestion(name, REGISTRY)}")
+    value = splice.parse(_decoded(report))
+    for each in REGISTRY if name is None else (name,):
+        form = load_format(each)
+        if form.recognises(value):
+            return form
+    raise ValueError("it is not a JSON object" if name is None else f"it is not of the format {name}")
+
+
+def load_format(name: str) -> ReportFormat:
+    """A registered format."""
+    module, _, attribute = REGISTRY[name].partition(":")
+    form: ReportFormat = getattr(importlib.import_module(module), attribute)
+    return form
+
+
+def _decoded(report: bytes) -> str:
+    try:
+        return report.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8") from error
+
+
+def evidence_of(run: RunRecord, checks: Sequence[StoredCheck]) -> dict[str, Any]:
+    """What an attachment says about a run: all of the predicate that the store can confirm later."""
+    return {
+        "version": 1,
+        "run": run.ulid,
+        "record_root": run.record_root,
+        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
+        "suite": {"name": run.suite_name, "sha256": run.suite_sha256},
+        "claims": _claims(checks),
+        "checks": [
+            {
+                "arm": check.arm,
+                "check": check.check,
+                "claim": check.claim,
+                "verdict": check.verdict.value,
+                "level": check.level.name,
+            }
+            for check in checks
+        ],
+        "subjects": [{"role": each.role, "name": each.name, "sha256": each.sha256} for each in run.artifacts],
+    }
+
+
+def _claims(checks: Sequence[StoredCheck]) -> Mapping[str, Mapping[str, int]]:
+    claims = sorted({check.claim for check in checks})
+    counts = {claim: Counter(check.verdict.value for check in checks if check.claim == claim) for claim in claims}
+    return {claim: dict(sorted(count.items())) for claim, count in counts.items()}
+
+
+def _tool() -> dict[str, str]:
+    try:
+        return {"name": "specaudit", "version": metadata.version("specaudit")}
+    except metadata.PackageNotFoundError:
+        return {"name": "specaudit", "version": "unknown"}

@@ -1,0 +1,71 @@
+"""`audit attach`: bind a run's evidence to an evaluation report. Knows no report format."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from audit.attach import REGISTRY
+from audit.attach.bind import Order, attach
+from audit.commands.options import store_option
+from audit.documents import mistake
+from audit.errors import UserError
+from audit.statement import statement_path
+from audit.store import Store
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("attach")
+@click.argument("run")
+@click.argument("report", type=FILE)
+@click.option("--out", type=FILE, metavar="FILE", help="The report with the evidence. Default: REPORT.audited.json.")
+@click.option("--in-place", is_flag=True, help="Change REPORT itself.")
+@click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
+@click.option("--format", "form", type=click.Choice(tuple(REGISTRY)), help="Format of REPORT. Default: recognised.")
+@click.option("--replace", is_flag=True, help="Replace evidence and files that are there already.")
+@store_option
+def command(
+    run: str,
+    report: Path,
+    out: Path | None,
+    in_place: bool,
+    statement: Path | None,
+    form: str | None,
+    replace: bool,
+    store: str,
+) -> None:
+    """Attach the evidence of RUN (a ULID, the beginning of one, or latest) to REPORT.
+
+    Writes the report with the evidence in it and, beside it, an in-toto statement with the report's digests
+    before and after. Check them with: audit verify.
+    """
+    goal = _goal(report, out, in_place)
+    order = Order(report, goal, statement or statement_path(goal), form, replace)
+    _refuse_overwriting(order)
+    with Store.open(store, create=False) as opened:
+        made = attach(opened, run, order, datetime.now(UTC))
+    click.echo(f"report     {order.out}  sha256:{made.after}")
+    click.echo(f"statement  {order.statement}")
+    click.echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
+
+
+def _goal(report: Path, out: Path | None, in_place: bool) -> Path:
+    if in_place and out is not None:
+        raise UserError("--out and --in-place exclude each other; give one of them")
+    if in_place:
+        return report
+    if out is not None and out.resolve() == report.resolve():
+        raise mistake(str(out), None, "--out is the report itself; use --in-place to change it")
+    return out or report.with_name(f"{report.stem}.audited.json")
+
+
+def _refuse_overwriting(order: Order) -> None:
+    """A file that is there already may be somebody's; the report itself is meant when it is the goal."""
+    if order.statement.resolve() in (order.report.resolve(), order.out.resolve()):
+        raise mistake(str(order.statement), None, "the statement needs a file of its own; change --statement")
+    for path in (order.out, order.statement):
+        if path.exists() and path != order.report and not order.replace:
+            raise mistake(str(path), None, "the file exists; choose another name or add --replace")

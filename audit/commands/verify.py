@@ -1,0 +1,37 @@
+"""`audit verify`: check a report against the evidence that is attached to it. Knows no report format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from audit.attach.base import MAX_REPORT_BYTES
+from audit.attach.verify import verify
+from audit.commands.options import store_option
+from audit.documents import read_bytes
+from audit.statement import read_statement, statement_path
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("verify")
+@click.argument("report", type=FILE)
+@click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
+@store_option
+@click.pass_context
+def command(context: click.Context, report: Path, statement: Path | None, store: str) -> None:
+    """Check that REPORT, its statement and the store still agree.
+
+    Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
+    """
+    content = read_bytes(report, MAX_REPORT_BYTES)
+    bound = read_statement(statement or statement_path(report))
+    result = verify(content, bound, store)
+    for mismatch in result.mismatches:
+        click.echo(f"mismatch: {mismatch}")
+    if result.unknown is not None:
+        click.echo(f"not confirmed: {result.unknown}")
+    if result.exit_code == 0:
+        click.echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
+    context.exit(result.exit_code)
