@@ -155,12 +155,12 @@ class Loop:
             values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
         )
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.randomness))
-        self._keep_path(state, proposal, cut.verdict)
+        self._keep_path(state, cut.verdict)
         state.recorder.step(_step_record(state, proposal, cut.verdict, rows, timing))
         state.commit(cut)
         self._proposer.observe(context, cut.verdict)
 
-    def _keep_path(self, state: RowState, proposal: Proposal, verdict: Verdict) -> None:
+    def _keep_path(self, state: RowState, verdict: Verdict) -> None:
         """Move the accepted nodes' columns to their final places, unless they are there."""
         path = [each.node for each in verdict.examined if each.accepted]
         source = accepted_columns(len(state.history), path)

@@ -7,9 +7,9 @@ dropped and never counted, accepted or not. Knows nothing about probabilities.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from engine.types import Emitted, FinishReason, Role, SamplingParams, Verdict
+from engine.types import FinishReason, SamplingParams, Verdict
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -69,10 +69,8 @@ class StopRule:
 
 def trim(verdict: Verdict, count: int) -> Verdict:
     """The first `count` emitted tokens and the decisions that led to them."""
-    emitted: tuple[Emitted, ...] = verdict.emitted[:count]
     if count == len(verdict.emitted):
         return verdict
-    mass = verdict.residual_mass if emitted[-1].role is Role.RECOVERED else float("nan")
     # an accepted token was examined exactly once as accepted; rejected siblings came before it
     left, examined = count, []
     for each in verdict.examined:
@@ -80,4 +78,5 @@ def trim(verdict: Verdict, count: int) -> Verdict:
             break
         examined.append(each)
         left -= each.accepted
-    return replace(verdict, emitted=emitted, examined=tuple(examined), residual_mass=mass)
+    # a recovered token is always the last one, so no residual is left
+    return Verdict(verdict.emitted[:count], tuple(examined))

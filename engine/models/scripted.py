@@ -1,0 +1,106 @@
+"""Models whose logits are a function of the prefix: exact, instant, part of the product.
+
+A scripted model reads its prefix back through the cache's columns and the
+visibility mask, so a wrong mask, position or commit gives wrong logits, as it
+would in a real model. Knows nothing about weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.errors import CapacityError
+from engine.models.base import Forward, Placement, SlotCache, Want
+from engine.types import Floats
+
+Script = Callable[[tuple[int, ...]], Floats]
+"""Prefix of token ids -> [V] float64 logits of the next token."""
+
+
+class ScriptedCache:
+    """Tokens and positions by column, instead of keys and values."""
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        self.rows = rows
+        self.capacity = capacity
+        self.trash = capacity
+        self.tokens = np.zeros((rows, capacity + 1), dtype=np.int64)
+        self.positions = np.zeros((rows, capacity + 1), dtype=np.int64)
+
+    def commit(self, row: int, source: tuple[int, ...], target: tuple[int, ...]) -> None:
+        """Copy columns within a row."""
+        self.tokens[row, list(target)] = self.tokens[row, list(source)]
+        self.positions[row, list(target)] = self.positions[row, list(source)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedModel:
+    """A model that follows a script, in float64."""
+
+    script: Script
+    vocabulary: int
+    context: int = 4096
+    eos_ids: tuple[int, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=lambda: {"loader": "scripted"})
+
+    def new_cache(self, rows: int, capacity: int) -> SlotCache:
+        """An empty cache.
+
+        Raises:
+            CapacityError: `capacity` exceeds the context.
+        """
+        if capacity > self.context:
+            raise CapacityError(f"capacity {capacity} exceeds the scripted context of {self.context}")
+        return ScriptedCache(rows, capacity)
+
+    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+        """Logits [B, T, V] float64 of every query, zero for padding."""
+        assert isinstance(cache, ScriptedCache)
+        tokens, slots = placement.tokens.numpy(), placement.slots.numpy()
+        positions, visible = placement.positions.numpy(), placement.visible.numpy()
+        batch, width = tokens.shape
+        for b in range(batch):
+            cache.tokens[placement.first_row + b, slots[b]] = tokens[b]
+            cache.positions[placement.first_row + b, slots[b]] = positions[b]
+        if not want.logits:
+            return Forward(None, {})
+        logits = np.zeros((batch, width, self.vocabulary))
+        for b, t in np.argwhere(slots != cache.trash):
+            logits[b, t] = self.script(_prefix(cache, placement.first_row + b, visible[b, t]))
+        return Forward(torch.from_numpy(logits), {})
+
+
+def _prefix(cache: ScriptedCache, row: int, visible: np.ndarray) -> tuple[int, ...]:
+    """The visible tokens in order of position."""
+    columns = np.flatnonzero(visible)
+    order = np.argsort(cache.positions[row, columns], kind="stable")
+    return tuple(int(token) for token in cache.tokens[row, columns[order]])
+
+
+def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0) -> Script:
+    """Logits drawn once per context of the last `order` tokens: a random Markov source.
+
+    Args:
+        seed: which source; equal seeds give equal scripts on every machine.
+        vocabulary: number of tokens.
+        order: how many last tokens matter.
+        scale: standard deviation of the logits; larger is more certain.
+    """
+
+    def script(prefix: tuple[int, ...]) -> Floats:
+        name = f"{seed}:{','.join(map(str, prefix[-order:]))}"
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        return scale * np.random.Generator(np.random.Philox(key=key)).standard_normal(vocabulary)
+
+    return script
+
+
+def blended_script(first: Script, second: Script, share: float) -> Script:
+    """(1 - share) of the first script's logits plus share of the second's: a draft like its target."""
+    return lambda prefix: (1.0 - share) * first(prefix) + share * second(prefix)

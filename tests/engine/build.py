@@ -1,0 +1,75 @@
+"""Loops over scripted models, for tests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine import proposers, verify
+from engine.drafting import draw
+from engine.loop import Loop, LoopOptions
+from engine.models.scripted import ScriptedModel, blended_script, table_script
+from engine.proposers.parts import ProposerParts
+from engine.proposers.plain import PlainProposer
+from engine.rng import stream_of
+from engine.trace import Trace, decode
+from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+
+
+@dataclass(frozen=True)
+class Setup:
+    proposer: str | None = "draft_model"
+    protocol: Protocol = Protocol.CHAIN
+    gamma: int = 3
+    vocabulary: int = 8
+    rows: int = 1
+    level: RecordLevel = RecordLevel.FULL
+    likeness: float = 0.7
+    eos_ids: tuple[int, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@functools.lru_cache
+def _table(seed: int, vocabulary: int):
+    return functools.lru_cache(maxsize=None)(table_script(seed, vocabulary))
+
+
+def target_script(setup: Setup):
+    return _table(1, setup.vocabulary)
+
+
+def spell(tokens: Sequence[int]) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def make_loop(setup: Setup, decode_text: Callable[[Sequence[int]], str] = spell, capacity: int = 512) -> Loop:
+    script = target_script(setup)
+    target = ScriptedModel(script, setup.vocabulary, eos_ids=setup.eos_ids)
+    draft = ScriptedModel(blended_script(_table(2, setup.vocabulary), script, setup.likeness), setup.vocabulary)
+    verifier = verify.load(setup.protocol)
+    if setup.proposer is None:
+        proposer = PlainProposer()
+    else:
+        rule = verifier.facts.draft_rule
+        parts = ProposerParts(setup.rows, capacity, rule, draw, setup.eos_ids, draft, setup.options)
+        proposer = proposers.build(setup.proposer, parts)
+    return Loop(target, proposer, verifier, decode_text, LoopOptions(setup.rows, setup.gamma, capacity, setup.level))
+
+
+def requests(count: int, sampling: SamplingParams, vocabulary: int = 8) -> list[Request]:
+    return [
+        Request(
+            f"r{i}", tuple((i * 7 + j * (i + 3)) % vocabulary for j in range(2 + i % 5)), sampling, stream_of(f"r{i}")
+        )
+        for i in range(count)
+    ]
+
+
+def generate(setup: Setup, wanted: Sequence[Request]) -> dict[str, Generation]:
+    return {each.request.id: each for each in make_loop(setup).run(wanted)}
+
+
+def traces(generations: Mapping[str, Generation]) -> dict[str, Trace]:
+    return {name: decode(each.trace) for name, each in generations.items()}
