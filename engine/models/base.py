@@ -56,7 +56,7 @@ class Placement:
 class Want:
     """What a forward should return: logits of all queries or none, hidden states by layer id.
 
-    Layer ids index HF `hidden_states`: 0 is the embedding, i the output of layer i.
+    Layer ids index HF `hidden_states`: 0 is the embedding, i the output of layer i, the last one after the final norm.
     """
 
     logits: bool = True
@@ -75,12 +75,25 @@ class Forward:
 class TargetModel(Protocol):
     """A causal language model that can be asked about any placed tokens."""
 
-    vocabulary: int
-    context: int
-    """Most positions that the model was made for."""
-    eos_ids: tuple[int, ...]
-    facts: Mapping[str, Any]
-    """What identifies the model: source, architecture, dtype, loader, digests of its files."""
+    @property
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Most positions that the model was made for."""
+        ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end a generation."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What identifies the model: source, architecture, dtype, loader, digests of its files."""
+        ...
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """An empty cache.

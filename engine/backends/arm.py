@@ -1,0 +1,64 @@
+"""What an arm asks of a backend, and the workshop that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine import types
+from engine.backends.base import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model comes from and how it is loaded (see `engine.models.loading`)."""
+
+    source: str
+    dtype: str = "float32"
+    loader: str = "lean"
+    revision: str | None = None
+    base: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPlan:
+    """One arm. `proposer` None is plain decoding; `draft` names one of the suite's models."""
+
+    protocol: types.Protocol
+    proposer: str | None = None
+    gamma: int = 0
+    draft: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = 8
+    level: types.RecordLevel = types.RecordLevel.FULL
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What identifies one loaded model: digests of its weights and of its tokenizer."""
+
+    name: str
+    source: str
+    revision: str | None
+    sha256: str
+    tokenizer_sha256: str | None
+    manifest: Mapping[str, Any]
+
+
+class Workshop(Protocol):
+    """A suite's models in memory."""
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """The models by name."""
+        ...
+
+    def arm(self, plan: ArmPlan) -> Backend:
+        """A backend for one arm.
+
+        Raises:
+            InvalidRequest: a combination that this backend cannot run.
+        """
+        ...

@@ -1,0 +1,55 @@
+"""What a backend is: something that generates and says what really ran.
+
+`effective_config` reports what runs, not what was asked for; a difference is an
+error of the backend, never a silent downgrade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.types import Generation, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend's record can support.
+
+    `level` is the evidence level 0-4: text; log-probabilities; p; p, q and
+    decisions; and random numbers too.
+    """
+
+    level: int
+    protocols: tuple[str, ...]
+    proposers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a case asks: messages with tools for the chat template, or raw text."""
+
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    text: str | None = None
+
+
+class Backend(Protocol):
+    """One arm's engine."""
+
+    def capabilities(self) -> Capabilities:
+        """What this backend can show."""
+        ...
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """What runs: models with digests, proposer, rule, batch, numerics. JSON-able."""
+        ...
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens."""
+        ...
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Yield generations as they finish."""
+        ...

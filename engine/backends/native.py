@@ -1,0 +1,186 @@
+"""Our own engine: the decoding loop over models in this process.
+
+Knows nothing about suites or stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from engine import proposers, verify
+from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
+from engine.backends.base import Backend, Capabilities, Prompt
+from engine.drafting import draw
+from engine.errors import CapacityError, InvalidRequest, ModelError
+from engine.faults import EngineParts, break_parts
+from engine.loop import Loop, LoopOptions
+from engine.models.base import TargetModel
+from engine.models.loading import LoadedModel, check_same_tokenizer, load_model
+from engine.proposers.base import Proposer
+from engine.proposers.parts import ProposerParts
+from engine.proposers.plain import PlainProposer
+from engine.stopping import Decode
+from engine.types import Generation, RecordLevel, Request
+
+EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 2, RecordLevel.FULL: 4}
+"""Evidence level of each record level: without rows, decisions cannot be recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """How prompts become tokens and tokens text; a workshop's tokenizer, reduced to what the loop needs."""
+
+    encode: Any
+    decode: Decode
+
+
+class NativeBackend:
+    """The loop, built anew for each batch of requests so that caches fit them."""
+
+    def __init__(self, target: TargetModel, draft: TargetModel | None, tokens: Tokens, plan: ArmPlan) -> None:
+        self._target = target
+        self._draft = draft
+        self._tokens = tokens
+        self._plan = plan
+        parts = EngineParts(verify.load(plan.protocol), draw)
+        self._parts = break_parts(plan.fault, parts) if plan.fault else parts
+        if plan.proposer is not None:
+            self._proposer(rows=1, capacity=1)
+
+    def capabilities(self) -> Capabilities:
+        """Everything can be recorded, random numbers included; the record level decides."""
+        return Capabilities(EVIDENCE[self._plan.level], tuple(verify.REGISTRY), tuple(proposers.REGISTRY))
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """What runs, read from the built parts."""
+        proposer = self._proposer(rows=1, capacity=1)
+        facts = self._parts.verifier.facts
+        return {
+            "backend": "native",
+            "target": dict(self._target.facts),
+            "draft": dict(self._draft.facts) if self._draft else None,
+            "proposer": proposer.facts.name,
+            "proposer_options": dict(proposer.facts.options),
+            "gamma": self._plan.gamma,
+            "protocol": facts.protocol.value,
+            "lossless": facts.lossless,
+            "draft_rule": facts.draft_rule.value,
+            "rows": self._plan.rows,
+            "record": self._plan.level.value,
+            "fault": self._plan.fault,
+            "torch_threads": torch.get_num_threads(),
+        }
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens, by the chat template unless it is raw text."""
+        return tuple(self._tokens.encode(prompt))
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Run the loop.
+
+        Raises:
+            CapacityError: a request does not fit the target's context; before any is started.
+        """
+        if not requests:
+            return
+        capacity = self._capacity(requests)
+        rows = min(self._plan.rows, len(requests))
+        options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level)
+        loop = Loop(self._target, self._proposer(rows, capacity), self._parts.verifier, self._tokens.decode, options)
+        yield from loop.run(requests)
+
+    def _capacity(self, requests: Sequence[Request]) -> int:
+        """Columns for the longest request, its last draft included."""
+        longest = max(requests, key=lambda each: len(each.prompt) + each.sampling.max_new_tokens)
+        needed = len(longest.prompt) + longest.sampling.max_new_tokens
+        if needed > self._target.context:
+            raise CapacityError(
+                f"request {longest.id}: prompt of {len(longest.prompt)} tokens and max_new_tokens "
+                f"{longest.sampling.max_new_tokens} exceed the target's context of {self._target.context}"
+            )
+        return min(needed + self._plan.gamma, self._target.context)
+
+    def _proposer(self, rows: int, capacity: int) -> Proposer:
+        if self._plan.proposer is None:
+            return PlainProposer()
+        rule = self._parts.verifier.facts.draft_rule
+        parts = ProposerParts(
+            rows, capacity, rule, self._parts.draw, self._target.eos_ids, self._draft, self._plan.options
+        )
+        return proposers.build(self._plan.proposer, parts)
+
+
+class NativeWorkshop:
+    """Models loaded from folders, the hub or the bundle."""
+
+    def __init__(self, models: Mapping[str, LoadedModel]) -> None:
+        self._models = models
+        target = models["target"]
+        if target.tokenizer is None:
+            raise ModelError(f"{target.source}: the target has no tokenizer; add tokenizer.json to its folder")
+        for name, model in models.items():
+            if name != "target" and model.tokenizer is not None:
+                check_same_tokenizer(target, model)
+            if model.model.vocabulary != target.model.vocabulary:
+                raise ModelError(
+                    f"{model.source}: {model.model.vocabulary} logits, but the target has "
+                    f"{target.model.vocabulary}; a draft must have the target's vocabulary"
+                )
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """Digests and sources by name."""
+        return tuple(_facts(name, model) for name, model in self._models.items())
+
+    def arm(self, plan: ArmPlan) -> Backend:
+        """A backend over the loaded models."""
+        if plan.draft is not None and plan.draft not in self._models:
+            raise InvalidRequest(f"no model named {plan.draft!r}; there are: {', '.join(self._models)}")
+        target = self._models["target"]
+        draft = self._models[plan.draft].model if plan.draft else None
+        return NativeBackend(target.model, draft, _tokens(target), plan)
+
+
+def _facts(name: str, loaded: LoadedModel) -> ModelFacts:
+    facts = loaded.model.facts
+    revision = loaded.resolved.partition("@")[2] or None if loaded.source.startswith("hf:") else None
+    files = {file.name: {"sha256": file.sha256, "size": file.size} for file in loaded.files}
+    manifest = {"facts": dict(facts), "files": files}
+    return ModelFacts(name, loaded.source, revision, facts["model_sha256"], facts["tokenizer_sha256"], manifest)
+
+
+def _tokens(loaded: LoadedModel) -> Tokens:
+    tokenizer = loaded.tokenizer
+    assert tokenizer is not None
+
+    def encode(prompt: Prompt) -> list[int]:
+        if prompt.text is not None:
+            return list(tokenizer(prompt.text)["input_ids"])
+        if not tokenizer.chat_template:
+            raise ModelError(f"{loaded.source}: no chat template; use prompts with raw text (key prompt)")
+        template = {"tools": list(prompt.tools)} if prompt.tools else {}
+        text = tokenizer.apply_chat_template(
+            list(prompt.messages), tokenize=False, add_generation_prompt=True, **template
+        )
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    return Tokens(encode, decode)
+
+
+def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:
+    """Load every model of a suite.
+
+    Raises:
+        ModelError: a model that cannot be loaded, or that does not fit the target.
+    """
+    loaded = {
+        name: load_model(model.source, dtype=model.dtype, loader=model.loader, revision=model.revision, base=model.base)
+        for name, model in models.items()
+    }
+    return NativeWorkshop(loaded)

@@ -1,0 +1,79 @@
+"""The native loop over scripted models: exact, instant, no weights.
+
+For trying suites, policies and checks: `scripted:SEED` is a random Markov
+source over a small alphabet; every other model named in the suite blends its
+own seed with the target's, so that it drafts usefully. Text is letters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
+from engine.backends.base import Backend, Prompt
+from engine.backends.native import NativeBackend, Tokens
+from engine.errors import InvalidRequest, ModelError
+from engine.models.scripted import ScriptedModel, blended_script, table_script
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"
+VOCABULARY = len(ALPHABET)
+LIKENESS = 0.6
+"""Share of the target's logits in a scripted draft's."""
+
+
+class ScriptedWorkshop:
+    """Scripted models by the suite's names."""
+
+    def __init__(self, seeds: Mapping[str, int]) -> None:
+        self._seeds = seeds
+        target = table_script(seeds["target"], VOCABULARY)
+        self._models = {
+            name: ScriptedModel(
+                target if name == "target" else blended_script(table_script(seed, VOCABULARY), target, LIKENESS),
+                VOCABULARY,
+                facts={"loader": "scripted", "seed": str(seed), "likeness": 1.0 if name == "target" else LIKENESS},
+            )
+            for name, seed in seeds.items()
+        }
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """A script's digest is that of its definition."""
+        return tuple(self._facts(name, seed) for name, seed in self._seeds.items())
+
+    def _facts(self, name: str, seed: int) -> ModelFacts:
+        manifest = dict(self._models[name].facts)
+        digest = hashlib.sha256(repr(sorted(manifest.items())).encode()).hexdigest()
+        return ModelFacts(name, f"scripted:{seed}", None, digest, None, manifest)
+
+    def arm(self, plan: ArmPlan) -> Backend:
+        """A native backend over the scripts."""
+        if plan.draft is not None and plan.draft not in self._models:
+            raise InvalidRequest(f"no model named {plan.draft!r}; there are: {', '.join(self._models)}")
+        draft = self._models[plan.draft] if plan.draft else None
+        return NativeBackend(self._models["target"], draft, Tokens(_encode, _decode), plan)
+
+
+def _encode(prompt: Prompt) -> list[int]:
+    text = prompt.text if prompt.text is not None else " ".join(str(each["content"]) for each in prompt.messages)
+    return [max(0, ALPHABET.find(letter)) for letter in text.lower()] or [0]
+
+
+def _decode(tokens: Sequence[int]) -> str:
+    return "".join(ALPHABET[token] for token in tokens)
+
+
+def open_models(models: Mapping[str, ModelSource]) -> ScriptedWorkshop:
+    """Scripts for `scripted:SEED` sources.
+
+    Raises:
+        ModelError: a source of another form.
+    """
+    return ScriptedWorkshop({name: _seed(model.source) for name, model in models.items()})
+
+
+def _seed(source: str) -> int:
+    kind, _, seed = source.partition(":")
+    if kind != "scripted" or not seed.isdecimal():
+        raise ModelError(f"{source}: a scripted model's source is scripted:SEED with a whole number")
+    return int(seed)
