@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from importlib.resources import files
@@ -25,6 +26,8 @@ from engine.types import DraftRule, Protocol, RecordLevel, SamplingParams
 PACKAGED: Final = "suites:"
 BUNDLED: Final = "bundled:"
 HUB: Final = "hf:"
+SCRIPTED: Final = "scripted:"
+SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
 MODEL_KINDS: Final = frozenset({"draft_model"})
 """Proposers that cannot be built without a draft model."""
@@ -114,6 +117,12 @@ class _Loader:
         return ModelSpec(name, source, **spec)
 
     def _source(self, place: Place, source: str) -> str:
+        scripted = self._document.data.get("backend") == "scripted"
+        if scripted != source.startswith(SCRIPTED) or (scripted and not SEEDED.fullmatch(source)):
+            mend = "scripted:SEED" if scripted else "a folder, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
+            raise self._document.error(place, f"{quoted(source)} is no source for this backend; write {mend}")
+        if scripted:
+            return source
         if source.startswith(BUNDLED):
             return self._bundled(place, source)
         if source.startswith(HUB):
@@ -192,7 +201,7 @@ class _Loader:
         spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}))
         problem = _proposer_problem(spec)
         if problem is not None:
-            raise self._document.error((*place, "options") if "option" in problem else place, problem)
+            raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:

@@ -170,7 +170,7 @@ def _roles(artifact: ArtifactRef) -> set[str]:
 def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     candidates = {arm.name for arm in facts.candidates}
     for arm in facts.candidates:
-        fault = arm.spec.get("fault")
+        fault = arm.spec.get("fault") or arm.effective.get("fault")
         if fault and not policy.allow_known_bad:
             yield Reason(Answer.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
     told = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}

@@ -86,6 +86,11 @@ class TestValid:
         assert suite.arms[2].sampling.greedy
         assert suite.arms[1].record is RecordLevel.TOKENS
 
+    def test_scripted_models_have_a_seed(self, tmp_path):
+        text = SUITE.replace("samples: 2", "backend: scripted").replace("target: target", "target: scripted:3")
+        suite = load_suite(write_suite(tmp_path, text.replace("{source: draft}", "scripted:4")))
+        assert [model.source for model in suite.models.values()] == ["scripted:3", "scripted:4"]
+
     def test_a_byte_order_mark_is_not_content(self, tmp_path):
         path = write_suite(tmp_path)
         path.write_bytes(b"\xef\xbb\xbf" + SUITE.encode())
@@ -175,6 +180,11 @@ BROKEN = {
     "model without config": Broken("target: target", "target: .", 6, "config.json"),
     "model not on the hub": Broken("target: target", "target: hf:name", 6, "hf:ORG/NAME"),
     "model not bundled": Broken("target: target", "target: bundled:nonsense", 6, "no bundled model"),
+    "model of the other backend": Broken("target: target", "target: scripted:3", 6, "no source for this backend"),
+    "folder for the scripted backend": Broken("samples: 2", "backend: scripted", 6, "write scripted:SEED"),
+    "scripted without a seed": Broken(
+        "samples: 2\nmodels:\n  target: target", "backend: scripted\nmodels:\n  target: scripted:x", 6, "scripted:SEED"
+    ),
     "model dtype": Broken("{source: draft}", "{source: draft, dtype: float33}", 7, "did you mean float32?"),
     "revision of a folder": Broken("{source: draft}", "{source: draft, revision: main}", 7, "only an hf: source"),
     "prompts missing": Broken("prompts: tools.jsonl", "prompts: gone.jsonl", 9, "no prompt file"),
