@@ -26,6 +26,8 @@ ALLOWED: Final = frozenset(
 """What SQLite may do for a caller's query: no ATTACH, no PRAGMA, nothing that writes."""
 TABLE_FUNCTIONS: Final = ("json_each", "json_tree")
 """Functions of SQLite that a caller may read from as from tables."""
+REFUSALS: Final = ("not authorized", "read-only transaction", "within a transaction")
+"""What the databases say of a statement that would write."""
 PROGRESS_STEPS: Final = 10_000
 """Virtual machine instructions between two looks at the clock, well under a millisecond."""
 
@@ -191,6 +193,6 @@ def _explained(error: Exception, timeout_s: float) -> str:
     reason = str(cause).strip().splitlines()[0]
     if "interrupted" in reason or "statement timeout" in reason:
         return f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout"
-    if "not authorized" in reason or "prohibited" in reason or "read-only transaction" in reason:
+    if any(sign in reason for sign in REFUSALS):
         return f"only SELECT can be run: {reason}"
     return f"the query failed: {reason}"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,22 +27,23 @@ def run(store: Store) -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+def cluster(request: pytest.FixtureRequest) -> str:
     """The socket folder of a PostgreSQL server of our own, one per session; skipped where none is installed."""
     # Kept with the session's configuration, because several packages of tests import this fixture.
     stash = request.config.stash
     if CLUSTER not in stash:
-        stash[CLUSTER] = started(tmp_path_factory.mktemp("pg"), request.config)
+        stash[CLUSTER] = started(request.config)
     return stash[CLUSTER]
 
 
-def started(folder: Path, config: pytest.Config) -> str:
+def started(config: pytest.Config) -> str:
     runuser = shutil.which("runuser")
     if not POSTGRES or runuser is None:
         pytest.skip("no PostgreSQL server binaries on this machine")
     as_postgres = [runuser, "-u", "postgres", "--"]
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+    # Not a folder of pytest's: those are closed to other users, and the server refuses to run as root.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     binaries, data = POSTGRES[-1].parent, folder / "data"
     options = f"-c listen_addresses= -k {folder} -c fsync=off"
     quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from audit.commands import doctor
+from audit.commands.doctor import Health, card_mismatch, probe_models, probe_store
+from tests.audit.store.build import made_store
+
+
+@pytest.fixture
+def models(tmp_path) -> Path:
+    folder = tmp_path / "reference"
+    for name in ("target", "draft"):
+        (folder / name).mkdir(parents=True)
+        files = {"config.json": b"{}", "model.safetensors": name.encode()}
+        for file, content in files.items():
+            (folder / name / file).write_bytes(content)
+        digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
+        (folder / name / "card.json").write_text(json.dumps({"files": digests}))
+    return folder
+
+
+def test_models_that_match_their_cards_are_well(models):
+    assert [(probe.what, probe.health) for probe in probe_models(models)] == [
+        ("bundled:draft", Health.OK),
+        ("bundled:target", Health.OK),
+    ]
+
+
+def test_one_changed_byte_is_named(models):
+    (models / "draft" / "model.safetensors").write_bytes(b"drafT")
+    assert card_mismatch(models / "draft") == "model.safetensors differs from its card; install specaudit again"
+    assert [probe.health for probe in probe_models(models)] == [Health.FAIL, Health.OK]
+
+
+def test_missing_files_and_cards_are_named(models):
+    (models / "draft" / "model.safetensors").unlink()
+    assert "model.safetensors is missing" in str(card_mismatch(models / "draft"))
+    for content in ("{", "[]", '{"other": 1}'):
+        (models / "target" / "card.json").write_text(content)
+        assert "its card cannot be read" in str(card_mismatch(models / "target"))
+    (models / "target" / "card.json").write_text('{"files": {}}')
+    assert "names no files" in str(card_mismatch(models / "target"))
+
+
+def test_no_models_at_all_is_a_fault(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        (probe,) = probe_models(folder)
+        assert probe.health is Health.FAIL
+
+
+def test_stores_in_every_state(tmp_path):
+    assert probe_store(made_store(tmp_path)).health is Health.OK
+    missing = probe_store(str(tmp_path / "deep" / "er" / "no.db"))
+    assert (missing.health, "not there yet" in missing.detail) == (Health.NOTE, True)
+    assert not (tmp_path / "deep").exists()
+    (tmp_path / "empty.db").touch()
+    assert probe_store(str(tmp_path / "empty.db")).health is Health.NOTE
+    (tmp_path / "text.db").write_text("text " * 500)
+    assert probe_store(str(tmp_path / "text.db")).health is Health.FAIL
+    assert probe_store(str(tmp_path / "text.db" / "below.db")).health is Health.FAIL
+    assert probe_store(str(tmp_path)).health is Health.FAIL
+    assert probe_store("nosuchdb://x").health is Health.FAIL
+
+
+def test_a_store_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
+    url = made_store(tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    probe = probe_store(url)
+    assert (probe.health, "cannot be written" in probe.detail) == (Health.FAIL, True)
+    assert probe_store(str(tmp_path / "new.db")).health is Health.FAIL
+
+
+def invoke(monkeypatch, models: Path, *arguments: str):
+    (models / "reference").mkdir(exist_ok=True)
+    monkeypatch.setattr(doctor.resources, "files", lambda _: models)
+    return CliRunner().invoke(doctor.command, list(arguments))
+
+
+def test_the_exit_code_follows_the_faults(models, tmp_path, monkeypatch):
+    url = made_store(tmp_path)
+    well = invoke(monkeypatch, models.parent, "--json", "--store", url)
+    probes = {probe["what"]: probe["health"] for probe in json.loads(well.stdout)}
+    assert well.exit_code == 0, probes
+    assert probes["torch"] == probes["store"] == probes["bundled:target"] == "ok"
+    (models / "target" / "model.safetensors").write_bytes(b"x")
+    ill = invoke(monkeypatch, models.parent, "--store", url)
+    assert ill.exit_code == 1
+    assert "model.safetensors differs from its card" in ill.stdout
+
+
+def test_a_missing_package_is_a_fault(monkeypatch):
+    monkeypatch.setattr(doctor.evidence, "package_versions", lambda: {"torch": "2"})
+    health = {probe.what: probe.health for probe in doctor.probe_python()}
+    assert (health["torch"], health["scipy"], health["specaudit"]) == (Health.OK, Health.FAIL, Health.NOTE)
+
+
+def test_a_missing_extra_is_no_fault(monkeypatch):
+    monkeypatch.setattr(doctor.util, "find_spec", lambda _: None)
+    (probe,) = doctor.probe_extras()
+    assert (probe.health, "specaudit[postgres]" in probe.detail) == (Health.NOTE, True)
