@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.errors import CapacityError
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
 from engine.placement import Placed, accepted_columns, place
 from engine.proposers.base import Context, Proposer
@@ -64,13 +63,7 @@ class Loop:
 
     @torch.inference_mode()
     def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Yield generations as they finish.
-
-        Raises:
-            CapacityError: a request does not fit; raised before any is started.
-        """
-        for request in requests:
-            self._require_room(request)
+        """Yield generations as they finish; every request must fit the capacity."""
         queue = deque(requests)
         rows: dict[int, RowState] = {}
         while queue or rows:
@@ -96,14 +89,6 @@ class Loop:
                 if state.reason is not None:
                     self._proposer.finish(rows.pop(state.row).row)
                     yield state.generation()
-
-    def _require_room(self, request: Request) -> None:
-        needed = len(request.prompt) + request.sampling.max_new_tokens
-        if needed > min(self._options.capacity, self._target.context):
-            raise CapacityError(
-                f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
-                f"{request.sampling.max_new_tokens} exceed the context of {self._target.context}"
-            )
 
     def _admit(self, row: int, request: Request) -> RowState:
         randomness = Randomness(request.sampling.seed, request.stream)

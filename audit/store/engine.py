@@ -30,8 +30,13 @@ def default_url() -> str:
     named = os.environ.get("AUDIT_STORE")
     if named:
         return named
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return f"sqlite:///{Path(data) / 'specaudit' / 'audit.db'}"
+    return f"sqlite:///{data_folder() / 'audit.db'}"
+
+
+def data_folder() -> Path:
+    """Where this tool keeps a user's data; not created here."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "specaudit"
 
 
 def parse_url(text: str) -> URL:

@@ -50,6 +50,10 @@ class Backend(Protocol):
         """The prompt's tokens."""
         ...
 
+    def require(self, requests: Sequence[Request]) -> None:
+        """Raise EngineError, naming the request, unless all of them can be served."""
+        ...
+
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Yield generations as they finish."""
         ...

@@ -79,30 +79,34 @@ class NativeBackend:
         """The prompt's tokens, by the chat template unless it is raw text."""
         return tuple(self._tokens.encode(prompt))
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Run the loop.
+    def require(self, requests: Sequence[Request]) -> None:
+        """Check lengths and token ids.
 
         Raises:
-            CapacityError: a request does not fit the target's context; before any is started.
+            CapacityError: a request does not fit the target's context.
+            InvalidRequest: a sampling parameter names a token that does not exist.
         """
+        for request in requests:
+            _require_tokens(request, self._target.vocabulary)
+            needed = len(request.prompt) + request.sampling.max_new_tokens
+            if needed > self._target.context:
+                raise CapacityError(
+                    f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
+                    f"{request.sampling.max_new_tokens} exceed the target's context of {self._target.context}; "
+                    "shorten the prompt or lower max_new_tokens"
+                )
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Run the loop; raises as `require`, before any request is started."""
         if not requests:
             return
-        capacity = self._capacity(requests)
+        self.require(requests)
+        longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
+        capacity = min(longest + self._plan.gamma, self._target.context)
         rows = min(self._plan.rows, len(requests))
         options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level)
         loop = Loop(self._target, self._proposer(rows, capacity), self._parts.verifier, self._tokens.decode, options)
         yield from loop.run(requests)
-
-    def _capacity(self, requests: Sequence[Request]) -> int:
-        """Columns for the longest request, its last draft included."""
-        longest = max(requests, key=lambda each: len(each.prompt) + each.sampling.max_new_tokens)
-        needed = len(longest.prompt) + longest.sampling.max_new_tokens
-        if needed > self._target.context:
-            raise CapacityError(
-                f"request {longest.id}: prompt of {len(longest.prompt)} tokens and max_new_tokens "
-                f"{longest.sampling.max_new_tokens} exceed the target's context of {self._target.context}"
-            )
-        return min(needed + self._plan.gamma, self._target.context)
 
     def _proposer(self, rows: int, capacity: int) -> Proposer:
         if self._plan.proposer is None:
@@ -112,6 +116,21 @@ class NativeBackend:
             rows, capacity, rule, self._parts.draw, self._target.eos_ids, self._draft, self._plan.options
         )
         return proposers.build(self._plan.proposer, parts)
+
+
+def _require_tokens(request: Request, vocabulary: int) -> None:
+    sampling = request.sampling
+    named = {
+        "logit_bias": [token for token, _ in sampling.logit_bias],
+        "bad_words": [token for word in sampling.bad_words for token in word],
+        "stop_token_ids": list(sampling.stop_token_ids),
+    }
+    for name, tokens in named.items():
+        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        if wrong:
+            raise InvalidRequest(
+                f"request {request.id}: {name} names token {wrong[0]}, but ids end at {vocabulary - 1}"
+            )
 
 
 class NativeWorkshop:

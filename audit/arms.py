@@ -1,0 +1,123 @@
+"""From a suite to the arms that run: baselines, noise controls, candidates.
+
+Every distinct set of sampling parameters gets one baseline, the target alone;
+where a candidate promises equality, the baseline runs once more one request at
+a time, which measures the engine's own numerical noise. Runs nothing itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from audit.records import ArmKind
+from audit.suite import ArmSpec, Case, Suite
+from engine.backends.arm import ArmPlan
+from engine.rng import stream_of
+from engine.types import Protocol, RecordLevel, SamplingParams
+
+LEVELS = tuple(RecordLevel)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedArm:
+    """One arm to run. `baseline` and `control` name other arms; `spec` is a candidate's."""
+
+    name: str
+    kind: ArmKind
+    plan: ArmPlan
+    sampling: SamplingParams
+    samples: int
+    spec: ArmSpec | None = None
+    baseline: str | None = None
+    control: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One request of an arm: which case, which repetition."""
+
+    case: Case
+    sample: int
+
+    @property
+    def stream(self) -> int:
+        """The random stream: the same in every arm, another for every case and repetition."""
+        return stream_of(f"{self.case.id}#{self.sample}")
+
+
+def slots(suite: Suite, arm: PlannedArm) -> list[Slot]:
+    """The arm's requests in order. Greedy arms run each case once: repetitions would be copies."""
+    return [Slot(case, sample) for case in suite.cases for sample in range(arm.samples)]
+
+
+def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
+    """Baselines, then controls, then the candidates in the suite's order."""
+    groups: dict[SamplingParams, list[ArmSpec]] = {}
+    for arm in suite.arms:
+        groups.setdefault(arm.sampling, []).append(arm)
+    names = _baseline_names(groups, {arm.name for arm in suite.arms})
+    baselines, controls, candidates = [], [], {}
+    for sampling, arms in groups.items():
+        name, level = names[sampling], _highest(arm.record for arm in arms)
+        baselines.append(_plain(suite, name, ArmKind.BASELINE, sampling, level, suite.batch_size))
+        control = f"{name}/alone" if any(_promises_equality(arm) for arm in arms) else None
+        if control:
+            controls.append(_plain(suite, control, ArmKind.CONTROL, sampling, level, 1))
+        for arm in arms:
+            candidates[arm.name] = _candidate(suite, arm, name, control)
+    return (*baselines, *controls, *(candidates[arm.name] for arm in suite.arms))
+
+
+def _promises_equality(arm: ArmSpec) -> bool:
+    return arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
+
+
+def _highest(levels: Iterable[RecordLevel]) -> RecordLevel:
+    return max(levels, key=LEVELS.index)
+
+
+def _baseline_names(groups: Iterable[SamplingParams], taken: set[str]) -> dict[SamplingParams, str]:
+    names: dict[SamplingParams, str] = {}
+    for sampling in groups:
+        base = "baseline/greedy" if sampling.greedy else f"baseline/T={sampling.temperature:g}"
+        name, count = base, 1
+        while name in taken:
+            count += 1
+            name = f"{base}-{count}"
+        taken.add(name)
+        names[sampling] = name
+    return names
+
+
+def _plain(
+    suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int
+) -> PlannedArm:
+    """The target alone; sampled by Gumbel-max, so that coupled arms can be compared token by token."""
+    protocol = Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL
+    plan = ArmPlan(protocol, rows=rows, level=level)
+    return PlannedArm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
+
+
+def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -> PlannedArm:
+    plan = ArmPlan(
+        protocol=arm.verifier,
+        proposer=arm.proposer.kind,
+        gamma=arm.proposer.gamma,
+        draft=arm.proposer.model,
+        options=arm.proposer.options,
+        rows=suite.batch_size,
+        level=arm.record,
+        fault=arm.fault,
+    )
+    sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
+    return PlannedArm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)
+
+
+def _seeded(suite: Suite, sampling: SamplingParams) -> SamplingParams:
+    return dataclasses.replace(sampling, seed=suite.seed)
+
+
+def _samples(suite: Suite, sampling: SamplingParams) -> int:
+    return 1 if sampling.greedy else suite.samples

@@ -1,0 +1,46 @@
+"""`audit resume`: go on with an interrupted run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from audit.commands.options import store_option
+from audit.commands.running import finish
+from audit.errors import UserError
+from audit.store import RunRecord, Store
+from audit.suite_loader import load_suite
+
+
+@click.command("resume")
+@click.argument("run", default="latest")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
+@store_option
+@click.pass_context
+def command(ctx: click.Context, run: str, threads: int, results: Path | None, store: str) -> None:
+    """Go on with RUN, an unambiguous beginning of its id or `latest`, where it was interrupted."""
+    import torch
+
+    from audit.prepare import prepare
+    from audit.runner import resume
+
+    with Store.open(store, create=False) as opened:
+        name = opened.resolve(run)
+        loaded = load_suite(suite_path(opened.load_run(name)))
+        torch.set_num_threads(threads)
+        prepared = prepare(loaded)
+        ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
+
+
+def suite_path(record: RunRecord) -> str:
+    """Where the run's suite was read from.
+
+    Raises:
+        UserError: the run does not say, or the file is gone.
+    """
+    path = next((used.manifest.get("path") for used in record.artifacts if used.role == "suite"), None)
+    if not isinstance(path, str) or not Path(path).is_file():
+        raise UserError(f"run {record.ulid}: its suite {path or record.suite_name} is not there any more; restore it")
+    return path

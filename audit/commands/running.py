@@ -1,0 +1,97 @@
+"""What `run` and `resume` share: progress on stderr, verdicts on stdout, the results file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from audit.commands.tables import cell, echo_rows
+from audit.report.results import Results, results, write_results
+from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, verdict_rows
+from audit.runner import Interrupted, Outcome, Progress
+from audit.store import Store
+from audit.store.engine import data_folder
+
+CANNOT_DECIDE = 3
+
+
+class BarProgress:
+    """One bar per arm on a terminal."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """A new bar."""
+        self._task = self._bars.add_task(name, total=total, completed=done)
+
+    def advance(self, tokens: int) -> None:  # noqa: ARG002 - the bar counts requests
+        """One request more."""
+        if self._task is not None:
+            self._bars.advance(self._task)
+
+    def judging(self, arm: str) -> None:
+        """A bar without a length."""
+        self._bars.update(self._bars.add_task(f"checks of {arm}", total=1), completed=1)
+
+
+class LineProgress:
+    """One line per arm where there is no terminal."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """Say what begins."""
+        again = f", {done} of them are there already" if done else ""
+        click.echo(f"running {name}: {total} requests{again}", err=True)
+
+    def advance(self, tokens: int) -> None:
+        """Nothing: a log needs no bar."""
+
+    def judging(self, arm: str) -> None:
+        """Say what begins."""
+        click.echo(f"checking {arm}", err=True)
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Bars on a terminal, lines elsewhere; both on stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield LineProgress()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=console, transient=True) as bars:
+        yield BarProgress(bars)
+
+
+def finish(store: Store, go: Callable[[Progress], Outcome], results_file: Path | None) -> int:
+    """Run, print what was found, write the results; the exit code."""
+    try:
+        with progress() as shown:
+            outcome = go(shown)
+    except Interrupted as stopped:
+        click.echo(f"audit: {stopped}", err=True)
+        return CANNOT_DECIDE
+    found = results(store, outcome.run)
+    print_results(found)
+    path = results_file or data_folder() / "runs" / outcome.run / "results.json"
+    write_results(found, path)
+    click.echo(f"store {store.url}\nresults {path}", err=True)
+    return outcome.exit_code
+
+
+def print_results(found: Results) -> None:
+    """The tables of a run, its conclusion and its id."""
+    echo_rows(ARMS, arm_rows(found.run.arms))
+    click.echo()
+    echo_rows(VERDICTS, verdict_rows(found.checks))
+    lines = finding_lines(found.checks)
+    if lines:
+        click.echo("\n" + "\n".join(cell(line) for line in lines))
+    click.echo(f"\n{conclusion(found.run.exit_code)}\nrun {found.run.ulid}")

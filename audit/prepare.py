@@ -1,0 +1,148 @@
+"""Everything that must be right before a run may begin: models, arms, requests.
+
+Loads the models and builds every arm, so that a mistake is found while nothing
+has been written. Generates nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from audit.arms import PlannedArm, plan_arms, slots
+from audit.errors import UserError
+from audit.evidence import Environment, environment
+from audit.records import Level
+from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
+from audit.suite import Case, Suite
+from engine.backends import open_workshop
+from engine.backends.arm import ModelFacts, ModelSource
+from engine.backends.base import Backend, Prompt
+from engine.errors import EngineError
+from engine.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedArm:
+    """An arm with its engine and its requests by key."""
+
+    planned: PlannedArm
+    backend: Backend
+    requests: Mapping[RequestKey, Request]
+    domains: Mapping[str, str]
+    """Domain by case id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run that can begin."""
+
+    suite: Suite
+    arms: tuple[PreparedArm, ...]
+    models: tuple[ModelFacts, ...]
+    environment: Environment
+
+
+def prepare(suite: Suite) -> PreparedRun:
+    """Load and check everything that the suite names.
+
+    Raises:
+        UserError: a model that cannot be loaded, or a request that cannot be served.
+    """
+    try:
+        workshop = open_workshop(suite.backend, _sources(suite))
+        arms = tuple(_prepare_arm(suite, planned, workshop.arm(planned.plan)) for planned in plan_arms(suite))
+        return PreparedRun(suite, arms, workshop.models(), environment())
+    except EngineError as error:
+        raise UserError(f"{suite.path}: {error}") from error
+
+
+def _sources(suite: Suite) -> dict[str, ModelSource]:
+    return {
+        name: ModelSource(spec.source, spec.dtype, spec.loader, spec.revision) for name, spec in suite.models.items()
+    }
+
+
+def _prepare_arm(suite: Suite, planned: PlannedArm, backend: Backend) -> PreparedArm:
+    prompts = {case.id: backend.encode(_prompt(case)) for case in suite.cases}
+    requests = {}
+    for slot in slots(suite, planned):
+        name = f"{planned.name}/{slot.case.id}#{slot.sample}"
+        key = RequestKey(planned.name, slot.case.id, slot.sample)
+        requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)
+    backend.require(list(requests.values()))
+    return PreparedArm(planned, backend, requests, {case.id: case.domain for case in suite.cases})
+
+
+def _prompt(case: Case) -> Prompt:
+    return Prompt(case.messages, case.tools, case.prompt)
+
+
+def run_start(prepared: PreparedRun) -> RunStart:
+    """What the store is told when the run begins."""
+    suite = prepared.suite
+    commit = prepared.environment.code.get("commit")
+    return RunStart(
+        suite_name=suite.name,
+        suite_sha256=suite.sha256,
+        suite_document=suite.document,
+        artifacts=tuple(artifacts(prepared)),
+        environment=prepared.environment,
+        actor=actor(),
+        code_commit=commit if isinstance(commit, str) else None,
+        arms=tuple(_arm_start(arm) for arm in prepared.arms),
+    )
+
+
+def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
+    """The suite, each model, and the target's tokenizer."""
+    suite = prepared.suite
+    path = {"path": str(Path(suite.path).resolve())}
+    found = [ArtifactRef("suite", "suite", suite.name, None, suite.sha256, path)]
+    for model in prepared.models:
+        kind = "target" if model.name == "target" else "draft"
+        found.append(ArtifactRef(kind, model.name, model.source, model.revision, model.sha256, model.manifest))
+        if kind == "target" and model.tokenizer_sha256:
+            found.append(ArtifactRef("tokenizer", "tokenizer", model.source, model.revision, model.tokenizer_sha256))
+    return found
+
+
+def _arm_start(arm: PreparedArm) -> ArmStart:
+    planned, effective = arm.planned, arm.backend.effective_config()
+    return ArmStart(
+        name=planned.name,
+        kind=planned.kind,
+        level=Level(arm.backend.capabilities().level),
+        spec=_spec(planned),
+        effective=effective,
+        lossless=bool(effective["lossless"]),
+    )
+
+
+def _spec(planned: PlannedArm) -> dict[str, Any]:
+    plan = planned.plan
+    return {
+        "verifier": plan.protocol.value,
+        "proposer": plan.proposer,
+        "gamma": plan.gamma,
+        "draft": plan.draft,
+        "options": dict(plan.options),
+        "rows": plan.rows,
+        "record": plan.level.value,
+        "fault": plan.fault,
+        "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
+        "samples": planned.samples,
+        "baseline": planned.baseline,
+        "control": planned.control,
+    }
+
+
+def actor() -> str:
+    """Who runs this: the login name, or `unknown` where there is none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,1 @@
+"""Reports on stored runs, one file per format."""

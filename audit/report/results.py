@@ -1,0 +1,50 @@
+"""Everything the store knows about a run, requests aside, as one JSON document.
+
+The document follows the schema `results`. Draws no conclusion of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.errors import UserError
+from audit.store import Attachment, Decision, RunRecord, Store, StoredCheck
+from audit.store.canonical import jsonable
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """One run with its verdicts and what was done with them."""
+
+    format: int
+    run: RunRecord
+    checks: tuple[StoredCheck, ...]
+    decisions: tuple[Decision, ...]
+    attachments: tuple[Attachment, ...]
+
+
+def results(store: Store, run: str) -> Results:
+    """Read a run's results."""
+    return Results(FORMAT, store.load_run(run), store.checks(run), store.decisions(run), store.attachments(run))
+
+
+def write_results(found: Results, path: Path) -> None:
+    """Write the document, whole or not at all.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    text = json.dumps(jsonable(found), indent=2, allow_nan=False) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot write results: {error.strerror}; choose another file with --results"
+        ) from error

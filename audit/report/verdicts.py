@@ -1,0 +1,59 @@
+"""The verdict table and the arm table of a run, as rows.
+
+Knows nothing about where they are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from audit.checks.base import Verdict
+from audit.store import ArmFacts, StoredCheck
+
+VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")
+ARMS: Final = ("arm", "kind", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
+
+
+def verdict_rows(checks: Iterable[StoredCheck]) -> list[tuple[Any, ...]]:
+    """One row per arm and check."""
+    return [(c.arm, c.check, c.claim, c.verdict.value, c.level.name, c.n, c.summary) for c in checks]
+
+
+def arm_rows(arms: Iterable[ArmFacts]) -> list[tuple[Any, ...]]:
+    """Counts per arm, and tokens per target forward."""
+    return [_arm(arm) for arm in arms]
+
+
+def _arm(arm: ArmFacts) -> tuple[Any, ...]:
+    counts = arm.counts
+    rate = counts.output / counts.steps if counts.steps else None
+    return (
+        arm.name,
+        arm.kind.value,
+        counts.requests,
+        counts.output,
+        counts.steps,
+        counts.drafted,
+        counts.accepted,
+        rate,
+    )
+
+
+def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:
+    """The first findings of every faulty check, one line each."""
+    return [
+        f"{check.check}: {finding.request} step {finding.step}: {finding.message}"
+        for check in checks
+        if check.verdict is Verdict.FAULT
+        for finding in check.findings[:most]
+    ]
+
+
+def conclusion(exit_code: int | None) -> str:
+    """What an exit code says about the run."""
+    return {
+        0: "PASS: every check that applies is certified",
+        1: "FAIL: at least one claim is broken",
+        3: "UNDECIDED: the evidence certifies nothing in at least one place; that is not a pass",
+    }.get(exit_code if exit_code is not None else -1, "UNFINISHED: the run has not ended")

@@ -1,0 +1,104 @@
+"""Runs a suite: generate, store, judge; interruptible and resumable.
+
+Every finished request is stored at once, so an interrupted run loses at most
+what was in flight and `resume` goes on from there. Knows nothing about how an
+engine works or what a check computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from audit.errors import UserError
+from audit.judge import exit_code, judge
+from audit.prepare import PreparedArm, PreparedRun, artifacts, run_start
+from audit.store import RequestKey, RunStatus, Store
+from engine.errors import EngineError
+
+
+class Progress(Protocol):
+    """Where a run says how far it is."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """An arm of `total` requests begins; `done` are there already."""
+        ...
+
+    def advance(self, tokens: int) -> None:
+        """One request of the current arm is stored."""
+        ...
+
+    def judging(self, arm: str) -> None:
+        """The arm's checks begin."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    run: str
+    exit_code: int
+
+
+class Interrupted(Exception):
+    """The user stopped the run; `run` can be resumed."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"interrupted; go on with: audit resume {run}")
+        self.run = run
+
+
+def run(prepared: PreparedRun, store: Store, progress: Progress) -> Outcome:
+    """Run a prepared suite from its beginning.
+
+    Raises:
+        Interrupted: stopped by the user; everything finished so far is stored.
+    """
+    return _go(prepared, store, store.begin_run(run_start(prepared)), progress)
+
+
+def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> Outcome:
+    """Go on with an interrupted run.
+
+    Raises:
+        UserError: the run is finished, or was made with another suite or other models.
+        Interrupted: stopped again.
+    """
+    record = store.load_run(name)
+    if record.status is RunStatus.FINISHED:
+        raise UserError(f"run {name} is finished; see it with: audit show {name}")
+    recorded = {(used.role, used.sha256) for used in record.artifacts}
+    for used in artifacts(prepared):
+        if (used.role, used.sha256) not in recorded:
+            raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
+    store.set_status(name, RunStatus.RUNNING, "resumed")
+    return _go(prepared, store, name, progress)
+
+
+def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> Outcome:
+    try:
+        finished = store.finished(name)
+        for arm in prepared.arms:
+            _generate(arm, store, name, finished, progress)
+        judge(prepared, store, name, progress.judging)
+    except KeyboardInterrupt:
+        store.set_status(name, RunStatus.INTERRUPTED, "stopped by the user")
+        raise Interrupted(name) from None
+    except EngineError as error:
+        store.set_status(name, RunStatus.FAILED, str(error))
+        raise UserError(f"run {name} failed: {error}") from error
+    code = exit_code(store.checks(name))
+    store.finish_run(name, RunStatus.FINISHED, code)
+    return Outcome(name, code)
+
+
+def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[RequestKey], progress: Progress) -> None:
+    """Run what the store does not have yet."""
+    todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
+    progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
+    requests = [request for request in arm.requests.values() if request.id in todo]
+    for generation in arm.backend.generate(requests):
+        key = todo[generation.request.id]
+        store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
+        progress.advance(len(generation.tokens))
