@@ -40,34 +40,36 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def perturbed(request: RequestRecord, index: int) -> Floats | None:
-    """[V] log p plus the position's noise at a token, -inf outside the support; None without rows."""
+def has_rows(request: RequestRecord) -> bool:
+    """Whether the perturbed scores can be recomputed."""
+    return request.trace.header.level is RecordLevel.FULL and shape_fault(request.trace) is None
+
+
+def perturbed(request: RequestRecord, index: int) -> Floats:
+    """[V] log p plus the position's noise at a token, -inf outside the support; needs rows."""
     trace, header = request.trace, request.trace.header
-    if header.level is not RecordLevel.FULL or shape_fault(trace) is not None:
-        return None
-    start = len(header.prompt)
     history = [*header.prompt, *trace.tokens[:index]]
-    p = transform(trace.logits[index], history, start, header.sampling, header.eos_ids).p
+    p = transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids).p
     noise = Randomness(header.sampling.seed, header.stream).gumbel(len(history), len(p))
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(p) + noise)
 
 
-def margin_at(request: RequestRecord, index: int) -> float | None:
-    """Largest minus second largest perturbed score; None without rows or with one possible token."""
-    scores = perturbed(request, index)
-    if scores is None:
-        return None
-    second, first = np.partition(scores, -2)[-2:]
-    return float(first - second) if np.isfinite(second) else None
+def margins(request: RequestRecord) -> Floats:
+    """[E] largest minus second largest perturbed score, NaN with one possible token; empty without rows."""
+    if not has_rows(request):
+        return np.empty(0)
+    leads = [np.partition(perturbed(request, index), -2)[-2:] for index in range(len(request.trace.token))]
+    pairs = np.array(leads).reshape(-1, 2)
+    return np.where(np.isfinite(pairs[:, 0]), pairs[:, 1] - pairs[:, 0], np.nan)
 
 
 def lead_over(found: Divergence) -> float | None:
     """The baseline's lead over the candidate's token, or a truncation threshold's distance if smaller."""
     request, index, token = found.pair.baseline, found.index, found.token
-    scores = perturbed(request, index)
-    if scores is None or token is None:
+    if token is None or not has_rows(request):
         return None
+    scores = perturbed(request, index)
     header, own = request.trace.header, request.tokens[index]
     start = len(header.prompt)
     history = [*header.prompt, *request.trace.tokens[:index]]
@@ -107,7 +109,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         if (ours.stream, ours.sampling) != (theirs.stream, theirs.sampling) or theirs.protocol is not Protocol.GUMBEL:
             reason = f"request {pair.candidate.request_id} and its baseline do not share their random numbers"
             return CheckResult(Verdict.INCONCLUSIVE, f"{reason}, protocol or sampling parameters")
-    return judge_equality(evidence, params, Instrument(margin_at, lead_over, "in log p"))
+    return judge_equality(evidence, params, Instrument(margins, lead_over, "in log p"))
 
 
 CHECK = Check(

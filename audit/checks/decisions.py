@@ -65,6 +65,8 @@ def unreadable(arm: ArmRecord) -> str | None:
         fault = shape_fault(request.trace)
         if fault is not None:
             return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
+        if not request.trace.steps:
+            return f"request {request.request_id}: the record holds no step"
         if np.any(np.isnan(request.trace.logits)):
             return f"request {request.request_id}: a logits row holds NaN"
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.base import CheckResult, Finding, Params, Verdict
-from audit.checks.pairing import Divergence, MarginAt, Noise, Pairing, compared, divergence, measure_noise, pair_arms
+from audit.checks.pairing import Divergence, Margins, Noise, Pairing, compared, divergence, measure_noise, pair_arms
 from audit.records import Evidence
 from audit.stats.binomial import upper_bound
 
@@ -28,9 +28,9 @@ LeadOver = Callable[[Divergence], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """How a check measures leads. `margin_at` serves the noise, `lead_over` the triage."""
+    """How a check measures leads. `margins` serves the noise, `lead_over` the triage."""
 
-    margin_at: MarginAt
+    margins: Margins
     lead_over: LeadOver
     unit: str
 
@@ -68,7 +68,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
             reason = f"request {pair.candidate.request_id} and its baseline have different prompts"
             return CheckResult(Verdict.INCONCLUSIVE, reason)
     found = [each for each in map(divergence, pairing.pairs) if each is not None]
-    noise = measure_noise(evidence.baseline, evidence.control, instrument.margin_at)
+    noise = measure_noise(evidence.baseline, evidence.control, instrument.margins)
     triaged = [_triage(each, noise, instrument) for each in found]
     tokens = sum(compared(pair) for pair in pairing.pairs)
     counts = {kind: sum(each.kind == kind for each in triaged) for kind in ("numerical", "real", "untriaged")}

@@ -22,7 +22,7 @@ from audit.checks.pairing import Divergence
 from audit.checks.shape import shape_fault
 from audit.records import Evidence, Level, RequestRecord
 from engine.sampling import transform
-from engine.types import RecordLevel
+from engine.types import Floats, RecordLevel
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -33,9 +33,9 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def margin_at(request: RequestRecord, index: int) -> float | None:
-    """Largest minus second largest score at a token."""
-    return float(request.trace.margin[index]) if index < len(request.trace.margin) else None
+def margins(request: RequestRecord) -> Floats:
+    """[E] largest minus second largest score."""
+    return request.trace.margin
 
 
 def lead_over(found: Divergence) -> float | None:
@@ -55,11 +55,11 @@ def lead_over(found: Divergence) -> float | None:
     if trace.header.level is RecordLevel.TOPK and index < len(trace.top_id):
         place = np.flatnonzero(trace.top_id[index] == token)
         return float(trace.top_score[index, 0] - trace.top_score[index, place[0] if len(place) else -1])
-    return margin_at(found.pair.baseline, index)
+    return float(trace.margin[index])
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    return judge_equality(evidence, params, Instrument(margin_at, lead_over, "logits"))
+    return judge_equality(evidence, params, Instrument(margins, lead_over, "logits"))
 
 
 CHECK = Check(

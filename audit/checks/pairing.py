@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from audit.records import ArmRecord, RequestRecord
 from audit.stats.wilks import covered_quantile
 from engine.trace import steps_of
+from engine.types import Floats
 
-MarginAt = Callable[[RequestRecord, int], float | None]
-"""(request, token index) -> by how much the arm's choice led there; None if not recorded."""
+Margins = Callable[[RequestRecord], Floats]
+"""[E] by how much the choice of each token led, NaN where unknown; empty if nothing is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +105,27 @@ def compared(pair: Pair) -> int:
     return min(shared + 1, len(pair.candidate.tokens), len(pair.baseline.tokens))
 
 
-def measure_noise(baseline: ArmRecord, control: ArmRecord | None, margin_at: MarginAt) -> Noise:
+def measure_noise(baseline: ArmRecord, control: ArmRecord | None, margins: Margins) -> Noise:
     """The largest difference of margins between baseline and control at equal prefixes."""
-    differences: list[float] = []
+    parts: list[Floats] = []
     flips = 0
     for pair in pair_arms(control, baseline).pairs if control is not None else ():
-        for index in range(compared(pair)):
-            ours, theirs = margin_at(pair.candidate, index), margin_at(pair.baseline, index)
-            if ours is None or theirs is None:
-                continue
-            flipped = pair.candidate.tokens[index] != pair.baseline.tokens[index]
-            flips += flipped
-            # a flip means that the lead passed through zero: its change is the sum of both leads
-            differences.append(theirs + ours if flipped else abs(theirs - ours))
-    count = len(differences)
-    return Noise(count, max(differences, default=0.0), covered_quantile(count), flips)
+        part = _changes(pair, margins)
+        parts.append(part)
+        flips += bool(len(part)) and compared(pair) > agreeing(pair.candidate.tokens, pair.baseline.tokens)
+    changes = np.concatenate(parts) if parts else np.empty(0)
+    count = len(changes)
+    return Noise(count, float(changes.max()) if count else 0.0, covered_quantile(count), flips)
+
+
+def _changes(pair: Pair, margins: Margins) -> Floats:
+    """Changes of the lead over the positions with equal prefixes where both leads are known."""
+    count = compared(pair)
+    ours, theirs = margins(pair.candidate)[:count], margins(pair.baseline)[:count]
+    if min(len(ours), len(theirs)) < count:
+        return np.empty(0)
+    changes = np.abs(theirs - ours)
+    if count > agreeing(pair.candidate.tokens, pair.baseline.tokens):
+        # a flip means that the lead passed through zero: its change is the sum of both leads
+        changes[-1] = theirs[-1] + ours[-1]
+    return np.asarray(changes[~np.isnan(changes)])

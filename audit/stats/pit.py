@@ -22,7 +22,7 @@ from engine.types import Floats
 
 DEGREES = 4
 EXACT_BELOW = 500
-REPLICATES = 20_000
+REPLICATES = 10_000
 _SCREEN = 0.1
 _CHUNK = 2_000_000
 
@@ -89,7 +89,22 @@ def _simulated_p(statistic: float, n: int, generator: np.random.Generator, repli
     above, left = 0, replicates
     while left:
         rows = min(left, max(1, _CHUNK // n))
-        sums = legendre(generator.random((rows, n))).sum(axis=1) / np.sqrt(n)
-        above += int(np.sum(np.sum(sums**2, axis=1) >= statistic))
+        above += int(np.sum(_statistics(generator.random((rows, n))) >= statistic))
         left -= rows
     return (1 + above) / (1 + replicates)
+
+
+def _statistics(u: Floats) -> Floats:
+    """[rows] the statistic of each row of `u` [rows, n], from power sums: faster than the polynomials."""
+    n = u.shape[1]
+    x = 2.0 * u - 1.0
+    squared = x * x
+    first, second = x.sum(axis=1), squared.sum(axis=1)
+    third, fourth = np.einsum("ij,ij->i", squared, x), np.einsum("ij,ij->i", squared, squared)
+    components = (
+        np.sqrt(3.0) * first,
+        np.sqrt(5.0) * (3.0 * second - n) / 2.0,
+        np.sqrt(7.0) * (5.0 * third - 3.0 * first) / 2.0,
+        np.sqrt(9.0) * (35.0 * fourth - 30.0 * second + 3.0 * n) / 8.0,
+    )
+    return np.asarray(sum(component**2 for component in components) / n)

@@ -1,0 +1,40 @@
+import pytest
+
+from audit.checks import REGISTRY, load, names
+from audit.checks.base import Verdict, evaluate
+from audit.errors import UserError
+from audit.records import Evidence, Level
+from tests.audit.checks.simulator import Setup, arm, world
+
+CLAIMS = {"replay", "equality", "law", "acceptance"}
+
+
+@pytest.mark.parametrize("name", list(REGISTRY))
+def test_every_check_is_what_it_is_registered_as(name):
+    check = load(name)
+    assert check.name == name
+    assert check.claim in CLAIMS
+
+
+def test_names_are_the_registry():
+    assert names() == tuple(REGISTRY)
+
+
+def test_an_unknown_name_is_a_users_error_that_lists_the_known_ones():
+    with pytest.raises(UserError, match="unknown check 'laws'; known: acceptance_theory, coupled_equality"):
+        load("laws")
+
+
+@pytest.mark.parametrize("name", ["replay", "law", "acceptance_theory"])
+def test_evidence_below_the_needed_level_is_no_pass(name):
+    one = arm(world(1), Setup(), 1)
+    low = Evidence(type(one)(one.name, one.kind, Level.L2, {}, one.requests))
+    assert evaluate(load(name), low, {}).verdict is Verdict.NOT_RUN
+
+
+@pytest.mark.parametrize("name", list(REGISTRY))
+def test_same_evidence_same_result(name):
+    sampled = arm(world(1), Setup(), 2)
+    evidence = Evidence(sampled, sampled, sampled)
+    check = load(name)
+    assert evaluate(check, evidence, {}) == evaluate(check, evidence, {})
