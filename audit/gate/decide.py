@@ -150,21 +150,23 @@ def _unnamed(policy: Policy, subjects: Sequence[Subject]) -> Iterator[Reason]:
 def _subject_reasons(run: RunRecord, subject: Subject) -> Iterator[Reason]:
     """Every artifact that the role may mean must have the digest; several that differ are ambiguous."""
     requirement = f"subject {subject.role}"
-    used = [artifact for artifact in run.artifacts if subject.role in _roles(artifact)]
+    used = _used_as(run, subject.role)
     matching = [artifact for artifact in used if artifact.sha256 == subject.sha256]
     if not used:
-        known = ", ".join(sorted({role for artifact in run.artifacts for role in _roles(artifact)})) or "none"
+        known = ", ".join(sorted({each for artifact in run.artifacts for each in (artifact.role, artifact.kind)}))
         yield _undecided(requirement, f"the run used no such thing; it used: {known}")
     elif not matching:
         text = f"{subject.origin} is sha256:{subject.sha256}, the run used sha256:{used[0].sha256}"
         yield Reason(Answer.BLOCK, requirement, text)
     elif len(matching) < len(used):
-        names = ", ".join(sorted({artifact.name for artifact in used}))
+        names = ", ".join(sorted({artifact.role for artifact in used}))
         yield _undecided(requirement, f"the run used several with different digests; name one of: {names}")
 
 
-def _roles(artifact: ArtifactRef) -> set[str]:
-    return {artifact.role, artifact.kind, artifact.name}
+def _used_as(run: RunRecord, role: str) -> list[ArtifactRef]:
+    """The artifact of that role; a kind means all artifacts of the kind, unless one has it as its role."""
+    exact = [artifact for artifact in run.artifacts if artifact.role == role]
+    return exact or [artifact for artifact in run.artifacts if artifact.kind == role]
 
 
 def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:

@@ -50,9 +50,9 @@ def facts() -> RunFacts:
         actor="tester",
         code_commit=None,
         artifacts=(
-            ArtifactRef("target", "target", "big", None, TARGET),
-            ArtifactRef("draft", "draft", "small", None, DRAFT),
-            ArtifactRef("tokenizer", "tokenizer", "big", None, TOKENIZER),
+            ArtifactRef("target", "target", "bundled:big", None, TARGET),
+            ArtifactRef("draft", "small", "bundled:small", None, DRAFT),
+            ArtifactRef("tokenizer", "tokenizer", "bundled:big", None, TOKENIZER),
         ),
         environment=fingerprint({}, {}, {}),
         arms=(
