@@ -16,7 +16,10 @@ from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return load_policy("standard")
+    """The standard policy, made stricter: every arm must replay, and evidence must be L3."""
+    standard = load_policy("standard")
+    require = (replace(each, arms=ArmFilter()) if each.claim == "replay" else each for each in standard.require)
+    return replace(standard, require=tuple(require), min_level=Level.L3)
 
 
 def with_check(base: RunFacts, new) -> RunFacts:
@@ -40,6 +43,24 @@ def only_reason(outcome: Outcome) -> str:
 
 def test_all_met_is_allowed_without_reasons(policy):
     assert answer(facts(), policy) == Outcome(Answer.ALLOW, ())
+
+
+class TestStandard:
+    def recorded_lightly(self) -> RunFacts:
+        """The greedy arm at L2: equality can be shown, replay cannot run."""
+        base = with_check(facts(), check("greedy", "greedy_equality", level=Level.L2))
+        return with_check(base, check("greedy", "replay", Verdict.NOT_RUN, Level.L2))
+
+    def test_a_greedy_arm_needs_equality_only(self):
+        assert answer(self.recorded_lightly(), load_policy("standard")) == Outcome(Answer.ALLOW, ())
+
+    def test_a_sampled_arm_must_replay(self):
+        outcome = answer(without(self.recorded_lightly(), "sampled", "replay"), load_policy("standard"))
+        assert only_reason(outcome) == "replay: arm sampled: replay is missing"
+
+    def test_a_replay_fault_of_a_greedy_arm_blocks_all_the_same(self):
+        outcome = answer(with_check(facts(), check("greedy", "replay", Verdict.FAULT)), load_policy("standard"))
+        assert outcome.answer is Answer.BLOCK
 
 
 def test_exit_codes():
