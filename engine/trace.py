@@ -23,10 +23,24 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from engine.errors import TraceError
+from engine.errors import InvalidRequest, TraceError
 from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
 
 MAGIC: Final = b"SATRACE1"
+DAMAGE: Final = (
+    zstandard.ZstdError,
+    zipfile.BadZipFile,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    InvalidRequest,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What reading damaged bytes raises: flipped bits in the archive look like encryption, other versions or huge sizes."""
 Ints = NDArray[np.integer[Any]]
 Rows = NDArray[np.floating[Any]]
 
@@ -172,7 +186,7 @@ def decode(data: bytes) -> Trace:
             columns = {name: arrays[name] for name in arrays.files}
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
         return Trace(header=header, **columns)
-    except (zstandard.ZstdError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+    except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -45,6 +46,34 @@ REQUEST_FIELDS: Final = (
 """Columns of a request that its record hash covers."""
 STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted", "draft_us", "verify_us")
 """Columns of a step that its request's record hash covers."""
+
+PER_STEP: Final = ("n_drafted", "n_examined", "n_emitted", "q_kind", "residual_mass", "draft_us", "verify_us", "batch")
+PER_NODE: Final = ("node_token", "node_parent", "node_uniform")
+PER_EXAMINED: Final = (
+    "examined_node",
+    "examined_p",
+    "examined_q",
+    "examined_uniform",
+    "examined_accepted",
+    "q_rows",
+)
+PER_EMITTED: Final = (
+    "token",
+    "role",
+    "row",
+    "p",
+    "uniform",
+    "logprob",
+    "margin",
+    "top_id",
+    "top_score",
+    "top_lse",
+    "logits",
+)
+OPTIONAL: Final = frozenset(
+    ("residual_mass", "node_uniform", "examined_p", "examined_q", "examined_uniform", "q_rows", *PER_EMITTED[3:])
+)
+"""Columns that a trace's level may leave empty."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -163,6 +192,28 @@ def payload_intact(payload: bytes, sha256: str) -> bool:
         return traces.digest(payload) == sha256
     except TraceError:
         return False
+
+
+def shape_error(trace: traces.Trace) -> str | None:
+    """Why a decoded trace's columns do not fit each other; None if they do.
+
+    A reader indexes one column by another's counts, so a tampered trace must
+    be told apart before a check reads it.
+    """
+    if any(np.any(counts < 0) for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)):
+        return "a count is negative"
+    totals = {
+        PER_STEP: trace.steps,
+        PER_NODE: int(np.sum(trace.n_drafted, dtype=np.int64)),
+        PER_EXAMINED: int(np.sum(trace.n_examined, dtype=np.int64)),
+        PER_EMITTED: int(np.sum(trace.n_emitted, dtype=np.int64)),
+    }
+    for columns, rows in totals.items():
+        for name in columns:
+            found = len(getattr(trace, name))
+            if found != rows and not (found == 0 and name in OPTIONAL):
+                return f"column {name} has {found} rows instead of {rows}"
+    return None
 
 
 def tokens_hash(tokens: Iterable[int]) -> str:

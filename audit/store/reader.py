@@ -226,6 +226,9 @@ def _request(place: str, row: RequestRow, payload: bytes | None, sha256: str | N
         trace = traces.decode(payload)
     except TraceError as error:
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({error})") from error
+    misfit = integrity.shape_error(trace)
+    if misfit is not None:
+        raise CannotDecide(f"{place}: the stored trace cannot be decoded ({misfit})")
     # The row's own digest of the output ties the trace to the row, whatever the trace's digest says.
     same_output = integrity.tokens_hash(trace.tokens) == row.output_sha256
     return RequestRecord(

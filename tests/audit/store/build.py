@@ -62,13 +62,14 @@ def generation(
     text: str = "text",
     name: str = "r0",
     sampling: SamplingParams | None = None,
+    level: RecordLevel = RecordLevel.FULL,
 ) -> Generation:
     """A generation whose steps draft and keep the numbers of tokens in `plan`."""
     rng = np.random.default_rng(seed)
     request = Request(name, (1, 2, 3), sampling or SamplingParams(temperature=1.0, seed=2**62 + 1), BIG_STREAM)
     header = Header(
         request=name,
-        level=RecordLevel.FULL,
+        level=level,
         protocol=Protocol.CHAIN,
         lossless=True,
         proposer="draft_model",

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
+import zstandard
 
 from audit.checks.base import Finding, Verdict
 from audit.errors import CannotDecide, UserError
 from audit.records import ArmKind, Level
-from audit.store import ArtifactRef, Attachment, Decision, NewRequest, RequestKey, RunStatus, Store
+from audit.store import ArtifactRef, Attachment, Decision, NewRequest, RequestKey, RunStatus, Store, integrity
+from engine import trace as traces
 from engine.errors import TraceError
 from engine.trace import decode
-from engine.types import FinishReason, SamplingParams
+from engine.types import FinishReason, RecordLevel, SamplingParams
 from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, generation, start
 
 
@@ -206,6 +210,47 @@ def test_a_damaged_trace_cannot_decide_and_is_named(store):
         store.load_arm(run, "spec")
 
 
+def test_any_damage_to_a_trace_is_found_and_never_a_crash():
+    payload, found = generation(((4, 2), (0, 0)), seed=3).trace, Counter()
+    raw = zstandard.ZstdDecompressor().decompress(payload[8:], max_output_size=2**28)
+    digest, rng = traces.digest(payload), np.random.default_rng(0)
+    for _ in range(600):
+        for bytes_, rebuilt in ((payload[8:], lambda data: data), (raw, zstandard.ZstdCompressor().compress)):
+            damaged = bytearray(bytes_)
+            damaged[rng.integers(len(damaged))] ^= 1 << int(rng.integers(8))
+            data = traces.MAGIC + rebuilt(bytes(damaged))
+            try:
+                decode(data)
+                found["decoded"] += 1
+            except TraceError:
+                found["refused"] += 1
+            if integrity.payload_intact(data, digest):
+                assert zstandard.ZstdDecompressor().decompress(data[8:], max_output_size=2**28) == raw
+                found["same content"] += 1
+    assert found["refused"] > 900
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"role": np.zeros(1, dtype=np.uint8)},
+        {"n_emitted": np.array([3, 9], dtype=np.int16)},
+        {"n_drafted": np.array([-1, 5], dtype=np.int16)},
+        {"draft_us": np.zeros(0, dtype=np.int32)},
+        {"p": np.zeros(2)},
+        {"q_rows": np.zeros((1, 8))},
+    ],
+)
+def test_a_trace_whose_columns_do_not_fit_cannot_decide(store, change):
+    trace = decode(generation(((4, 2), (0, 0)), seed=3).trace)
+    assert integrity.shape_error(trace) is None
+    run = fill_finished(store)
+    payload = traces.encode(replace(trace, **change))
+    tamper(store, "token_trace", f"payload = x'{payload.hex()}'", "request_id = 3")
+    with pytest.raises(CannotDecide, match=r"arm spec, case case-a#0: .*cannot be decoded"):
+        store.load_arm(run, "spec")
+
+
 def test_a_missing_trace_cannot_decide(store):
     run = fill_finished(store)
     with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
@@ -292,3 +337,11 @@ def test_an_empty_run_has_the_root_of_the_empty_tree(store):
     record = store.load_run(run)
     assert record.record_root == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert (record.status, record.tokens, record.exit_code) == (RunStatus.FAILED, 0, 3)
+
+
+@pytest.mark.parametrize("level", list(RecordLevel))
+def test_traces_of_every_level_fit(level):
+    trace = decode(generation(((4, 2), (0, 0)), level=level).trace)
+    assert trace.header.level is level
+    assert integrity.shape_error(trace) is None
+    assert integrity.shape_error(decode(generation((), level=level).trace)) is None
