@@ -60,7 +60,7 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
     names = _baseline_names(groups, {arm.name for arm in suite.arms})
     baselines, controls, candidates = [], [], {}
     for sampling, arms in groups.items():
-        name, level = names[sampling], _highest(arm.record for arm in arms)
+        name, level = names[sampling], _baseline_level(sampling, arms)
         baselines.append(_plain(suite, name, ArmKind.BASELINE, sampling, level, suite.batch_size))
         control = f"{name}/alone" if any(_promises_equality(arm) for arm in arms) else None
         if control:
@@ -74,8 +74,10 @@ def _promises_equality(arm: ArmSpec) -> bool:
     return arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
 
 
-def _highest(levels: Iterable[RecordLevel]) -> RecordLevel:
-    return max(levels, key=LEVELS.index)
+def _baseline_level(sampling: SamplingParams, arms: Iterable[ArmSpec]) -> RecordLevel:
+    """What the candidates record; a greedy baseline is compared by its margins, which need no whole rows."""
+    highest = max((arm.record for arm in arms), key=LEVELS.index)
+    return min(highest, RecordLevel.TOPK, key=LEVELS.index) if sampling.greedy else highest
 
 
 def _baseline_names(groups: Iterable[SamplingParams], taken: set[str]) -> dict[SamplingParams, str]:

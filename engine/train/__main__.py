@@ -1,4 +1,4 @@
-"""``python -m engine.train corpus|target|draft``: build the reference family.
+"""``python -m engine.train corpus|target|draft|prompts|cards``: build the reference family.
 
 Every stage reads and writes one work folder and can be interrupted and resumed.
 """
@@ -13,6 +13,8 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from engine.train import corpus, recipe, trainer
+from engine.train.card import CardSources, write_cards
+from engine.train.prompts import write_prompts
 
 
 def say(text: str) -> None:
@@ -48,7 +50,23 @@ def export(model: LlamaForCausalLM, work: Path, name: str) -> None:
     PreTrainedTokenizerFast.from_pretrained(work / "corpus" / "tokenizer").save_pretrained(work / name)
 
 
-STAGES = {"corpus": make_corpus, "target": make_target, "draft": make_draft}
+def make_prompts(work: Path) -> None:
+    """Prompts for the packaged suites, from the same generators with another seed."""
+    write_prompts(work / "prompts", count=50)
+
+
+def make_cards(work: Path) -> None:
+    """The cards, measured on `work/target` and `work/draft`."""
+    write_cards(CardSources(work, work))
+
+
+STAGES = {
+    "corpus": make_corpus,
+    "target": make_target,
+    "draft": make_draft,
+    "prompts": make_prompts,
+    "cards": make_cards,
+}
 
 
 def main() -> None:

@@ -51,4 +51,4 @@ class TrainRecipe:
 TARGET_MODEL = ModelRecipe(layers=4, hidden=256, heads=8, kv_heads=4, ffn=688)
 DRAFT_MODEL = ModelRecipe(layers=2, hidden=96, heads=4, kv_heads=2, ffn=256)
 TARGET_TRAINING = TrainRecipe(steps=6400, learning_rate=2e-3)
-DRAFT_TRAINING = TrainRecipe(steps=2400, learning_rate=4e-3, distillation=0.9)
+DRAFT_TRAINING = TrainRecipe(steps=1800, learning_rate=4e-3, distillation=0.9)

@@ -1,0 +1,48 @@
+# Everything a newcomer needs: quickstart, test, check, bench, docs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Tiny models are faster on one thread than on two, and test processes share the cores.
+TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+
+.PHONY: quickstart test test-postgres test-equality check format bench docs wheel clean
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
+	$(BIN)/audit run quickstart
+
+test: $(INSTALLED)  ## Run all tests.
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
+	$(TESTENV) SPECAUDIT_REQUIRE_POSTGRES=1 $(BIN)/python -m pytest tests/audit/store tests/migrations
+
+test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
+	$(BIN)/audit run equality --store $(VENV)/equality.db
+
+check: $(INSTALLED)  ## Lint, format and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
+	$(BIN)/python -m tests.bench.decoding
+
+docs: $(INSTALLED)  ## Regenerate the generated pages.
+	$(BIN)/python -m audit.commands.help_text docs/cli.md
+
+wheel: $(INSTALLED)
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

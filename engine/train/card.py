@@ -1,0 +1,119 @@
+"""The card of each bundled model: digests, recipe, losses, samples, acceptance.
+
+Everything in a card is measured when it is written. Knows nothing about suites.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import LlamaForCausalLM
+
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.base import Backend, Prompt
+from engine.backends.native import NativeWorkshop, open_models
+from engine.metrics import acceptance
+from engine.rng import stream_of
+from engine.trace import decode
+from engine.train import corpus, recipe, trainer
+from engine.train.prompts import prompt_rows
+from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+
+GAMMA = 4
+PROMPTS = 12
+LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CardSources:
+    """The work folder of training and the folder that holds the family."""
+
+    work: Path
+    family: Path
+
+
+def write_cards(sources: CardSources) -> None:
+    """Write `card.json` into each model's folder."""
+    workshop = open_models({name: ModelSource(str(sources.family / name)) for name in ("target", "draft")})
+    manifest = json.loads((sources.work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
+    measured = {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH} | _acceptance(workshop)
+    recipes = {
+        "target": (recipe.TARGET_MODEL, recipe.TARGET_TRAINING),
+        "draft": (recipe.DRAFT_MODEL, recipe.DRAFT_TRAINING),
+    }
+    for facts in workshop.models():
+        model, training = recipes[facts.name]
+        card = {
+            "format": 1,
+            "name": facts.name,
+            "model_sha256": facts.sha256,
+            "tokenizer_sha256": facts.tokenizer_sha256,
+            "files": facts.manifest["files"],
+            "model": asdict(model),
+            "training": asdict(training),
+            "corpus": manifest,
+            "held_out_loss": _losses(sources, facts.name),
+            "acceptance": measured,
+            "samples": _samples(workshop) if facts.name == "target" else {},
+        }
+        text = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
+        (sources.family / facts.name / "card.json").write_text(text, encoding="utf-8")
+
+
+def _losses(sources: CardSources, name: str) -> dict[str, float]:
+    """Held-out cross-entropy in nats per token by domain."""
+    model = LlamaForCausalLM.from_pretrained(sources.family / name)
+    losses = trainer.held_out_loss(model, corpus.load(sources.work / "corpus"))
+    return {domain: round(loss, 4) for domain, loss in losses.items()}
+
+
+def _acceptance(workshop: NativeWorkshop) -> dict[str, Any]:
+    """Draft acceptance and tokens per target forward, by rule and domain."""
+    rules = {
+        "greedy": (Protocol.GREEDY, 0.0),
+        "rejection, T=1": (Protocol.CHAIN, 1.0),
+        "shared randomness, T=1": (Protocol.GUMBEL, 1.0),
+    }
+    return {name: _by_domain(workshop, protocol, temperature) for name, (protocol, temperature) in rules.items()}
+
+
+def _by_domain(workshop: NativeWorkshop, protocol: Protocol, temperature: float) -> dict[str, Any]:
+    plan = ArmPlan(protocol, proposer="draft_model", gamma=GAMMA, draft="draft", level=RecordLevel.TOKENS)
+    backend = workshop.arm(plan)
+    found = {}
+    for domain, rows in prompt_rows(PROMPTS).items():
+        figures = acceptance(decode(each.trace) for each in _generate(backend, rows, temperature))
+        found[domain] = {
+            "draft_acceptance_rate": round(figures.draft_acceptance_rate, 4),
+            "tokens_per_forward": round(figures.tokens_per_forward, 4),
+            "drafted": figures.drafted,
+            "accepted": figures.accepted,
+        }
+    return found
+
+
+def _generate(backend: Backend, rows: list[dict[str, Any]], temperature: float) -> list[Generation]:
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=LENGTH, seed=1)
+    requests = [Request(row["id"], backend.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in rows]
+    return list(backend.generate(requests))
+
+
+def _prompt(row: Mapping[str, Any]) -> Prompt:
+    return Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
+
+
+def _samples(workshop: NativeWorkshop) -> dict[str, list[dict[str, str]]]:
+    """Greedy outputs of the first prompts of each domain."""
+    backend = workshop.arm(ArmPlan(Protocol.GREEDY, level=RecordLevel.TOKENS))
+    samples = {}
+    for domain, rows in prompt_rows(3).items():
+        texts = {each.request.id: each.text for each in _generate(backend, rows, 0.0)}
+        samples[domain] = [
+            {"prompt": str(row.get("prompt") or row["messages"][0]["content"]), "output": texts[row["id"]]}
+            for row in rows
+        ]
+    return samples

@@ -1,0 +1,76 @@
+"""Prompts for the packaged suites: dialogues that training never saw, without their answers.
+
+Deterministic. Knows nothing about suites.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from engine.train import words
+from engine.train.dialogues import (
+    Dialogue,
+    Rng,
+    arithmetic,
+    json_list,
+    json_object,
+    question,
+    refusal,
+    repeat_text,
+    repeat_words,
+    story,
+    tool_call,
+)
+
+SEED: Final = 987_654
+"""Neither the corpus' seed nor that of its held-out part."""
+DOMAINS: Final[Mapping[str, Sequence[Callable[[Rng], Dialogue]]]] = {
+    "tools": (tool_call,),
+    "json": (json_object, json_list),
+    "chat": (story, question, arithmetic),
+    "copy": (repeat_text, repeat_words),
+    "safety": (refusal,),
+}
+CODE: Final = (
+    "import os\nimport sys\n\n\nclass {Name}:\n    def __init__(self, {arg}):\n        self.{arg} = {arg}\n",
+    'def {name}({arg}, default=None):\n    """Return the {arg} of this object.\n',
+    "from collections import deque\n\n\nclass {Name}(object):\n    def {name}(self):\n",
+    "def test_{name}(self):\n    for {arg} in range(10):\n        self.assertEqual(",
+    "try:\n    import {name}\nexcept ImportError:\n    {name} = None\n\nclass {Name}Error(Exception):\n",
+    "    def {name}(self, {arg}):\n        if not isinstance({arg}, str):\n            raise TypeError(",
+)
+
+
+def dialogue_row(domain: str, index: int, dialogue: Dialogue) -> dict[str, Any]:
+    """A prompt row: the first user turn and the tools."""
+    row: dict[str, Any] = {"id": f"{domain}-{index:03d}", "messages": [dialogue.messages[0]]}
+    return row | ({"tools": list(dialogue.tools)} if dialogue.tools else {})
+
+
+def code_row(index: int, rng: Rng) -> dict[str, Any]:
+    """A prompt row of raw text: the beginning of a source file."""
+    name = words.word(rng)
+    text = rng.choice(CODE).format(name=name, Name=name.capitalize(), arg=words.syllable(rng))
+    return {"id": f"code-{index:03d}", "prompt": f"<|begin|># file: {name}.py\n{text}"}
+
+
+def prompt_rows(count: int) -> dict[str, list[dict[str, Any]]]:
+    """`count` prompt rows per domain."""
+    rng = random.Random(SEED)
+    rows = {
+        domain: [dialogue_row(domain, i, makers[i % len(makers)](rng)) for i in range(count)]
+        for domain, makers in DOMAINS.items()
+    }
+    return rows | {"code": [code_row(i, rng) for i in range(count)]}
+
+
+def write_prompts(folder: Path, count: int) -> None:
+    """Write `count` prompts per domain as JSON lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for domain, found in prompt_rows(count).items():
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+        (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")
