@@ -1,10 +1,14 @@
+import dataclasses
+import json
+
 import pytest
 
 from audit.checks import REGISTRY, load, names
 from audit.checks.base import Verdict, evaluate
 from audit.errors import UserError
 from audit.records import Evidence, Level
-from tests.audit.checks.simulator import Setup, arm, world
+from engine.types import Protocol
+from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
 CLAIMS = {"replay", "equality", "law", "acceptance"}
 
@@ -38,3 +42,20 @@ def test_same_evidence_same_result(name):
     evidence = Evidence(sampled, sampled, sampled)
     check = load(name)
     assert evaluate(check, evidence, {}) == evaluate(check, evidence, {})
+
+
+@pytest.mark.parametrize("name", list(REGISTRY))
+@pytest.mark.parametrize(
+    "setup",
+    [
+        Setup(),
+        Setup(Protocol.GUMBEL, "coupled", fault="unverified"),
+        Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY),
+    ],
+    ids=["chain", "broken gumbel", "greedy"],
+)
+def test_results_are_plain_json(name, setup):
+    candidate, plain = arm(world(1), setup, 3), arm(world(1), dataclasses.replace(setup, draft="none", fault=""), 3)
+    result = evaluate(load(name), Evidence(candidate, plain, plain), {})
+    json.dumps(dataclasses.asdict(result), allow_nan=False)
+    assert "\n" not in result.summary

@@ -1,10 +1,11 @@
-"""The replay against the engine's own verifiers: trees, penalties, masks, stops."""
+"""The checks against the engine itself: its verifiers on trees, penalties, masks and stops, and its loop."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from audit import checks
 from audit.checks.base import Verdict, evaluate
 from audit.checks.replay import CHECK
 from audit.records import ArmKind, ArmRecord, Evidence, Level
@@ -17,6 +18,7 @@ from engine.trees import path_tokens
 from engine.types import Proposal, Protocol, QKind, RecordLevel, Role, SamplingParams, StepRecord, Tree
 from engine.verify import load
 from tests.audit.checks.simulator import record, world
+from tests.engine import build
 
 EOS = (4,)
 
@@ -108,3 +110,44 @@ def test_a_drafted_token_that_should_have_been_accepted_is_found():
             assert evaluate(CHECK, Evidence(replace(candidate, requests=requests)), {}).verdict is Verdict.FAULT
             return
     pytest.fail("no accepted token in the arm")
+
+
+LOOPS = {
+    "draft model, chain": build.Setup("draft_model", Protocol.CHAIN),
+    "draft model, gumbel": build.Setup("draft_model", Protocol.GUMBEL),
+    "draft model, small batch": build.Setup("draft_model", Protocol.CHAIN, rows=3, gamma=5),
+    "ngram, chain": build.Setup("ngram", Protocol.CHAIN),
+    "ngram, gumbel": build.Setup("ngram", Protocol.GUMBEL),
+    "plain": build.Setup(None, Protocol.GUMBEL),
+}
+
+
+def loop_arm(setup, sampling, kind=ArmKind.CANDIDATE):
+    generations = build.generate(setup, build.requests(16, sampling))
+    return ArmRecord(kind.value, kind, Level.L4, {}, tuple(record(decode(each.trace)) for each in generations.values()))
+
+
+@pytest.mark.parametrize("setup", LOOPS.values(), ids=LOOPS.keys())
+def test_the_decoding_loop_passes_every_check_that_applies(setup):
+    sampling = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=48, seed=11, repetition_penalty=1.1)
+    candidate = loop_arm(setup, sampling)
+    baseline = loop_arm(build.Setup(None, Protocol.GUMBEL), sampling, ArmKind.BASELINE)
+    results = {
+        name: evaluate(checks.load(name), Evidence(candidate, baseline, baseline), {}) for name in checks.names()
+    }
+    assert results["replay"].verdict is Verdict.CERTIFIED, results["replay"].findings
+    assert results["greedy_equality"].verdict is Verdict.NOT_RUN
+    coupled = Verdict.CERTIFIED if setup.protocol is Protocol.GUMBEL else Verdict.NOT_RUN
+    assert results["coupled_equality"].verdict is coupled
+    assert results["law"].verdict is not Verdict.FAULT, results["law"].findings
+    assert results["acceptance_theory"].verdict is not Verdict.FAULT, results["acceptance_theory"].summary
+
+
+def test_the_decoding_loop_is_greedily_equal():
+    sampling = SamplingParams(max_new_tokens=48, repetition_penalty=1.1)
+    baseline = loop_arm(build.Setup(None, Protocol.GREEDY), sampling, ArmKind.BASELINE)
+    for protocol in Protocol:
+        candidate = loop_arm(build.Setup("draft_model", protocol), sampling)
+        result = evaluate(checks.load("greedy_equality"), Evidence(candidate, baseline), {})
+        assert result.verdict is Verdict.CERTIFIED, result.summary
+        assert evaluate(CHECK, Evidence(candidate), {}).verdict is Verdict.CERTIFIED
