@@ -21,7 +21,7 @@ test: $(INSTALLED)  ## Run all tests.
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) SPECAUDIT_REQUIRE_POSTGRES=1 $(BIN)/python -m pytest tests/audit/store tests/migrations
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres tests/audit/store tests/migrations
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import cell, echo_json, echo_rows
-from audit.store import ArmFacts, Attachment, Decision, RunRecord, Store, StoredCheck
+from audit.report.results import Results, results
+from audit.store import ArmFacts, RunRecord, Store, StoredCheck
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
 CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "margin", "summary")
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What the store knows about one run, requests aside."""
-
-    run: RunRecord
-    checks: tuple[StoredCheck, ...]
-    decisions: tuple[Decision, ...]
-    attachments: tuple[Attachment, ...]
 
 
 @click.command("show")
@@ -34,9 +24,9 @@ def command(run: str, as_json: bool, store: str) -> None:
     """Show RUN: an unambiguous beginning of its id, or `latest`."""
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
-        shown = Shown(opened.load_run(ulid), opened.checks(ulid), opened.decisions(ulid), opened.attachments(ulid))
+        shown = results(opened, ulid)
     if as_json:
-        echo_json({"format": 1, "run": shown.run, "checks": shown.checks} | _bindings(shown))
+        echo_json(shown)
         return
     _facts(shown.run)
     _section("arms", ARMS, [_arm(arm) for arm in shown.run.arms])
@@ -44,10 +34,6 @@ def command(run: str, as_json: bool, store: str) -> None:
     for finding in (each for check in shown.checks for each in check.findings[:3]):
         click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
     _outcomes(shown)
-
-
-def _bindings(shown: Shown) -> dict[str, Any]:
-    return {"decisions": shown.decisions, "attachments": shown.attachments}
 
 
 def _facts(run: RunRecord) -> None:
@@ -85,7 +71,7 @@ def _check(check: StoredCheck) -> tuple[object, ...]:
     return (*facts, check.effect, check.bound, check.margin, check.summary)
 
 
-def _outcomes(shown: Shown) -> None:
+def _outcomes(shown: Results) -> None:
     for decision in shown.decisions:
         reasons = "; ".join(cell(reason) for reason in decision.reasons)
         click.echo(f"\ndecision: {decision.decision} by {cell(decision.actor)}, {cell(decision.created_at)}: {reasons}")

@@ -52,7 +52,7 @@ def write_cards(sources: CardSources) -> None:
             "name": facts.name,
             "model_sha256": facts.sha256,
             "tokenizer_sha256": facts.tokenizer_sha256,
-            "files": facts.manifest["files"],
+            "files": {name: file["sha256"] for name, file in facts.manifest["files"].items()},
             "model": asdict(model),
             "training": asdict(training),
             "corpus": manifest,

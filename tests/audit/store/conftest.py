@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -36,10 +37,17 @@ def cluster(request: pytest.FixtureRequest) -> str:
     return stash[CLUSTER]
 
 
+def missing(config: pytest.Config, reason: str) -> NoReturn:
+    """Skip, unless the run is there to test PostgreSQL."""
+    if config.getoption("--require-postgres"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def started(config: pytest.Config) -> str:
     runuser = shutil.which("runuser")
     if not POSTGRES or runuser is None:
-        pytest.skip("no PostgreSQL server binaries on this machine")
+        missing(config, "no PostgreSQL server binaries on this machine")
     as_postgres = [runuser, "-u", "postgres", "--"]
     # Not a folder of pytest's: those are closed to other users, and the server refuses to run as root.
     folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -54,7 +62,7 @@ def started(config: pytest.Config) -> str:
         subprocess.run([*as_postgres, *initialise], **quiet)
         subprocess.run([*control, "-w", "-o", options, "start"], **quiet)
     except (LookupError, PermissionError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"PostgreSQL cannot be started here: {error}")
+        missing(config, f"PostgreSQL cannot be started here: {error}")
     config.add_cleanup(lambda: subprocess.run([*control, "-m", "immediate", "stop"], **quiet))
     return str(folder)
 
