@@ -1,0 +1,68 @@
+"""Writes docs/cli.md from the commands' own help; knows no command by name.
+
+``python -m audit.commands.help_text docs/cli.md`` makes the page; a test
+compares it with what the commands say now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from audit.cli import main
+
+WIDTH: Final = 100
+"""Columns of the help, fixed so that the page does not depend on a terminal."""
+HEAD: Final = """\
+# Command line
+
+Generated from the commands' own `--help`; `make docs` writes this page anew.
+
+stdout is data, stderr is messages. The commands that answer questions print tables by default, and JSON with `--json`
+or `--format json`. A RUN is a run's id (a ULID), an unambiguous beginning of one, or `latest`.
+
+| exit code | meaning |
+|---|---|
+| 0 | pass, or allow |
+| 1 | fail, or block: a claim is broken, a digest differs |
+| 2 | usage or invalid input: one line on stderr names the file, the place and the mend |
+| 3 | cannot decide: evidence is missing, stale or inconclusive |
+
+Everything but 0 blocks. See [suites](suite.md), [the store](store.md) and [gates](how-to/gate-a-deployment.md).
+"""
+
+
+def contexts(context: click.Context) -> Iterator[click.Context]:
+    """The context of a command, then those of its subcommands, by name."""
+    yield context
+    command = context.command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            if child is not None:
+                yield from contexts(click.Context(child, context, name, terminal_width=WIDTH))
+
+
+def section(context: click.Context) -> str:
+    """One command's heading and help."""
+    return f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n"
+
+
+def page() -> str:
+    """The whole page."""
+    root = click.Context(main, info_name="audit", terminal_width=WIDTH, **main.context_settings)
+    return "\n".join([HEAD, *(section(each) for each in contexts(root))])
+
+
+@click.command("help_text")
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+def write(out: Path) -> None:
+    """Write the page to OUT."""
+    out.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
