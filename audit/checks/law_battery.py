@@ -20,7 +20,7 @@ from audit.stats.pit import smooth_test
 from audit.stats.scores import LOG_FLOOR, score_test
 from engine.types import Floats
 
-MIN_TOKENS = 30
+MIN_TOKENS = 15
 """Strata with fewer tokens are not tested."""
 LAST_DEPTH = 7
 """Block positions from here on are one stratum."""
