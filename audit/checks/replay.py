@@ -46,7 +46,8 @@ def _replay(request: RequestRecord) -> _Replayed:
     if fault is not None:
         return _Replayed(max(1, len(trace.token)), 0, (*damaged, Fault(0, fault)))
     tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
-    faults = (*damaged, *structure_faults(request), *tally.faults)
+    # decisions first: a wrong decision explains the contradictions that follow from it
+    faults = (*damaged, *tally.faults, *structure_faults(request))
     return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)))
 
 

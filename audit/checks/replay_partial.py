@@ -25,14 +25,13 @@ def replay_partial(trace: Trace) -> Tally:
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     scalars = trace.header.level is not RecordLevel.TOKENS
     for view in steps_of(trace):
-        for at in range(view.emitted.start, view.emitted.stop):
-            recomputed = _argmax_is_known(trace, at)
-            faults = list(_argmax_faults(trace, view, at)) if recomputed else []
-            tally.decision(recomputed, faults)
+        known = [_argmax_is_known(trace, at) for at in range(view.emitted.start, view.emitted.stop)]
+        for at, recomputed in enumerate(known, start=view.emitted.start):
+            tally.decision(recomputed, list(_argmax_faults(trace, view, at)) if recomputed else [])
         for depth, x in enumerate(range(view.examined.start, view.examined.stop)):
             chain = scalars and trace.header.protocol is Protocol.CHAIN
             faults = list(_accept_faults(trace, view, x, view.position + depth, randomness)) if chain else []
-            tally.decision(recomputed=_argmax_is_known(trace, view.emitted.start), faults=faults)
+            tally.decision(all(known), faults)
         if scalars and trace.header.protocol is Protocol.CHAIN:
             tally.faults.extend(_number_faults(trace, view, randomness))
     return tally

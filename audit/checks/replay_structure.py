@@ -32,6 +32,7 @@ def structure_faults(request: RequestRecord) -> Iterator[Fault]:
             yield Fault(view.index, f"the step begins at position {view.position}, the tokens before end at {expected}")
         expected += view.emitted.stop - view.emitted.start
         yield from _path_faults(trace, view)
+        yield from _count_faults(trace, view)
     yield from _end_faults(request)
 
 
@@ -53,12 +54,21 @@ def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
         kept = [child for child in offered if int(tokens[child]) == token]
         if role is Role.ACCEPTED and not kept:
             yield Fault(view.index, f"token {token} is recorded as accepted but was not drafted there")
+        if role is Role.RECOVERED and kept and trace.header.protocol is not Protocol.CHAIN:
+            yield Fault(view.index, f"token {token} was drafted there but is recorded as recovered")
         if role is not Role.ACCEPTED and role is not _last_role(offered, parents):
             yield Fault(view.index, f"token {token} has role {role.name.lower()}, its place makes it another")
         node = kept[0] if role is Role.ACCEPTED and kept else None
     cut = view.index == trace.steps - 1
     if node is not None and not cut:
         yield Fault(view.index, "the step ends with an accepted token although the generation goes on")
+
+
+def _count_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
+    accepted = int(trace.examined_accepted[view.examined].sum())
+    emitted = int((trace.role[view.emitted] == Role.ACCEPTED).sum())
+    if accepted != emitted:
+        yield Fault(view.index, f"{accepted} drafted tokens were accepted, {emitted} were emitted as accepted")
 
 
 def _last_role(offered: list[int], parents: list[int]) -> Role:

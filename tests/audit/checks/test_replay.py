@@ -203,6 +203,16 @@ def test_greedy_decisions_are_certified_from_the_largest_scores():
     assert replay(arm(world(4), setup, 3)).verdict is Verdict.CERTIFIED
     broken = replay(arm(world(4), replace(setup, fault="unverified"), 3))
     assert broken.verdict is Verdict.FAULT
+    assert any("the largest recorded score" in each.message for each in broken.findings)
+
+
+def test_an_accepted_flag_without_its_token_is_found_at_every_level():
+    setup = Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY)
+    for level in RecordLevel:
+        one = arm(world(4), replace(setup, level=level), 1)
+        flags = one.requests[0].trace.examined_accepted
+        result = replay(changed(one, 0, examined_accepted=put(flags, 0, 1 - flags[0])))
+        assert any("were emitted as accepted" in each.message for each in result.findings)
 
 
 @pytest.mark.parametrize("fault", ["sqrt", "lenient", "reuse"])
