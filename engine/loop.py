@@ -17,7 +17,7 @@ import torch
 
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
 from engine.placement import Placed, accepted_columns, place
-from engine.proposers.base import Context, Proposer
+from engine.proposers.base import Context, Proposer, require_fits
 from engine.record import Recorder
 from engine.rng import Randomness
 from engine.rows import TargetRows
@@ -77,6 +77,8 @@ class Loop:
             began = time.perf_counter()
             proposals = self._proposer.propose(contexts)
             drafted = time.perf_counter()
+            for context, proposal in zip(contexts, proposals, strict=True):
+                require_fits(proposal, context)
             # 3) verify: one target forward over [root, drafted nodes] of every row
             logits = self._forward(active, proposals)
             verified = time.perf_counter()

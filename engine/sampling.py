@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, ModelError
 from engine.types import Floats, SamplingParams
 
 
@@ -45,10 +45,14 @@ def transform(
 
     Raises:
         InvalidRequest: the masks leave no token.
+        ModelError: the model gave NaN or infinity.
     """
     scores = penalise(logits.astype(np.float64), history, n_prompt, params, eos_ids)
-    if not np.isfinite(scores.max()):
+    largest = scores.max()
+    if largest == -np.inf:
         raise InvalidRequest("every token is masked: relax bad_words, min_tokens or logit_bias")
+    if not np.isfinite(largest):
+        raise ModelError(f"a logit of the model is not finite ({largest}); try float32 or float64")
     if params.greedy:
         return Transformed(scores, one_hot(int(np.argmax(scores)), len(scores)))
     p = softmax(scores / params.temperature)

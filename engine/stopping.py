@@ -57,7 +57,9 @@ class StopRule:
 
     def _stop_at(self, tokens: list[int]) -> int | None:
         """Where a stop string begins that the last token completed; None without one."""
-        before, text = len(self.decode(tokens[:-1])), self.decode(tokens)
+        text = self.decode(tokens)
+        # what both texts share, not the shorter one's length: a token may complete a character of the text before it
+        before = _shared(self.decode(tokens[:-1]), text)
         starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self.params.stop)
         return min((start for start in starts if start >= 0), default=None)
 
@@ -65,6 +67,12 @@ class StopRule:
         """The generation's text; a stop string and what follows it are not part of it."""
         start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
         return self.decode(tokens)[:start]
+
+
+def _shared(first: str, second: str) -> int:
+    """Length of the common beginning of two texts."""
+    unequal = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return next(unequal, min(len(first), len(second)))
 
 
 def trim(verdict: Verdict, count: int) -> Verdict:

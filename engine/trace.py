@@ -198,7 +198,7 @@ def digest(data: bytes) -> str:
     """
     try:
         raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :], max_output_size=2**32)
-    except zstandard.ZstdError as error:
+    except (zstandard.ZstdError, MemoryError) as error:
         raise TraceError(f"damaged trace: {error}") from error
     return hashlib.sha256(MAGIC + raw).hexdigest()
 

@@ -84,7 +84,7 @@ class NativeBackend:
 
         Raises:
             CapacityError: a request does not fit the target's context.
-            InvalidRequest: a sampling parameter names a token that does not exist.
+            InvalidRequest: the prompt or a sampling parameter names a token that does not exist.
         """
         for request in requests:
             _require_tokens(request, self._target.vocabulary)
@@ -121,6 +121,7 @@ class NativeBackend:
 def _require_tokens(request: Request, vocabulary: int) -> None:
     sampling = request.sampling
     named = {
+        "prompt": list(request.prompt),
         "logit_bias": [token for token, _ in sampling.logit_bias],
         "bad_words": [token for word in sampling.bad_words for token in word],
         "stop_token_ids": list(sampling.stop_token_ids),

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from engine.errors import InvalidRequest
 from engine.rng import Randomness
+from engine.trees import require_valid
 from engine.types import Proposal, QKind, Request, Verdict
 
 
@@ -64,3 +66,17 @@ class Proposer(Protocol):
     def finish(self, row: int) -> None:
         """The row's request is done."""
         ...
+
+
+def require_fits(proposal: Proposal, context: Context) -> None:
+    """Refuse a proposal that the caches have no columns for, or whose tree is not one.
+
+    Raises:
+        InvalidRequest: more nodes than the budget, or a parent that does not come before its child.
+    """
+    require_valid(proposal.tree)
+    if len(proposal.tree) > context.budget:
+        raise InvalidRequest(
+            f"request {context.request.id}: the proposer drafted {len(proposal.tree)} tokens, "
+            f"its budget was {context.budget}"
+        )

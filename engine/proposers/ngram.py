@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.errors import InvalidRequest
 from engine.proposers.base import Context, ProposerFacts
 from engine.proposers.parts import ProposerParts
 from engine.types import Proposal, QKind, Tree, Verdict
@@ -32,8 +33,16 @@ class NgramProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> NgramProposer:
-        """From options `min_ngram` and `max_ngram`."""
+        """From options `min_ngram` and `max_ngram`.
+
+        Raises:
+            InvalidRequest: the smallest suffix is longer than the largest, so that nothing would ever be drafted.
+        """
         options = parts.require_options("ngram", DEFAULTS)
+        if options["min_ngram"] > options["max_ngram"]:
+            raise InvalidRequest(
+                f"proposer ngram: min_ngram {options['min_ngram']} is above max_ngram {options['max_ngram']}"
+            )
         return cls(options["min_ngram"], options["max_ngram"])
 
     def start(self, context: Context) -> None:

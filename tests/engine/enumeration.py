@@ -111,7 +111,7 @@ def enumerate_decisions(monkeypatch) -> Branches:
 def remembering(transform):
     """`transform` is a pure function: the leaves share the prefixes that they have in common."""
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def by_content(logits, history, n_prompt, params, eos_ids):
         return transform(np.frombuffer(logits), history, n_prompt, params, eos_ids)
 
