@@ -18,13 +18,13 @@ quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
 test: $(INSTALLED)  ## Run all tests.
-	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
 	$(TESTENV) $(BIN)/python -m pytest --require-postgres tests/audit/store tests/migrations
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
-	$(BIN)/audit run equality --store $(VENV)/equality.db
+	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
 
 check: $(INSTALLED)  ## Lint, format and types.
 	$(BIN)/ruff check .
@@ -42,6 +42,7 @@ docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m audit.commands.help_text docs/cli.md
 
 wheel: $(INSTALLED)
+	rm -rf dist
 	$(BIN)/python -m build --wheel
 
 clean:

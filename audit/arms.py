@@ -60,11 +60,11 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
     names = _baseline_names(groups, {arm.name for arm in suite.arms})
     baselines, controls, candidates = [], [], {}
     for sampling, arms in groups.items():
-        name, level = names[sampling], _baseline_level(sampling, arms)
+        name, level = names[sampling], max((arm.record for arm in arms), key=LEVELS.index)
         baselines.append(_plain(suite, name, ArmKind.BASELINE, sampling, level, suite.batch_size))
         control = f"{name}/alone" if any(_promises_equality(arm) for arm in arms) else None
         if control:
-            controls.append(_plain(suite, control, ArmKind.CONTROL, sampling, level, 1))
+            controls.append(_plain(suite, control, ArmKind.CONTROL, sampling, _control_level(sampling, level), 1))
         for arm in arms:
             candidates[arm.name] = _candidate(suite, arm, name, control)
     return (*baselines, *controls, *(candidates[arm.name] for arm in suite.arms))
@@ -74,10 +74,9 @@ def _promises_equality(arm: ArmSpec) -> bool:
     return arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
 
 
-def _baseline_level(sampling: SamplingParams, arms: Iterable[ArmSpec]) -> RecordLevel:
-    """What the candidates record; a greedy baseline is compared by its margins, which need no whole rows."""
-    highest = max((arm.record for arm in arms), key=LEVELS.index)
-    return min(highest, RecordLevel.TOPK, key=LEVELS.index) if sampling.greedy else highest
+def _control_level(sampling: SamplingParams, level: RecordLevel) -> RecordLevel:
+    """A greedy control is compared by its margins, which need no whole rows."""
+    return min(level, RecordLevel.TOPK, key=LEVELS.index) if sampling.greedy else level
 
 
 def _baseline_names(groups: Iterable[SamplingParams], taken: set[str]) -> dict[SamplingParams, str]:
