@@ -35,6 +35,7 @@ def test_a_clean_engine_meets_the_theory(setup):
     }
 
 
+@pytest.mark.slow
 def test_false_alarms_stay_at_their_level():
     """100 clean arms of five kinds at alpha 0.01: inside the 99.9 % binomial band."""
     kinds, false, runs = list(KINDS.values()), 0, 100

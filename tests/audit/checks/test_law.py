@@ -39,6 +39,7 @@ def test_a_clean_engine_is_certified(setup):
     assert result.bound <= result.margin
 
 
+@pytest.mark.slow
 def test_family_wise_false_alarms_stay_at_their_level():
     """200 clean arms of four kinds at alpha 0.01: inside the 99.9 % binomial band."""
     kinds = ("chain, soft draft", "chain, deterministic draft", "gumbel, coupled draft", "plain")
@@ -50,6 +51,7 @@ def test_family_wise_false_alarms_stay_at_their_level():
     assert false <= binom.ppf(0.999, runs, 0.01)
 
 
+@pytest.mark.slow
 def test_an_argmax_draft_with_soft_q_is_found_at_512_tokens():
     found = 0
     for seed in range(20):
@@ -85,6 +87,7 @@ def test_a_bonus_fault_shows_in_the_bonus_stratum():
     assert "block position 0" not in strata
 
 
+@pytest.mark.slow
 def test_a_fifth_of_first_drafts_unverified_is_found_under_shared_noise():
     found = 0
     for seed in range(5):
