@@ -1,0 +1,351 @@
+"""The pages say what there is, and nothing that is not: coverage, links, examples."""
+
+import dataclasses
+import re
+import sys
+import types
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import schemas
+from audit import checks
+from audit.checks.base import Verdict, evaluate
+from audit.cli import COMMANDS, main
+from audit.commands.help_text import WIDTH, page
+from audit.documents import read_yaml
+from audit.gate.policy import load_policy
+from audit.records import ArmKind, Evidence, Level
+from audit.schema_errors import check_document
+from audit.suite_loader import load_suite
+from engine import backends, faults, proposers, verify
+from engine.backends.arm import ArmPlan, ModelSource, Workshop
+from engine.backends.base import Backend
+from engine.registry import resolve
+from engine.rng import Purpose
+from engine.trace import Header, Trace
+from engine.train import recipe
+from engine.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
+from tests.audit.checks.simulator import GREEDY, Setup, arm, world
+from tests.engine import build
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINKED = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES) if path.exists()]
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+TERMS = """\
+target, draft model, proposer, gamma, proposal, step, position, p(x), q(x), verify, protocol, residual, chain, tree
+one-hot q, soft q, sample-and-match, coupled draft, stream, scores, lossless, margin (of a row), margin (of a check)
+token acceptance probability, draft acceptance rate, per-position acceptance, acceptance length, tokens per forward
+alpha, rho, sigma, suite, workload, case, domain, arm, claim, check, finding, divergence, leak, trace, record root
+evidence level, record level, effective configuration, fault (of an arm), policy, gate, subject, attachment"""
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def text_of(name):
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def prose(path):
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def blocks(path, language):
+    return [match[3] for match in FENCE.finditer(path.read_text(encoding="utf-8")) if match[2] == language]
+
+
+def words_in_code(text):
+    return {word for span in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"\w+", span)}
+
+
+def section(text, heading):
+    level = "#" * (len(heading) - len(heading.lstrip("#")))
+    return re.split(rf"^#{{1,{len(level)}}} ", text.split(f"{heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def anchors(path):
+    heads = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+REGISTERED = [
+    *(("proposers", name) for name in proposers.REGISTRY),
+    *(("verifiers", name) for name in verify.REGISTRY),
+    *(("backends", name) for name in backends.REGISTRY),
+    *(("checks", name) for name in checks.REGISTRY),
+]
+
+
+# coverage
+
+
+@pytest.mark.parametrize(("folder", "name"), REGISTERED)
+def test_everything_registered_has_a_page_that_says_what_it_cannot_do(folder, name):
+    text = (DOCS / folder / f"{name}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {name}\n")
+    assert re.search(r"^## (Limits|What it cannot see)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", ["proposers", "verifiers", "backends", "checks"])
+def test_no_page_describes_what_is_not_registered(folder):
+    assert {path.stem for path in (DOCS / folder).glob("*.md")} == {name for kind, name in REGISTERED if kind == folder}
+
+
+def test_the_index_links_every_page():
+    linked = {(DOCS / target.partition("#")[0]).resolve() for target in LINK.findall(text_of("index.md"))}
+    assert [name_of(path) for path in PAGES if path not in linked and path.name != "index.md"] == []
+
+
+@pytest.mark.parametrize("name", list(faults.REGISTRY))
+def test_every_fault_is_described(name):
+    fault = resolve(faults.REGISTRY, name, "fault")
+    said = section(text_of("faults.md"), f"## {name}")
+    assert f"| breaks | {fault.breaks} |" in said
+    assert [each for each in fault.upstream.split(", ") if each not in said] == []
+
+
+def test_no_fault_is_described_that_is_not_in_the_catalogue():
+    assert set(re.findall(r"^## (\w+)$", text_of("faults.md"), re.MULTILINE)) == set(faults.REGISTRY)
+
+
+@pytest.mark.parametrize("name", list(checks.REGISTRY))
+def test_a_checks_page_names_its_parameters_with_their_defaults(name):
+    check = checks.load(name)
+    text = text_of(f"checks/{name}.md")
+    assert f"Claim: {check.claim}" in text
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(text, "## Parameters"), re.MULTILINE))
+    assert {key: float(value) for key, value in rows.items()} == check.defaults
+
+
+def test_evidence_lists_the_checks_with_what_they_need():
+    found = [checks.load(name) for name in checks.REGISTRY]
+    for check in found:
+        row = f"| [{check.name}](checks/{check.name}.md) | {check.claim} | {check.needs.name} |"
+        assert row in text_of("evidence.md")
+
+
+def test_every_field_of_a_trace_is_described():
+    text = section(text_of("evidence.md"), "## Trace format")
+    fields = {each.name for each in (*dataclasses.fields(Trace), *dataclasses.fields(Header))} - {"header"}
+    assert fields - words_in_code(text) == set()
+
+
+def test_the_numbers_of_the_trace_format_are_those_in_the_code():
+    text = text_of("evidence.md")
+    listed = {
+        "`q_kind`": (QKind, {"none": "none", "one_hot": "one-hot", "full": "full"}),
+        "`role`": (Role, {each.name.lower(): each.name.lower() for each in Role}),
+    }
+    for column, (kind, names) in listed.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| {column} "))
+        assert ", ".join(f"{each.value} {names[each.name.lower()]}" for each in kind) in row
+    assert ", ".join(f"{each.name.lower()} {each.value}" for each in Purpose) in text
+
+
+@pytest.mark.parametrize("kind", [Level, RecordLevel, Verdict])
+def test_evidence_explains_every_word_of(kind):
+    text = text_of("evidence.md")
+    words = [each.name if kind is Level else each.value for each in kind]
+    assert [word for word in words if not re.search(rf"^\| `?{word}`? \|", text, re.MULTILINE)] == []
+
+
+def test_the_native_page_gives_the_evidence_level_of_each_record_level():
+    from engine.backends.native import EVIDENCE
+
+    for level, evidence in EVIDENCE.items():
+        assert f"| `{level}` | L{evidence} |" in text_of("backends/native.md")
+
+
+def test_the_native_page_lists_the_effective_configuration():
+    workshop = backends.open_workshop("scripted", {"target": ModelSource("scripted:1")})
+    keys = set(workshop.arm(ArmPlan(Protocol.GUMBEL)).effective_config())
+    table = section(text_of("backends/native.md"), "## Effective configuration")
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^(\|[^|]+\|)", table, re.MULTILINE)))) == keys
+
+
+@pytest.mark.parametrize("protocol", [Workshop, Backend])
+def test_add_a_backend_lists_what_has_to_be_written(protocol):
+    methods = {name for name in vars(protocol) if not name.startswith("_")}
+    listed = re.findall(r"^\| `(\w+)\(", text_of("how-to/add-a-backend.md"), re.MULTILINE)
+    assert methods <= set(listed)
+
+
+def test_every_sampling_parameter_is_described():
+    schema = schemas.load("suite")
+    sampling = schema["$defs"]["sampling"]["properties"]
+    # the seed is the suite's, so that no two arms can differ in it
+    described = {"seed": schema["properties"]["seed"]} | sampling
+    names = {each.name for each in dataclasses.fields(SamplingParams)}
+    assert names == set(described)
+    assert [name for name in names if len(described[name].get("description", "")) < 10] == []
+
+
+def test_the_glossary_has_the_words_we_use():
+    terms = set()
+    for first in re.findall(r"^\| ([^|]+) \|", text_of("glossary.md"), re.MULTILINE):
+        terms.update(word.strip() for word in first.split(","))
+    roles = {f"{each.name.lower()} token" for each in Role}
+    words = {*roles, *(each.value for each in ArmKind), *(each.value for each in Verdict), *re.split(r", |\n", TERMS)}
+    assert words - terms == set()
+
+
+def test_the_reference_family_is_described_as_its_recipe_is():
+    text = text_of("reference-family.md")
+    target, draft = recipe.TARGET_MODEL, recipe.DRAFT_MODEL
+    train, distil = recipe.TARGET_TRAINING, recipe.DRAFT_TRAINING
+    corpus = recipe.CorpusRecipe()
+    batch = [f"{each.rows} windows of {each.window} tokens" for each in (train, distil)]
+    rows = (
+        ("layers", target.layers, draft.layers),
+        ("hidden size", target.hidden, draft.hidden),
+        ("attention heads / key-value heads", *(f"{each.heads} / {each.kv_heads}" for each in (target, draft))),
+        ("feed-forward size", target.ffn, draft.ffn),
+        ("context", target.context, draft.context),
+        ("vocabulary", corpus.vocabulary, corpus.vocabulary),
+        ("steps", train.steps, distil.steps),
+        ("batch", *batch),
+        ("learning rate", train.learning_rate, distil.learning_rate),
+    )
+    absent = [row for row in rows if "| {} | {} | {} |".format(*row) not in text]
+    assert absent == []
+    assert f"| {train.code_share} |" in text
+    assert f"{corpus.dialogues:,} generated dialogues".replace(",", " ") in text
+    assert f"{corpus.held_out_files} source files, and {corpus.held_out_dialogues} dialogues" in text
+    assert f"{distil.distillation} KL(target" in text
+
+
+# the command line
+
+
+def test_the_command_page_is_what_the_commands_say_now():
+    assert text_of("cli.md") == page(), "run: make docs"
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_is_on_the_page_with_its_own_help(name):
+    result = CliRunner().invoke(main, [name, "--help"], prog_name="audit", terminal_width=WIDTH)
+    assert result.exit_code == 0
+    assert f"## audit {name}\n\n```text\n{result.stdout}```\n" in text_of("cli.md")
+
+
+def test_the_page_is_written_by_its_module(tmp_path):
+    from audit.commands.help_text import write
+
+    out = tmp_path / "cli.md"
+    assert CliRunner().invoke(write, [str(out)]).exit_code == 0
+    assert out.read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("path", LINKED, ids=name_of)
+def test_commands_in_the_pages_exist(path):
+    for block in (*blocks(path, ""), *blocks(path, "sh"), *blocks(path, "bash")):
+        for line in block.splitlines():
+            words = line.split()
+            if words[:1] == ["audit"]:
+                assert words[1] in COMMANDS or words[1].startswith("-"), line
+
+
+# links and form
+
+
+@pytest.mark.parametrize("path", LINKED, ids=name_of)
+def test_links_resolve(path):
+    for target in LINK.findall(prose(path)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        goal = (path.parent / name).resolve() if name else path
+        assert goal.exists(), f"{target}: no such file"
+        assert not anchor or anchor in anchors(goal), f"{target}: no such heading"
+
+
+@pytest.mark.parametrize("path", LINKED, ids=name_of)
+def test_pages_are_plain_ascii_and_name_files_that_exist(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.isascii(), [char for char in text if not char.isascii()][:3]
+    invented = re.compile(r"NAME|\*|reference/")
+    for name in re.findall(r"`((?:audit|engine|schemas|migrations|suites|tests|docs)/[\w./*-]+)`", text):
+        assert invented.search(name) or (ROOT / name).exists(), name
+
+
+# examples
+
+
+def examples(language, marker):
+    found = [
+        (path, each) for path in LINKED for each in blocks(path, language) if re.search(marker, each, re.MULTILINE)
+    ]
+    assert found
+    return [pytest.param(each, id=f"{name_of(path)}-{i}") for i, (path, each) in enumerate(found)]
+
+
+@pytest.mark.parametrize("text", examples("yaml", r"^workloads:"))
+def test_example_suites_follow_the_schema(text, tmp_path):
+    path = tmp_path / "suite.yaml"
+    path.write_text(text, encoding="utf-8")
+    check_document(read_yaml(path), schemas.load("suite"))
+
+
+@pytest.mark.parametrize("text", examples("yaml", r"^require:"))
+def test_example_policies_load(text, tmp_path):
+    path = tmp_path / "policy.yaml"
+    # a digest in a page is shortened; any digest will do here
+    path.write_text(text.replace("sha256:...", "sha256:" + "0" * 64), encoding="utf-8")
+    assert load_policy(str(path))
+
+
+def test_the_suite_for_your_own_pair_loads(tmp_path):
+    (text,) = blocks(DOCS / "how-to" / "audit-your-own-pair.md", "yaml")
+    for folder in ("my-target", "my-draft"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+    (tmp_path / "my-pair.yaml").write_text(text, encoding="utf-8")
+    suite = load_suite(tmp_path / "my-pair.yaml")
+    assert [each.name for each in suite.arms] == ["greedy", "rejection"]
+
+
+def example_module(page_name, module, monkeypatch):
+    (code,) = blocks(DOCS / "how-to" / page_name, "python")
+    made = types.ModuleType(module)
+    monkeypatch.setitem(sys.modules, module, made)
+    exec(compile(code, page_name, "exec"), made.__dict__)
+    return import_module(module)
+
+
+@pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.GUMBEL])
+def test_the_example_proposer_drafts_and_changes_no_token(protocol, monkeypatch):
+    torch.set_num_threads(1)
+    example_module("add-a-proposer.md", "repeat_example", monkeypatch)
+    monkeypatch.setitem(proposers.REGISTRY, "repeat", "repeat_example:RepeatProposer")
+    sampling = SamplingParams(temperature=0.0 if protocol is Protocol.GREEDY else 1.0, max_new_tokens=24, seed=5)
+    wanted = build.requests(4, sampling)
+    plain = build.generate(build.Setup(None, protocol), wanted)
+    drafted = build.generate(build.Setup("repeat", protocol, gamma=3, options={"most": 2}), wanted)
+    assert {key: each.tokens for key, each in plain.items()} == {key: each.tokens for key, each in drafted.items()}
+    traces = build.traces(drafted).values()
+    assert max(int(np.max(trace.n_drafted)) for trace in traces) == 2
+    assert sum(trace.n_accepted for trace in traces) > 0
+
+
+def test_the_example_check_reaches_each_verdict(monkeypatch):
+    check = example_module("add-a-check.md", "ends_example", monkeypatch).CHECK
+    healthy = arm(world(1), Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), 10)
+    first = dataclasses.replace(healthy.requests[0], finish_reason=FinishReason.STOP)
+    broken = dataclasses.replace(healthy, requests=(first, *healthy.requests[1:]))
+    few = dataclasses.replace(healthy, requests=healthy.requests[:3])
+    found = [
+        evaluate(check, Evidence(healthy, healthy), {}).verdict,
+        evaluate(check, Evidence(broken, healthy), {}).verdict,
+        evaluate(check, Evidence(few, healthy), {}).verdict,
+        evaluate(check, Evidence(healthy), {}).verdict,
+    ]
+    assert found == [Verdict.CERTIFIED, Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.NOT_RUN]
