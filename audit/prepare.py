@@ -100,8 +100,8 @@ def run_start(prepared: PreparedRun) -> RunStart:
 def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     """The suite, each model, and the target's tokenizer."""
     suite = prepared.suite
-    path = {"path": str(Path(suite.path).resolve())}
-    found = [ArtifactRef("suite", "suite", suite.name, None, suite.sha256, path)]
+    # the suite is called by where it was read from, so that the run can be resumed
+    found = [ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)]
     for model in prepared.models:
         kind = "target" if model.name == "target" else "draft"
         found.append(ArtifactRef(kind, model.name, model.source, model.revision, model.sha256, model.manifest))

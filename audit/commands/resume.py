@@ -40,7 +40,7 @@ def suite_path(record: RunRecord) -> str:
     Raises:
         UserError: the run does not say, or the file is gone.
     """
-    path = next((used.manifest.get("path") for used in record.artifacts if used.role == "suite"), None)
-    if not isinstance(path, str) or not Path(path).is_file():
+    path = next((used.name for used in record.artifacts if used.role == "suite"), "")
+    if not Path(path).is_file():
         raise UserError(f"run {record.ulid}: its suite {path or record.suite_name} is not there any more; restore it")
     return path

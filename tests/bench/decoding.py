@@ -81,9 +81,8 @@ def measure() -> list[Line]:
 def main() -> None:
     print(f"{'arm':24} {'tokens/s':>9} {'x plain':>8} {'low':>6} {'high':>6}")
     for line in measure():
-        print(
-            f"{line.arm:24} {line.tokens_per_second:9.0f} {line.ratio:8.2f} {line.ratio_low:6.2f} {line.ratio_high:6.2f}"
-        )
+        spread = f"{line.ratio_low:6.2f} {line.ratio_high:6.2f}"
+        print(f"{line.arm:24} {line.tokens_per_second:9.0f} {line.ratio:8.2f} {spread}")
 
 
 if __name__ == "__main__":

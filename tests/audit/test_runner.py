@@ -1,0 +1,188 @@
+"""Runs, interruptions and resumption, on scripted models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from audit.arms import plan_arms
+from audit.errors import UserError
+from audit.prepare import prepare
+from audit.records import ArmKind
+from audit.runner import Interrupted, resume, run
+from audit.store import RunStatus, Store
+from audit.suite import Suite
+from audit.suite_loader import load_suite
+from tests.audit.invoke import invoke
+
+SUITE = """
+version: 1
+name: scripted
+backend: scripted
+seed: 5
+batch_size: 3
+samples: 2
+models: {{target: 'scripted:1', draft: 'scripted:2'}}
+workloads: [{{name: words, prompts: prompts.jsonl}}]
+sampling: {{max_new_tokens: 12}}
+arms:
+  - name: greedy
+    proposer: {{kind: draft_model, model: draft, gamma: 3}}
+    verifier: greedy
+    sampling: {{temperature: 0}}
+    checks: [greedy_equality, replay]
+  - name: chain
+    proposer: {{kind: draft_model, model: draft, gamma: 3}}
+    verifier: chain
+    sampling: {{temperature: 1}}
+    checks: [replay]
+  - name: gumbel
+    proposer: {{kind: ngram, gamma: 2}}
+    verifier: gumbel
+    sampling: {{temperature: 1}}
+    checks: [{gumbel_checks}]
+"""
+
+
+def suite_file(folder: Path, gumbel_checks: str = "replay") -> Path:
+    path = folder / "suite.yaml"
+    path.write_text(SUITE.format(gumbel_checks=gumbel_checks))
+    rows = [{"id": f"w{i}", "prompt": "abc"[: 1 + i % 3] * (i + 1)} for i in range(4)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def suite(tmp_path) -> Suite:
+    return load_suite(suite_file(tmp_path))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
+        yield opened
+
+
+class Silent:
+    def arm(self, name, total, done):
+        pass
+
+    def advance(self, tokens):
+        pass
+
+    def judging(self, arm):
+        pass
+
+
+class StopsAfter(Silent):
+    """The user's Ctrl-C after a number of stored requests."""
+
+    def __init__(self, requests):
+        self.left = requests
+
+    def advance(self, tokens):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_arms_are_planned_with_baselines_and_noise_controls(suite):
+    arms = {arm.name: arm for arm in plan_arms(suite)}
+    assert list(arms) == [
+        "baseline/greedy",
+        "baseline/T=1",
+        "baseline/greedy/alone",
+        "baseline/T=1/alone",
+        "greedy",
+        "chain",
+        "gumbel",
+    ]
+    assert arms["chain"].baseline == arms["gumbel"].baseline == "baseline/T=1"
+    assert arms["baseline/greedy/alone"].plan.rows == 1
+    assert arms["baseline/greedy/alone"].kind is ArmKind.CONTROL
+    assert arms["greedy"].samples == 1
+    assert arms["chain"].samples == 2
+
+
+def test_a_run_stores_every_request_and_its_verdicts(suite, store):
+    outcome = run(prepare(suite), store, Silent())
+    assert outcome.exit_code in (0, 3)
+    record = store.load_run(outcome.run)
+    assert record.status is RunStatus.FINISHED
+    assert record.tokens == 12 * (4 * 3 + 8 * 4)
+    assert {(each.arm, each.check) for each in store.checks(outcome.run)} == {
+        ("greedy", "greedy_equality"),
+        ("greedy", "replay"),
+        ("chain", "replay"),
+        ("gumbel", "replay"),
+    }
+    assert store.verify_root(outcome.run)
+
+
+def tokens_of(store, run_id, arm):
+    return {each.key: each.tokens for each in store.load_arm(run_id, arm).requests}
+
+
+@pytest.mark.parametrize("stop_after", [1, 9, 30])
+def test_an_interrupted_run_resumes_where_it_stopped(suite, store, stop_after):
+    whole = run(prepare(suite), store, Silent())
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(stop_after))
+    name = stopped.value.run
+    assert store.run_status(name) is RunStatus.INTERRUPTED
+    assert len(store.finished(name)) == stop_after
+    outcome = resume(prepare(suite), store, name, Silent())
+    assert outcome.exit_code == whole.exit_code
+    assert store.load_run(name).status is RunStatus.FINISHED
+    for arm in ("baseline/T=1", "greedy", "chain", "gumbel"):
+        assert tokens_of(store, name, arm) == tokens_of(store, whole.run, arm)
+
+
+def test_a_finished_run_is_not_resumed(suite, store):
+    outcome = run(prepare(suite), store, Silent())
+    with pytest.raises(UserError, match="is finished"):
+        resume(prepare(suite), store, outcome.run, Silent())
+
+
+def test_a_changed_suite_is_not_resumed(suite, store, tmp_path):
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(2))
+    changed = load_suite(suite_file(tmp_path, gumbel_checks="replay, law"))
+    with pytest.raises(UserError, match=r"suite .* has changed"):
+        resume(prepare(changed), store, stopped.value.run, Silent())
+
+
+def test_the_resume_command_finds_the_suite_again(suite, store, tmp_path):
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(5))
+    done = invoke(
+        "resume", stopped.value.run[:20], "--store", str(tmp_path / "audit.db"), "--results", str(tmp_path / "r.json")
+    )
+    assert done.exit_code in (0, 3), done.stderr
+    assert stopped.value.run in done.stdout
+    assert json.loads((tmp_path / "r.json").read_text())["run"]["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("max_new_tokens: 12", "max_new_tokens: 12, stop_token_ids: [99]"),
+        ("max_new_tokens: 12", "max_new_tokens: 5000"),
+    ],
+)
+def test_requests_that_cannot_be_served_are_refused_before_anything_is_stored(tmp_path, change, message):
+    path = suite_file(tmp_path)
+    path.write_text(path.read_text().replace(change, message))
+    done = invoke("run", str(path), "--store", str(tmp_path / "new.db"))
+    assert done.exit_code == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert str(path) in done.stderr
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_the_same_suite_gives_the_same_tokens(suite, store):
+    first, second = (run(prepare(suite), store, Silent()).run for _ in range(2))
+    for arm in ("greedy", "chain", "gumbel"):
+        assert tokens_of(store, first, arm) == tokens_of(store, second, arm)
