@@ -1,8 +1,9 @@
 """Acceptance figures from traces, one definition each.
 
-Acceptance length counts every token that a step commits, the recovered or bonus
-token included. Per-position rates are unconditional: the share of steps that
-drafted at least i tokens and kept the i-th. Knows nothing about verdicts.
+Acceptance length counts every token that a drafting step commits, the recovered
+or bonus token included; tokens per forward counts steps without a draft too.
+Per-position rates are unconditional: the share of drafting steps that kept
+their i-th token. Knows nothing about verdicts.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from engine.types import Role
 class Acceptance:
     """Counts over a set of traces; rates are derived.
 
-    kept[i] of offered[i] steps kept their drafted token number i (from 0);
-    histogram[a] steps accepted exactly a drafted tokens.
+    kept[i] of `drafting_steps` kept their drafted token number i (from 0);
+    histogram[a] of all steps accepted exactly a drafted tokens.
     """
 
     steps: int
@@ -29,7 +30,6 @@ class Acceptance:
     accepted: int
     emitted: int
     drafting_steps: int
-    offered: tuple[int, ...]
     kept: tuple[int, ...]
     histogram: tuple[int, ...]
 
@@ -46,7 +46,12 @@ class Acceptance:
     @property
     def by_position(self) -> tuple[float, ...]:
         """Unconditional acceptance of the i-th drafted token."""
-        return tuple(kept / offered for kept, offered in zip(self.kept, self.offered, strict=True))
+        return tuple(kept / self.drafting_steps for kept in self.kept)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted tokens and one per drafting step; NaN without drafts."""
+        return 1 + self.accepted / self.drafting_steps if self.drafting_steps else float("nan")
 
 
 def accepted_by_step(trace: Trace) -> np.ndarray:
@@ -67,7 +72,6 @@ def acceptance(traces: Iterable[Trace]) -> Acceptance:
         accepted=int(accepted.sum()),
         emitted=sum(len(trace.token) for trace in kept_traces),
         drafting_steps=int(np.sum(drafted > 0)),
-        offered=tuple(int(np.sum(drafted > i)) for i in range(deepest)),
         kept=tuple(int(np.sum(accepted > i)) for i in range(deepest)),
         histogram=tuple(int(n) for n in np.bincount(accepted, minlength=deepest + 1)),
     )

@@ -55,7 +55,7 @@ class ScriptedWorkshop:
 
 
 def _encode(prompt: Prompt) -> list[int]:
-    text = prompt.text if prompt.text is not None else " ".join(str(each["content"]) for each in prompt.messages)
+    text = prompt.text if prompt.text is not None else " ".join(each.get("content") or "" for each in prompt.messages)
     return [max(0, ALPHABET.find(letter)) for letter in text.lower()] or [0]
 
 
