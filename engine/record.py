@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from engine.trace import Header, Trace, encode
@@ -17,6 +18,18 @@ from engine.types import Examined, FinishReason, Floats, QKind, RecordLevel, Ste
 
 TOP = 20
 NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One step reduced to what a level holds; E emitted tokens, rows only at `full`."""
+
+    record: StepRecord
+    logprob: Floats
+    margin: Floats
+    top_id: NDArray[np.uint32]
+    top_score: Floats
+    top_lse: Floats
 
 
 @dataclass(slots=True)
@@ -28,37 +41,53 @@ class Recorder:
     """
 
     header: Header
-    _records: list[StepRecord] = field(default_factory=list)
+    _kept: list[Kept] = field(default_factory=list)
 
     def step(self, record: StepRecord) -> None:
         """Keep one step, reduced to what the level holds."""
-        self._records.append(_reduce(record, self.header.level))
+        self._kept.append(reduce(self.header, record))
 
     def finish(self, reason: FinishReason) -> bytes:
         """The encoded trace."""
-        return encode(to_trace(replace(self.header, finish_reason=reason), self._records))
+        return encode(to_trace(replace(self.header, finish_reason=reason), self._kept))
 
 
-def _reduce(record: StepRecord, level: RecordLevel) -> StepRecord:
-    """Keep only the q rows of examined nodes, and those only where rows are kept at all."""
-    q = record.proposal.q
-    if q is None:
-        return record
+def reduce(header: Header, record: StepRecord) -> Kept:
+    """Take from the rows what the level holds and let them go, unless it holds the rows themselves."""
+    level = header.level
+    scalars, tops = level is not RecordLevel.TOKENS, level is RecordLevel.TOPK
+    rows, scores = (record.logits, record.scores) if scalars else (record.logits[:0], record.scores[:0])
+    token = np.array([each.token for each in record.verdict.emitted], dtype=np.int64)
+    found = _tops(scores if tops else scores[:0], header)
+    return Kept(
+        record=_without_rows(record, level),
+        logprob=_logprobs(rows, token[: len(rows)]),
+        margin=_margins(scores),
+        top_id=found.ids,
+        top_score=found.scores,
+        top_lse=found.lse,
+    )
+
+
+def _without_rows(record: StepRecord, level: RecordLevel) -> StepRecord:
+    """At `full` the logits and the q rows of examined nodes stay, below it neither; scores never do."""
+    full, q = level is RecordLevel.FULL, record.proposal.q
     nodes = [each.node for each in record.verdict.examined]
-    kept = q[nodes] if level is RecordLevel.FULL else None
-    return replace(record, proposal=replace(record.proposal, q=kept))
+    return replace(
+        record,
+        proposal=replace(record.proposal, q=q[nodes] if full and q is not None else None),
+        logits=record.logits if full else record.logits[:0].copy(),
+        scores=record.scores[:0].copy(),
+    )
 
 
-def to_trace(header: Header, records: list[StepRecord]) -> Trace:
-    """Columns of reduced records at the header's level."""
+def to_trace(header: Header, kept: list[Kept]) -> Trace:
+    """Columns of reduced steps at the header's level."""
+    records = [each.record for each in kept]
     full = header.level is RecordLevel.FULL
     scalars = header.level is not RecordLevel.TOKENS
     emitted = [each for record in records for each in record.verdict.emitted]
     examined = [each for record in records for each in record.verdict.examined]
-    scores = _rows([record.scores for record in records], header.vocabulary)
-    logits = _rows([record.logits for record in records], header.vocabulary)
-    tops = _tops(scores, header) if header.level is RecordLevel.TOPK else _no_tops()
-    token = np.array([each.token for each in emitted], dtype=np.uint32)
     return Trace(
         header=header,
         position=np.array([record.position for record in records], dtype=np.int32),
@@ -78,23 +107,27 @@ def to_trace(header: Header, records: list[StepRecord]) -> Trace:
         examined_q=_numbers([each.q for each in examined], scalars),
         examined_uniform=_numbers([each.uniform for each in examined], scalars),
         examined_accepted=np.array([each.accepted for each in examined], dtype=np.uint8),
-        token=token,
+        token=np.array([each.token for each in emitted], dtype=np.uint32),
         role=np.array([each.role for each in emitted], dtype=np.uint8),
         row=np.array([each.row for each in emitted], dtype=np.int16),
         p=_numbers([each.p for each in emitted], scalars),
         uniform=_numbers([each.uniform for each in emitted], scalars),
-        logprob=_logprobs(logits, token) if scalars else np.empty(0),
-        margin=_margins(scores) if scalars else np.empty(0),
-        top_id=tops.ids,
-        top_score=tops.scores,
-        top_lse=tops.lse,
-        logits=logits if full else logits[:0],
+        logprob=_joined([each.logprob for each in kept]),
+        margin=_joined([each.margin for each in kept]),
+        top_id=np.concatenate([np.empty((0, _top_count(header)), np.uint32), *(each.top_id for each in kept)]),
+        top_score=np.concatenate([np.empty((0, _top_count(header))), *(each.top_score for each in kept)]),
+        top_lse=_joined([each.top_lse for each in kept]),
+        logits=_rows([record.logits for record in records], header.vocabulary),
         q_rows=_q_rows(records, examined, header.vocabulary) if full else np.empty((0, header.vocabulary)),
     )
 
 
 def _numbers(values: list[float], kept: bool) -> Floats:
     return np.array(values if kept else [], dtype=np.float64)
+
+
+def _joined(parts: list[Floats]) -> Floats:
+    return np.concatenate([np.empty(0), *parts])
 
 
 def _rows(parts: list[np.ndarray], vocabulary: int) -> np.ndarray:
@@ -111,8 +144,7 @@ def _draft_uniforms(records: list[StepRecord]) -> Floats:
 
 def _logprobs(logits: np.ndarray, token: np.ndarray) -> Floats:
     rows = logits.astype(np.float64)
-    picked = rows[np.arange(len(token)), token.astype(np.int64)]
-    return np.asarray(picked - logsumexp(rows, axis=-1), dtype=np.float64)
+    return np.asarray(rows[np.arange(len(token)), token] - logsumexp(rows, axis=-1), dtype=np.float64)
 
 
 def _margins(scores: Floats) -> Floats:
@@ -122,18 +154,18 @@ def _margins(scores: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Tops:
-    ids: np.ndarray
+    ids: NDArray[np.uint32]
     scores: Floats
     lse: Floats
 
 
-def _no_tops() -> _Tops:
-    return _Tops(np.empty((0, 0), dtype=np.uint32), np.empty((0, 0)), np.empty(0))
+def _top_count(header: Header) -> int:
+    """Entries per row; 0 below and above `topk`, where the columns are empty."""
+    return min(TOP, header.vocabulary) if header.level is RecordLevel.TOPK else 0
 
 
 def _tops(scores: Floats, header: Header) -> _Tops:
-    count = min(TOP, header.vocabulary)
-    ids = np.argsort(-scores, axis=-1, kind="stable")[:, :count]
+    ids = np.argsort(-scores, axis=-1, kind="stable")[:, : _top_count(header)]
     temperature = header.sampling.temperature or 1.0
     lse = np.asarray(logsumexp(scores / temperature, axis=-1), dtype=np.float64)
     return _Tops(ids.astype(np.uint32), np.take_along_axis(scores, ids, axis=-1), lse)
