@@ -1,0 +1,232 @@
+"""The native backend over tiny random models saved to a folder."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from engine.backends import open_workshop
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.base import Prompt
+from engine.errors import CapacityError, InvalidRequest, ModelError
+from engine.models.loading import load_model
+from engine.trace import decode
+from engine.train import recipe, trainer
+from engine.train.tokenizer import train_tokenizer
+from engine.types import Protocol, RecordLevel, Request, SamplingParams
+
+VOCABULARY = 300
+TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]
+TARGET = recipe.ModelRecipe(layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, context=96)
+DRAFT = recipe.ModelRecipe(layers=1, hidden=16, heads=2, kv_heads=1, ffn=24, context=48)
+GREEDY = SamplingParams(max_new_tokens=24)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, max_new_tokens=24, seed=6)
+MESSAGES = ({"role": "user", "content": "the fox?"},)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two untrained models with one tokenizer; larger weights than at initialisation, so that rows differ."""
+    folder = tmp_path_factory.mktemp("family")
+    tokenizer = train_tokenizer(TEXTS, VOCABULARY)
+    for seed, (name, size) in enumerate((("target", TARGET), ("draft", DRAFT))):
+        model = trainer.new_model(size, VOCABULARY, seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(8.0)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workshop(home):
+    return open_workshop("native", sources(home))
+
+
+def sources(home, **others):
+    named = {"target": "target", "draft": "draft"} | others
+    return {name: ModelSource(source, base=home) for name, source in named.items()}
+
+
+def plan(protocol=Protocol.GREEDY, proposer="draft_model", **changes):
+    return ArmPlan(protocol, proposer, 4, "draft" if proposer == "draft_model" else None, **changes)
+
+
+def requests(backend, sampling):
+    texts = ("the quick", "dog", "the lazy dog. the lazy", '{"name"', "over the quick brown fox")
+    return [Request(text, backend.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(texts)]
+
+
+def run(backend, sampling):
+    return {each.request.id: each for each in backend.generate(requests(backend, sampling))}
+
+
+def outputs(generations):
+    return {name: (each.tokens, each.text, each.finish_reason) for name, each in generations.items()}
+
+
+@pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)])
+@pytest.mark.parametrize("proposer", ["draft_model", "ngram"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_speculation_gives_the_baseline_s_tokens(workshop, protocol, sampling, proposer, rows):
+    candidate = run(workshop.arm(plan(protocol, proposer, rows=rows)), sampling)
+    assert outputs(candidate) == outputs(run(workshop.arm(plan(protocol, None)), sampling))
+    assert sum(decode(each.trace).n_drafted.sum() for each in candidate.values()) > 0
+
+
+def test_the_recorded_rows_are_the_model_s(workshop, home):
+    from transformers import LlamaForCausalLM
+
+    network = LlamaForCausalLM.from_pretrained(home / "target").eval()
+    for generation in run(workshop.arm(plan(Protocol.CHAIN, rows=3)), SAMPLED).values():
+        trace, prompt = decode(generation.trace), generation.request.prompt
+        with torch.no_grad():
+            whole = network(torch.tensor([[*prompt, *generation.tokens]])).logits[0].numpy()
+        np.testing.assert_allclose(trace.logits, whole[len(prompt) - 1 : -1], atol=2e-4)
+
+
+def test_text_leaves_out_special_tokens_and_nothing_else(workshop, home):
+    tokenizer = load_model("target", base=home).tokenizer
+    for generation in run(workshop.arm(plan()), GREEDY).values():
+        assert generation.text == tokenizer.decode(list(generation.tokens), skip_special_tokens=True)
+
+
+def test_prompts_by_template_and_as_text(workshop, home):
+    backend, tokenizer = workshop.arm(plan()), load_model("target", base=home).tokenizer
+    expected = tokenizer.apply_chat_template(list(MESSAGES), add_generation_prompt=True, tokenize=False)
+    assert tokenizer.decode(list(backend.encode(Prompt(messages=MESSAGES)))) == expected
+    assert expected.startswith("<|begin|><|user|>\nthe fox?")
+    assert "# Tools" in tokenizer.decode(list(backend.encode(Prompt(messages=MESSAGES, tools=({"type": "function"},)))))
+    assert backend.encode(Prompt(text="the fox")) == tuple(tokenizer("the fox")["input_ids"])
+
+
+def test_a_model_without_a_template_takes_raw_text_only(home, tmp_path):
+    model = load_model("target", base=home)
+    tokenizer = model.tokenizer
+    tokenizer.chat_template = None
+    trainer.new_model(TARGET, VOCABULARY, 0).save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    backend = open_workshop("native", {"target": ModelSource("plain", base=tmp_path)}).arm(plan(proposer=None))
+    assert backend.encode(Prompt(text="the"))
+    with pytest.raises(ModelError, match="plain: no chat template"):
+        backend.encode(Prompt(messages=MESSAGES))
+
+
+def test_the_configuration_says_what_runs_and_is_json(workshop):
+    models = {facts.name: facts for facts in workshop.models()}
+    config = workshop.arm(plan(Protocol.CHAIN, rows=3, fault="argmax_draft_soft_q")).effective_config()
+    assert config["target"]["model_sha256"] == models["target"].sha256
+    assert config["draft"]["model_sha256"] == models["draft"].sha256
+    assert (config["proposer"], config["gamma"], config["protocol"]) == ("draft_model", 4, "chain")
+    assert (config["rows"], config["record"], config["lossless"]) == (3, "full", True)
+    assert config["fault"] == "argmax_draft_soft_q"
+    assert json.loads(json.dumps(config)) == config
+    ngram = ArmPlan(Protocol.GUMBEL, "ngram", 2, options={"max_ngram": 3})
+    config = workshop.arm(ngram).effective_config()
+    assert config["proposer_options"] == {"min_ngram": 2, "max_ngram": 3}
+    assert config["draft"] is None
+    assert workshop.arm(plan(proposer=None)).effective_config()["proposer"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("level", "evidence"),
+    [(RecordLevel.TOKENS, 0), (RecordLevel.SCALARS, 1), (RecordLevel.TOPK, 2), (RecordLevel.FULL, 4)],
+)
+def test_the_record_level_decides_what_may_be_claimed(workshop, level, evidence):
+    backend = workshop.arm(plan(level=level))
+    assert backend.capabilities().level == evidence
+    assert {decode(each.trace).header.level for each in run(backend, GREEDY).values()} == {level}
+
+
+def test_models_are_named_by_their_digests(workshop, home):
+    models = {facts.name: facts for facts in workshop.models()}
+    assert set(models) == {"target", "draft"}
+    assert models["target"].sha256 != models["draft"].sha256
+    assert models["target"].tokenizer_sha256 == models["draft"].tokenizer_sha256
+    assert models["target"].revision is None
+    assert "model.safetensors" in models["target"].manifest["files"]
+    json.dumps([dict(each.manifest) for each in models.values()])
+
+
+def test_a_request_that_does_not_fit_is_refused_before_anything_runs(workshop):
+    backend = workshop.arm(plan())
+    fits = Request("fits", (5,) * 72, GREEDY)
+    backend.require([fits])
+    assert len(next(iter(backend.generate([fits]))).tokens) <= 24
+    long = Request("too long", (5,) * 73, GREEDY)
+    with pytest.raises(CapacityError, match=r"request too long: prompt of 73 tokens .* context of 96; shorten"):
+        backend.require([fits, long])
+    with pytest.raises(CapacityError):
+        next(iter(backend.generate([fits, long])))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", ((VOCABULARY, 1.0),)),
+        ("bad_words", ((3, -1),)),
+        ("stop_token_ids", (4, 4000)),
+        ("prompt", (3, VOCABULARY)),
+    ],
+)
+def test_tokens_that_do_not_exist_are_refused_by_name(workshop, name, value):
+    request = Request("r", (1, 2), GREEDY)
+    broken = (
+        replace(request, prompt=value)
+        if name == "prompt"
+        else replace(request, sampling=replace(GREEDY, **{name: value}))
+    )
+    with pytest.raises(InvalidRequest, match=f"request r: {name} names token"):
+        workshop.arm(plan()).require([broken])
+
+
+def test_no_requests_run_nothing(workshop):
+    assert list(workshop.arm(plan()).generate([])) == []
+
+
+def test_a_prompt_longer_than_the_draft_s_context_is_served_without_drafts(workshop):
+    backend = workshop.arm(plan())
+    (generation,) = backend.generate([Request("r", tuple(range(10, 70)), GREEDY)])
+    assert decode(generation.trace).n_drafted.sum() == 0
+    (same,) = workshop.arm(plan(proposer=None)).generate([Request("r", tuple(range(10, 70)), GREEDY)])
+    assert generation.tokens == same.tokens
+
+
+def test_a_draft_with_another_tokenizer_is_refused(home, tmp_path):
+    trainer.new_model(DRAFT, VOCABULARY, 1).save_pretrained(tmp_path / "other")
+    train_tokenizer(["zebra crossing zebra crossing"] * 9, VOCABULARY).save_pretrained(tmp_path / "other")
+    with pytest.raises(ModelError, match=r"other cannot draft for target: .*use a draft with the target's tokenizer"):
+        open_workshop("native", sources(home, draft=str(tmp_path / "other")))
+
+
+def test_a_draft_with_another_number_of_logits_is_refused(home, tmp_path):
+    trainer.new_model(DRAFT, VOCABULARY + 8, 1).save_pretrained(tmp_path / "wide")
+    with pytest.raises(ModelError, match=r"wide: 308 logits, but the target has 300"):
+        open_workshop("native", sources(home, draft=str(tmp_path / "wide")))
+
+
+def test_a_target_without_a_tokenizer_is_refused(tmp_path):
+    trainer.new_model(DRAFT, VOCABULARY, 1).save_pretrained(tmp_path / "bare")
+    with pytest.raises(ModelError, match=r"bare: the target has no tokenizer; add tokenizer.json"):
+        open_workshop("native", {"target": ModelSource("bare", base=tmp_path)})
+
+
+def test_wrong_plans_are_refused_when_the_arm_is_made(workshop):
+    for wrong, message in (
+        (ArmPlan(Protocol.GREEDY, "draft_model", 4, "small"), "no model named 'small'"),
+        (ArmPlan(Protocol.GREEDY, "draft_model", 4), "needs a draft model"),
+        (ArmPlan(Protocol.GREEDY, "nonesuch", 4), "unknown proposer"),
+        (ArmPlan(Protocol.GREEDY, "ngram", 4, options={"n": 3}), "has no option 'n'"),
+        (ArmPlan(Protocol.GREEDY, fault="nonesuch"), "unknown fault"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            workshop.arm(wrong)
