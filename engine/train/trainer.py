@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -135,7 +136,6 @@ def save(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: Path
     partial = folder / "checkpoint.partial"
     save_file(tensors, partial, metadata={"step": str(step)})
     partial.replace(folder / "checkpoint.safetensors")
-    (folder / "step.json").write_text(json.dumps({"step": step}), encoding="utf-8")
 
 
 def restore(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: Path) -> int:
@@ -144,9 +144,11 @@ def restore(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: P
     if not path.exists():
         return 0
     tensors = load_file(path)
+    with safe_open(path, framework="pt") as checkpoint:
+        step = int(checkpoint.metadata()["step"])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[f"model.{name}"])
             keys = ("step", "exp_avg", "exp_avg_sq")
             optimiser.state[parameter] = {key: tensors[f"optimiser.{name}.{key}"] for key in keys}
-    return int(json.loads((folder / "step.json").read_text(encoding="utf-8"))["step"])
+    return step
