@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 from rich.console import Console
@@ -70,10 +72,24 @@ def progress() -> Iterator[Progress]:
         yield BarProgress(bars)
 
 
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """A request to end, as schedulers send it, stops like Ctrl-C: what is finished stays, and can be resumed."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def finish(store: Store, go: Callable[[Progress], Outcome], results_file: Path | None) -> int:
     """Run, print what was found, write the results; the exit code."""
     try:
-        with progress() as shown:
+        with stopped_by_sigterm(), progress() as shown:
             outcome = go(shown)
     except Interrupted as stopped:
         click.echo(f"audit: {stopped}", err=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,3 +189,26 @@ def test_the_same_suite_gives_the_same_tokens(suite, store):
     first, second = (run(prepare(suite), store, Silent()).run for _ in range(2))
     for arm in ("greedy", "chain", "gumbel"):
         assert tokens_of(store, first, arm) == tokens_of(store, second, arm)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_process_can_be_resumed(tmp_path, number):
+    path = suite_file(tmp_path)
+    path.write_text(path.read_text().replace("max_new_tokens: 12", "max_new_tokens: 400"))
+    store = str(tmp_path / "audit.db")
+    options = ["--store", store, "--results", str(tmp_path / "r.json")]
+    code = "from audit.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "run", str(path), *options], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while "running greedy" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    if number is not signal.SIGKILL:
+        assert process.returncode == 3
+        assert "audit resume" in errors
+    resumed = invoke("resume", "latest", *options)
+    assert resumed.exit_code in (0, 3), resumed.stderr
+    assert "are there already" in resumed.stderr
