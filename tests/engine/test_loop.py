@@ -17,6 +17,7 @@ from engine.types import FinishReason, Proposal, Protocol, QKind, RecordLevel, R
 
 from .branching import FixedProposer, TreeProposer
 from .build import Setup, generate, make_loop, requests, spell, target_script, traces
+from .enumeration import NoRecorder
 
 GREEDY = SamplingParams(max_new_tokens=24)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, max_new_tokens=24, seed=5)
@@ -296,6 +297,19 @@ def test_the_chain_rule_refuses_what_it_cannot_verify():
 
 def test_no_requests_give_no_generations():
     assert list(make_loop(Setup()).run([])) == []
+
+
+def test_steps_are_counted_from_zero_within_each_request(monkeypatch):
+    seen = {}
+
+    class Spy(NoRecorder):
+        def step(self, record):
+            seen.setdefault(self.header.request, []).append(record.step)
+
+    monkeypatch.setattr("engine.loop.Recorder", Spy)
+    generate(Setup(rows=2), varied(7, SAMPLED))
+    assert len(seen) == 7
+    assert all(steps == list(range(len(steps))) for steps in seen.values())
 
 
 @pytest.mark.parametrize("level", list(RecordLevel))

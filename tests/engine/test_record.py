@@ -203,6 +203,17 @@ def test_a_record_without_steps_is_a_trace_too():
         assert trace.logits.shape == trace.q_rows.shape == (0, 4)
 
 
+def test_a_q_row_belongs_to_its_node_also_where_nodes_were_skipped():
+    """A tree's rule may look at node 2 before node 1, or never at node 0."""
+    q = np.eye(4)[[3, 1, 2]]
+    proposal = Proposal(Tree((3, 1, 2), (-1, -1, -1)), QKind.FULL, q, np.array([0.1, 0.2, 0.3]))
+    examined = (Examined(2, 0.0, 1.0, 0.5, False), Examined(1, 0.5, 1.0, 0.4, True))
+    verdict = Verdict((Emitted(1, Role.ACCEPTED, 0, 0.5),), examined)
+    trace = built(replace(plain_step(np.float32([1, 2, 3, 0])), proposal=proposal, verdict=verdict))
+    np.testing.assert_array_equal(trace.q_rows, q[[2, 1]])
+    np.testing.assert_array_equal(trace.node_uniform, [0.1, 0.2, 0.3])
+
+
 def test_an_unknown_q_is_nan_not_zero():
     verdict = Verdict((Emitted(1, Role.ACCEPTED, 0, 0.5),), (Examined(0, 0.5, NAN, NAN, True),))
     proposal = Proposal(Tree.chain((1,)), QKind.NONE)

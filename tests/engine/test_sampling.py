@@ -153,6 +153,12 @@ def test_ties_at_a_threshold_are_kept_and_argmax_takes_the_lowest():
     assert np.flatnonzero(transform(logits, [0], 1, SamplingParams(), ()).p).tolist() == [1]
 
 
+def test_a_nucleus_that_holds_the_mass_exactly_takes_no_further_token():
+    p = np.array([0.25, 0.5, 0.25])
+    assert truncate(p, SamplingParams(top_p=0.5)).tolist() == [0.0, 1.0, 0.0]
+    assert np.flatnonzero(truncate(p, SamplingParams(top_p=0.75))).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_without_any_token_left_is_an_error(temperature):
     params = SamplingParams(temperature=temperature, bad_words=tuple((i,) for i in range(V)))

@@ -147,11 +147,12 @@ def test_a_proposal_keeps_its_budget_and_its_declared_facts(kind, protocol, budg
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_start_forgets_what_the_row_held(kind):
+@pytest.mark.parametrize("prompt", [(1,), (1, 2, 1)])
+def test_start_forgets_what_the_row_held(kind, prompt):
     rule = verify.load(Protocol.GUMBEL).facts.draft_rule
     fresh, used = made(kind, rule), made(kind, rule)
     first = Request("a", (4, 5, 6, 7, 4, 5, 6, 7, 4), SAMPLED, stream_of("a"))
-    second = Request("b", (1, 2, 1), SAMPLED, stream_of("b"))
+    second = Request("b", prompt, SAMPLED, stream_of("b"))
     for proposer, seen in ((used, (first, second)), (fresh, (second,))):
         for request in seen:  # without `finish`: an abandoned run calls none
             context = Context(0, request, list(request.prompt), 4, Randomness(3, request.stream))
