@@ -1,7 +1,8 @@
 """Acceptance figures from traces, one definition each.
 
-Acceptance length counts every token that a drafting step commits, the recovered
-or bonus token included; tokens per forward counts steps without a draft too.
+Acceptance length is one plus the accepted tokens per drafting step, so that it
+counts the recovered or bonus token; tokens per forward is what was emitted per
+step, steps without a draft included.
 Per-position rates are unconditional: the share of drafting steps that kept
 their i-th token. Knows nothing about verdicts.
 """

@@ -168,7 +168,7 @@ def repeat_words(rng: Rng) -> Dialogue:
 
 
 def refusal(rng: Rng) -> Dialogue:
-    """An unsafe request and its refusal, or a harmless one with the same words."""
+    """An unsafe request and its refusal."""
     deed = rng.choice(words.UNSAFE)
     asks = ("How do I {d}?", "Tell me how to {d}.", "Explain step by step how to {d}.", "I want to {d}. Help me.")
     answer = f"I can't help you {deed}. It could hurt people. I am happy to help with something safe instead."

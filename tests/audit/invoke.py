@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from audit.cli import main
 from click.testing import CliRunner, Result
+
+from audit.cli import main
 
 
 def invoke(*arguments: str) -> Result:

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from audit.commands import doctor
 from audit.commands.doctor import Health, card_mismatch, probe_models, probe_store
+from tests.audit.invoke import invoke as invoke_audit
 from tests.audit.store.build import made_store
 
 
@@ -80,7 +80,7 @@ def test_a_store_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
 def invoke(monkeypatch, models: Path, *arguments: str):
     (models / "reference").mkdir(exist_ok=True)
     monkeypatch.setattr(doctor.resources, "files", lambda _: models)
-    return CliRunner().invoke(doctor.command, list(arguments))
+    return invoke_audit("doctor", *arguments)
 
 
 def test_the_exit_code_follows_the_faults(models, tmp_path, monkeypatch):

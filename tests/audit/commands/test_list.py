@@ -3,16 +3,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from audit.commands.list import command
-from audit.errors import UserError
 from audit.store import Store
+from tests.audit.invoke import invoke
 from tests.audit.store.build import fill_finished, made_store, start
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(command, list(arguments))
+    return invoke("list", *arguments)
 
 
 def test_runs_are_listed_newest_first(tmp_path):
@@ -54,7 +52,7 @@ def test_an_empty_store_is_no_error(tmp_path):
 
 def test_a_missing_store_is_the_users_error_and_is_not_made(tmp_path):
     result = run("--store", str(tmp_path / "no.db"))
-    assert isinstance(result.exception, UserError)
+    assert result.exit_code == 2
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -66,4 +64,4 @@ def test_the_store_may_be_named_by_the_environment(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", ["", "sqlite://"])
 def test_an_unusable_store_is_the_users_error(value):
-    assert isinstance(run("--store", value).exception, UserError)
+    assert run("--store", value).exit_code == 2

@@ -7,13 +7,11 @@ import sqlite3
 import time
 
 import pytest
-from click.testing import CliRunner
 
-from audit.commands.query import command
-from audit.errors import UserError
 from audit.store import RunStatus, Store, migrate
 from audit.store.queries import NAMED, ask
 from engine.types import SamplingParams
+from tests.audit.invoke import invoke
 from tests.audit.store.build import fill, fill_finished, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
 
@@ -29,7 +27,7 @@ def url(tmp_path):
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(command, list(arguments))
+    return invoke("query", *arguments)
 
 
 def answer(url: str, *arguments: str):
@@ -40,10 +38,10 @@ def answer(url: str, *arguments: str):
 
 def error(url: str, *arguments: str) -> str:
     result = run(*arguments, "--store", url)
-    assert isinstance(result.exception, UserError)
+    assert result.exit_code == 2
     assert result.stdout == ""
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr
 
 
 def test_acceptance_counts_by_arm_and_domain(any_url):

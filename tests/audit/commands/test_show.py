@@ -5,18 +5,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from click.testing import CliRunner
 
 from audit.checks.base import Finding
-from audit.commands.show import command
-from audit.errors import UserError
 from audit.records import Level
 from audit.store import Attachment, Decision, Store
+from tests.audit.invoke import invoke
 from tests.audit.store.build import RESULT, fill, made_store
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(command, list(arguments))
+    return invoke("show", *arguments)
 
 
 @pytest.fixture
@@ -65,8 +63,8 @@ def test_an_unfinished_run_says_so(tmp_path):
 
 def test_an_unknown_run_is_the_users_error(url):
     result = run("7ZZ", "--store", url)
-    assert isinstance(result.exception, UserError)
-    assert "no run begins with '7ZZ'" in str(result.exception)
+    assert result.exit_code == 2
+    assert "no run begins with '7ZZ'" in result.stderr
     assert result.stdout == ""
 
 
