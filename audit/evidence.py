@@ -1,4 +1,4 @@
-"""Fingerprints of what a run ran on: code, packages, hardware.
+"""Fingerprints of what a run ran on: code, packages, hardware; and who ran it.
 
 The format is versioned (`FORMAT`): a digest is comparable with digests of the
 same format only. Facts that do not change numbers (host name, free memory,
@@ -7,6 +7,7 @@ load) are left out on purpose. Knows nothing about models or stores.
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import platform
@@ -134,6 +135,14 @@ def code_version(file: Path) -> dict[str, Any]:
         return version
     changes = _git(Path(root), "status", "--porcelain", "--", *CODE)
     return version | {"commit": commit, "dirty": changes != ""}
+
+
+def actor() -> str:
+    """Who runs this: the login name, or `unknown` where there is none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

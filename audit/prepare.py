@@ -6,7 +6,6 @@ has been written. Generates nothing.
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from audit.arms import PlannedArm, plan_arms, slots
 from audit.errors import UserError
-from audit.evidence import Environment, environment
+from audit.evidence import Environment, actor, environment
 from audit.records import Level
 from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
 from audit.suite import Case, Suite
@@ -138,11 +137,3 @@ def _spec(planned: PlannedArm) -> dict[str, Any]:
         "baseline": planned.baseline,
         "control": planned.control,
     }
-
-
-def actor() -> str:
-    """Who runs this: the login name, or `unknown` where there is none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"

@@ -13,7 +13,7 @@ from typing import Protocol
 from audit.errors import UserError
 from audit.judge import exit_code, judge
 from audit.prepare import PreparedArm, PreparedRun, artifacts, run_start
-from audit.store import RequestKey, RunStatus, Store
+from audit.store import RequestKey, RunRecord, RunStatus, Store
 from engine.errors import EngineError
 
 
@@ -66,14 +66,19 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
         Interrupted: stopped again.
     """
     record = store.load_run(name)
-    if record.status is RunStatus.FINISHED:
-        raise UserError(f"run {name} is finished; see it with: audit show {name}")
+    require_unfinished(record)
     recorded = {(used.role, used.sha256) for used in record.artifacts}
     for used in artifacts(prepared):
         if (used.role, used.sha256) not in recorded:
             raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
     store.set_status(name, RunStatus.RUNNING, "resumed")
     return _go(prepared, store, name, progress)
+
+
+def require_unfinished(record: RunRecord) -> None:
+    """Raise UserError if there is nothing to go on with."""
+    if record.status is RunStatus.FINISHED:
+        raise UserError(f"run {record.ulid} is finished; see it with: audit show {record.ulid}")
 
 
 def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> Outcome:

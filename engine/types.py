@@ -10,6 +10,7 @@ Knows nothing about models, storage or text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -110,7 +111,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         rules = (
-            (self.temperature >= 0, "temperature must be 0 or more"),
+            (0 <= self.temperature < math.inf, "temperature must be 0 or more, and finite"),
             (self.top_k >= 0, "top_k must be 0 (off) or more"),
             (0 < self.top_p <= 1, "top_p must be in (0, 1]"),
             (0 <= self.min_p < 1, "min_p must be in [0, 1)"),

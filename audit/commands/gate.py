@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import click
 
+from audit import evidence
 from audit.commands.options import store_option
 from audit.gate.judge import Judgement, judge, to_json
 from audit.gate.policy import load_policy
@@ -40,16 +40,9 @@ def command(
     rules = load_policy(policy)
     wanted = tuple(parse_subject(text) for text in subjects)
     with Store.open(store, create=False) as opened:
-        judgement = judge(opened, run, rules, wanted, actor or _login(), datetime.now(UTC))
+        judgement = judge(opened, run, rules, wanted, actor or evidence.actor(), datetime.now(UTC))
     click.echo(json.dumps(to_json(judgement), indent=2) if form == "json" else "\n".join(_lines(judgement)))
     context.exit(judgement.outcome.answer.exit_code)
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

@@ -24,11 +24,13 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
     import torch
 
     from audit.prepare import prepare
-    from audit.runner import resume
+    from audit.runner import require_unfinished, resume
 
     with Store.open(store, create=False) as opened:
         name = opened.resolve(run)
-        loaded = load_suite(suite_path(opened.load_run(name)))
+        record = opened.load_run(name)
+        require_unfinished(record)
+        loaded = load_suite(suite_path(record))
         torch.set_num_threads(threads)
         prepared = prepare(loaded)
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))

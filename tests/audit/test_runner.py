@@ -185,6 +185,29 @@ def test_requests_that_cannot_be_served_are_refused_before_anything_is_stored(tm
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("gamma: 3", "gamma: 0"),
+        ("verifier: chain", "verifeir: chain"),
+        ("temperature: 1", "temperature: .inf"),
+        ("name: chain", "name: greedy"),
+        ("samples: 2", "samples: [2"),
+        ("prompts.jsonl", "missing.jsonl"),
+    ],
+)
+def test_a_malformed_suite_is_one_line_and_leaves_no_store(tmp_path, before, after):
+    path = suite_file(tmp_path)
+    path.write_text(path.read_text().replace(before, after))
+    done = invoke("run", str(path), "--store", str(tmp_path / "new.db"), "--results", str(tmp_path / "r.json"))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    assert f"{path}:" in line
+    assert not (tmp_path / "new.db").exists()
+    assert not (tmp_path / "r.json").exists()
+
+
 def test_the_same_suite_gives_the_same_tokens(suite, store):
     first, second = (run(prepare(suite), store, Silent()).run for _ in range(2))
     for arm in ("greedy", "chain", "gumbel"):
