@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
+from engine.sampling import log_sum_exp
 from engine.trace import Header, Trace, encode
 from engine.types import Examined, FinishReason, Floats, QKind, RecordLevel, StepRecord
 
@@ -144,7 +144,7 @@ def _draft_uniforms(records: list[StepRecord]) -> Floats:
 
 def _logprobs(logits: np.ndarray, token: np.ndarray) -> Floats:
     rows = logits.astype(np.float64)
-    return np.asarray(rows[np.arange(len(token)), token] - logsumexp(rows, axis=-1), dtype=np.float64)
+    return np.asarray(rows[np.arange(len(token)), token] - log_sum_exp(rows), dtype=np.float64)
 
 
 def _margins(scores: Floats) -> Floats:
@@ -167,7 +167,7 @@ def _top_count(header: Header) -> int:
 def _tops(scores: Floats, header: Header) -> _Tops:
     ids = np.argsort(-scores, axis=-1, kind="stable")[:, : _top_count(header)]
     temperature = header.sampling.temperature or 1.0
-    lse = np.asarray(logsumexp(scores / temperature, axis=-1), dtype=np.float64)
+    lse = log_sum_exp(scores / temperature)
     return _Tops(ids.astype(np.uint32), np.take_along_axis(scores, ids, axis=-1), lse)
 
 

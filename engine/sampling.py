@@ -96,6 +96,15 @@ def softmax(scores: Floats) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
+def log_sum_exp(rows: Floats) -> Floats:
+    """[E] log of the summed exponentials of each row [E, V]; each row has a finite entry.
+
+    Written out because scipy's general version costs ten times as much per decoded token.
+    """
+    largest = rows.max(axis=-1, keepdims=True)
+    return np.asarray(largest[..., 0] + np.log(np.exp(rows - largest).sum(axis=-1)))
+
+
 def truncate(p: Floats, params: SamplingParams) -> Floats:
     """Min-p, then top-k, then top-p, renormalised; ties at a threshold are kept."""
     if params.min_p > 0:

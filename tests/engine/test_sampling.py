@@ -10,9 +10,10 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.special import logsumexp
 
 from engine.errors import EngineError, InvalidRequest
-from engine.sampling import gumbel_argmax, inverse_cdf, one_hot, penalise, softmax, transform, truncate
+from engine.sampling import gumbel_argmax, inverse_cdf, log_sum_exp, one_hot, penalise, softmax, transform, truncate
 from engine.types import SamplingParams
 
 V = 24
@@ -311,3 +312,10 @@ def test_penalise_works_in_place_on_the_row_it_is_given():
 def test_values_outside_their_range_are_named(field, value):
     with pytest.raises(InvalidRequest, match=field):
         SamplingParams(**{field: value})
+
+
+def test_log_sum_exp_is_that_of_scipy_and_takes_masked_entries():
+    rows = np.random.default_rng(3).normal(scale=30, size=(5, 40))
+    rows[:, ::3] = -np.inf
+    assert np.allclose(log_sum_exp(rows), logsumexp(rows, axis=-1), rtol=1e-14, atol=0)
+    assert log_sum_exp(rows[:0]).shape == (0,)
