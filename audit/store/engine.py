@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -88,6 +89,8 @@ def open_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
         # Without autocommit the driver would begin transactions itself, and late.
         connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        _use_wal(connection)
         for pragma in _pragmas(foreign_keys):
             connection.execute(pragma)
 
@@ -96,10 +99,25 @@ def open_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
     return engine
 
 
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch a database to write-ahead logging.
+
+    SQLite does not wait for a lock here, whatever the busy timeout, so a second
+    process that opens a store while the first one makes it has to try again.
+    """
+    deadline = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 def _pragmas(foreign_keys: bool) -> tuple[str, ...]:
     return (
-        f"PRAGMA busy_timeout = {BUSY_MS}",
-        "PRAGMA journal_mode = WAL",
         "PRAGMA synchronous = NORMAL",
         f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}",
         # INSERT OR REPLACE deletes the old row without its triggers otherwise.

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from audit.errors import CannotDecide, UserError
 from audit.store import Store, default_url, migrate
 from audit.store import engine as engines
-from audit.store.engine import parse_url, readonly_uri, shown
+from audit.store.engine import open_engine, parse_url, readonly_uri, shown
 from audit.store.health import expected_guards
 from audit.store.models import APPEND_ONLY, REVISION, Base
 from tests.audit.store.build import connected, fill_finished, generation, made_store, start
@@ -176,8 +177,22 @@ def test_a_reader_does_not_wait_for_a_writer_and_a_writer_gives_up_in_one_line(t
             store.begin_run(start())
 
 
+def test_switching_to_the_write_ahead_log_waits_for_a_lock(tmp_path):
+    """SQLite itself refuses at once while another connection is about to write."""
+    path = tmp_path / "new.db"
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sqlite3.connect(path, timeout=60).execute("PRAGMA journal_mode = WAL")
+    threading.Timer(0.4, holder.rollback).start()
+    with open_engine(parse_url(str(path))).connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
 WRITER = """
 import sys
+import threading
 from audit.store import Store
 from tests.audit.store.build import generation, start
 with Store.open(sys.argv[1], create=True) as store:
