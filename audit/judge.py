@@ -7,25 +7,27 @@ later, elsewhere, without the models.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 
+from audit.arms import PlannedArm
 from audit.checks import load
 from audit.checks.base import Verdict, evaluate
-from audit.prepare import PreparedRun
 from audit.records import Evidence
 from audit.store import Store, StoredCheck
 
 
-def judge(prepared: PreparedRun, store: Store, run: str, announce: Callable[[str], None]) -> None:
+def judge(arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable[[str], None]) -> None:
     """Run every candidate's checks and store their results."""
-    for arm in prepared.arms:
-        planned = arm.planned
+    # neighbouring candidates share a baseline and a control; more of them would fill the memory
+    reference = lru_cache(maxsize=2)(partial(store.load_arm, run))
+    for planned in arms:
         if planned.spec is None:
             continue
         announce(planned.name)
         evidence = Evidence(
             candidate=store.load_arm(run, planned.name),
-            baseline=store.load_arm(run, planned.baseline) if planned.baseline else None,
-            control=store.load_arm(run, planned.control) if planned.control else None,
+            baseline=reference(planned.baseline) if planned.baseline else None,
+            control=reference(planned.control) if planned.control else None,
         )
         for name, overrides in planned.spec.checks.items():
             check = load(name)

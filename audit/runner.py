@@ -86,7 +86,7 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> O
         finished = store.finished(name)
         for arm in prepared.arms:
             _generate(arm, store, name, finished, progress)
-        judge(prepared, store, name, progress.judging)
+        judge([arm.planned for arm in prepared.arms], store, name, progress.judging)
     except KeyboardInterrupt:
         store.set_status(name, RunStatus.INTERRUPTED, "stopped by the user")
         raise Interrupted(name) from None

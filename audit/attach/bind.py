@@ -16,9 +16,9 @@ from typing import Any
 
 from audit.attach import REGISTRY, splice
 from audit.attach.base import MAX_REPORT_BYTES, ReportFormat
-from audit.attach.files import staged
 from audit.documents import mistake, quoted, read_bytes
 from audit.errors import CannotDecide
+from audit.files import staged
 from audit.schema_errors import suggestion
 from audit.statement import Statement, digest
 from audit.store import Attachment, RunRecord, RunStatus, Store, StoredCheck

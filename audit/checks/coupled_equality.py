@@ -20,12 +20,13 @@ import math
 import numpy as np
 
 from audit.checks.base import Check, CheckResult, Params, Verdict
+from audit.checks.decisions import deciding_row
 from audit.checks.equality import Instrument, judge_equality
 from audit.checks.pairing import Divergence, pair_arms
 from audit.checks.shape import shape_fault
 from audit.records import Evidence, Level, RequestRecord
 from engine.rng import Randomness
-from engine.sampling import softmax, transform
+from engine.sampling import softmax
 from engine.types import Floats, Protocol, RecordLevel, SamplingParams
 
 
@@ -48,9 +49,8 @@ def has_rows(request: RequestRecord) -> bool:
 def perturbed(request: RequestRecord, index: int) -> Floats:
     """[V] log p plus the position's noise at a token, -inf outside the support; needs rows."""
     trace, header = request.trace, request.trace.header
-    history = [*header.prompt, *trace.tokens[:index]]
-    p = transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids).p
-    noise = Randomness(header.sampling.seed, header.stream).gumbel(len(history), len(p))
+    p = deciding_row(trace, index).p
+    noise = Randomness(header.sampling.seed, header.stream).gumbel(len(header.prompt) + index, len(p))
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(p) + noise)
 
@@ -71,10 +71,7 @@ def lead_over(found: Divergence) -> float | None:
         return None
     scores = perturbed(request, index)
     header, own = request.trace.header, request.tokens[index]
-    start = len(header.prompt)
-    history = [*header.prompt, *request.trace.tokens[:index]]
-    row = transform(request.trace.logits[index], history, start, header.sampling, header.eos_ids).scores
-    p = softmax(row / header.sampling.temperature)
+    p = softmax(deciding_row(request.trace, index).scores / header.sampling.temperature)
     lead = float(scores[own] - scores[token])
     if not math.isfinite(lead):
         # outside the support: only a threshold this close can have let it in

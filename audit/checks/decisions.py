@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from audit.checks.shape import shape_fault
 from audit.records import ArmRecord, RequestRecord
-from engine.sampling import transform
+from engine.sampling import Transformed, transform
 from engine.trace import StepView, Trace, steps_of
 from engine.types import Floats, Protocol, QKind, RecordLevel, Role
 
@@ -95,14 +95,15 @@ def decisions(request: RequestRecord) -> Decisions:
 
 def distributions(trace: Trace) -> Floats:
     """[E, V] p of every emitted token."""
+    rows = [deciding_row(trace, index).p for index in range(len(trace.logits))]
+    return np.stack(rows) if rows else np.empty((0, trace.header.vocabulary))
+
+
+def deciding_row(trace: Trace, index: int) -> Transformed:
+    """The row that decided an emitted token, transformed after the tokens before it; the trace holds rows."""
     header = trace.header
-    history = [*header.prompt, *trace.tokens]
-    start = len(header.prompt)
-    rows = [
-        transform(row, history[: start + i], start, header.sampling, header.eos_ids).p
-        for i, row in enumerate(trace.logits)
-    ]
-    return np.stack(rows) if rows else np.empty((0, header.vocabulary))
+    history = [*header.prompt, *trace.token[:index].tolist()]
+    return transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids)
 
 
 @dataclass(frozen=True, slots=True)

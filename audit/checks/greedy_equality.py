@@ -17,11 +17,11 @@ from __future__ import annotations
 import numpy as np
 
 from audit.checks.base import Check, CheckResult, Params
+from audit.checks.decisions import deciding_row
 from audit.checks.equality import Instrument, judge_equality
 from audit.checks.pairing import Divergence
 from audit.checks.shape import shape_fault
 from audit.records import Evidence, Level, RequestRecord
-from engine.sampling import transform
 from engine.types import Floats, RecordLevel
 
 
@@ -48,9 +48,7 @@ def lead_over(found: Divergence) -> float | None:
     if token is None or index >= len(trace.margin):
         return None
     if trace.header.level is RecordLevel.FULL and shape_fault(trace) is None:
-        header, start = trace.header, len(trace.header.prompt)
-        history = [*header.prompt, *trace.tokens[:index]]
-        scores = transform(trace.logits[index], history, start, header.sampling, header.eos_ids).scores
+        scores = deciding_row(trace, index).scores
         return float(scores[trace.tokens[index]] - scores[token])
     if trace.header.level is RecordLevel.TOPK and index < len(trace.top_id):
         place = np.flatnonzero(trace.top_id[index] == token)

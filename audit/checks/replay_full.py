@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from audit.checks.replay_rules import NO_NODE, RULES, Offer, Place, Ruling, Tried
+from audit.checks.replay_rules import NO_NODE, RULES, Offer, Place, Ruling
 from audit.checks.replay_structure import Fault
 from engine.rng import Purpose, Randomness
 from engine.sampling import gumbel_argmax, inverse_cdf, transform
 from engine.trace import StepView, Trace, steps_of
-from engine.types import QKind, Role
+from engine.types import Examined, QKind, Role
 
 TOLERANCE = 1e-9
 """Absolute or relative difference of float64 numbers that count as equal."""
@@ -118,7 +118,7 @@ class _Step:
                 continue
             self.tally.decision(True, list(self._tried_faults(tried, left.pop(0))))
 
-    def _tried_faults(self, tried: Tried, x: int) -> Iterator[Fault]:
+    def _tried_faults(self, tried: Examined, x: int) -> Iterator[Fault]:
         trace = self.trace
         if int(trace.examined_node[x]) != tried.node:
             yield self._fault(f"node {int(trace.examined_node[x])} was examined where the rule examines {tried.node}")

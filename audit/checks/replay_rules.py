@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.rng import Purpose, Randomness
 from engine.sampling import Transformed, inverse_cdf
-from engine.types import Floats, Protocol, Role
+from engine.types import Examined, Floats, Protocol, Role
 
 NAN: Final = float("nan")
 NO_NODE: Final = -1
@@ -43,24 +43,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """The decision on one drafted token."""
-
-    node: int
-    p: float
-    q: float
-    uniform: float
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Ruling:
     """What the rule decides at a place."""
 
     token: int
     role: Role
     uniform: float
-    tried: tuple[Tried, ...]
+    tried: tuple[Examined, ...]
     residual_mass: float = NAN
 
 
@@ -79,7 +68,7 @@ def chain(place: Place, randomness: Randomness) -> Ruling:
     p_x, q_x = float(p[offer.token]), float(offer.q[offer.token])
     u = randomness.uniform(place.position, Purpose.ACCEPT)
     accepted = u * q_x < p_x
-    tried = (Tried(offer.node, p_x, q_x, u, accepted),)
+    tried = (Examined(offer.node, p_x, q_x, u, accepted),)
     if accepted:
         return Ruling(offer.token, Role.ACCEPTED, NAN, tried)
     left = np.maximum(p - offer.q, 0.0)
@@ -104,11 +93,11 @@ def gumbel(place: Place, randomness: Randomness) -> Ruling:
 
 def _match(place: Place, own: int) -> Ruling:
     """Accept the first drafted token that equals the target's own."""
-    tried: list[Tried] = []
+    tried: list[Examined] = []
     for offer in place.offers:
         q = NAN if offer.q is None else float(offer.q[offer.token])
         accepted = offer.token == own
-        tried.append(Tried(offer.node, float(place.row.p[offer.token]), q, NAN, accepted))
+        tried.append(Examined(offer.node, float(place.row.p[offer.token]), q, NAN, accepted))
         if accepted:
             return Ruling(own, Role.ACCEPTED, NAN, tuple(tried))
     return Ruling(own, _last_role(place), NAN, tuple(tried))

@@ -9,7 +9,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.errors import UserError
+from audit.documents import mistake
+from audit.files import staged
 from audit.store import Attachment, Decision, RunRecord, Store, StoredCheck
 from audit.store.canonical import jsonable
 
@@ -41,10 +42,7 @@ def write_results(found: Results, path: Path) -> None:
     text = json.dumps(jsonable(found), indent=2, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot write results: {error.strerror}; choose another file with --results"
-        ) from error
+        raise mistake(str(path), None, f"cannot be written ({error.strerror}); choose another place") from error
+    with staged({path: text.encode()}):
+        pass

@@ -5,7 +5,7 @@ Knows nothing about suites or stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TO
 class Tokens:
     """How prompts become tokens and tokens text; a workshop's tokenizer, reduced to what the loop needs."""
 
-    encode: Any
+    encode: Callable[[Prompt], Sequence[int]]
     decode: Decode
 
 

@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.attach.files import staged
 from audit.checks.base import CheckResult, Verdict
 from audit.errors import UserError
+from audit.files import staged
 from audit.records import Level
 from audit.statement import digest
 from audit.store import RunStatus, Store
