@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,43 +31,68 @@ FULL_ATTENTION = frozenset({"full_attention", "attention"})
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The sizes of a cache; the trash column comes on top of `capacity`."""
+    """The sizes of a cache.
+
+    columns: how many are allocated: at least `capacity` and the trash column; 0 means just those.
+    value_dim: width of a value; 0 means `head_dim`.
+    """
 
     layers: int
     rows: int
     kv_heads: int
     capacity: int
     head_dim: int
+    columns: int = 0
+    value_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Where one forward's N placed tokens go: index tensors [N], or one run of columns in one row."""
+
+    rows: Tensor
+    slots: Tensor
+    run: slice | None
+    """The columns, if all tokens go to consecutive columns of row `row`."""
+    row: int = 0
 
 
 class TensorSlotCache:
-    """Keys and values in one tensor [layers, 2, rows, kv_heads, capacity + 1, head_dim].
+    """Keys [layers, rows, kv_heads, columns, head_dim] and values [..., value_dim], in two tensors.
 
-    `keys[i]` and `values[i]` are views [rows, kv_heads, capacity + 1, head_dim] of layer i.
-    Column `trash` = `capacity` takes the writes of padding.
+    `keys[i]` and `values[i]` are views [rows, kv_heads, columns, ...] of layer i.
+    Column `trash` = `capacity` takes the writes of padding. Where `value_dim` exceeds
+    `head_dim`, what stands after the first `head_dim` numbers of a value is never overwritten.
     """
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype) -> None:
         self.rows, self.capacity, self.trash = shape.rows, shape.capacity, shape.capacity
+        self._width = shape.head_dim
+        columns = max(shape.columns, shape.capacity + 1)
         # Zeros, not empty memory: a masked column still enters a product, and 0 * NaN would be NaN.
-        self._store = torch.zeros(
-            shape.layers, 2, shape.rows, shape.kv_heads, shape.capacity + 1, shape.head_dim, dtype=dtype
-        )
-        self.keys: tuple[Tensor, ...] = tuple(self._store[layer, 0] for layer in range(shape.layers))
-        self.values: tuple[Tensor, ...] = tuple(self._store[layer, 1] for layer in range(shape.layers))
+        self._keys = torch.zeros(shape.layers, shape.rows, shape.kv_heads, columns, shape.head_dim, dtype=dtype)
+        width = shape.value_dim or shape.head_dim
+        self._values = torch.zeros(shape.layers, shape.rows, shape.kv_heads, columns, width, dtype=dtype)
+        self.keys: tuple[Tensor, ...] = tuple(self._keys)
+        self.values: tuple[Tensor, ...] = tuple(self._values)
 
-    def write(self, layer: int, rows: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [B, T, kv_heads, head_dim] at `slots` [B, T] of cache rows `rows` [B, 1]."""
-        self.keys[layer][rows, :, slots] = keys
-        self.values[layer][rows, :, slots] = values
+    def write(self, layer: int, aim: Aim, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [N, kv_heads, head_dim] where `aim` says."""
+        if aim.run is not None:
+            self.keys[layer][aim.row, :, aim.run] = keys.transpose(0, 1)
+            self.values[layer][aim.row, :, aim.run, : self._width] = values.transpose(0, 1)
+            return
+        self.keys[layer][aim.rows, :, aim.slots] = keys.to(self._keys.dtype)
+        self.values[layer][aim.rows, :, aim.slots, : self._width] = values.to(self._values.dtype)
 
     def commit(self, row: int, source: tuple[int, ...], target: tuple[int, ...]) -> None:
         """Copy columns `source` to `target` in one row, all layers; overlaps read the old content."""
         moves = commit_moves(source, target, self.capacity)
         if moves is None:
             return
-        columns = self._store[:, :, row]
-        columns[:, :, :, moves.target] = columns[:, :, :, moves.source]
+        for store in (self._keys, self._values):
+            columns = store[:, row]
+            columns[:, :, moves.target] = columns[:, :, moves.source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +118,17 @@ def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int
     if not pairs:
         return None
     return Moves(torch.tensor([a for a, _ in pairs]), torch.tensor([b for _, b in pairs]))
+
+
+def aim_at(placement: Placement) -> Aim:
+    """The cache columns of the placed tokens, padding left out."""
+    lengths, first = placement.lengths, placement.first_row
+    if len(lengths) == 1 and placement.branches is None:
+        start = int(placement.slots[0, 0])
+        return Aim(placement.slots[0], placement.slots[0], slice(start, start + lengths[0]), first)
+    rows = np.repeat(np.arange(first, first + len(lengths)), lengths)
+    slots = np.concatenate([row[:count] for row, count in zip(placement.slots.numpy(), lengths, strict=True)])
+    return Aim(torch.from_numpy(rows), torch.from_numpy(slots), None)
 
 
 def cache_rows(placement: Placement) -> Tensor:

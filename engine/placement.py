@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from engine.models.base import Placement, chain_placement
@@ -35,23 +36,24 @@ def place(steps: Sequence[Placed | None], trash: int) -> Placement:
 
 
 def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
-    width = max(1 + len(step.tree) for step in steps if step)
-    span = max(step.committed + len(step.tree) for step in steps if step)
+    lengths = tuple(1 + len(step.tree) if step else 0 for step in steps)
+    width, span = max(lengths), max(step.committed + len(step.tree) for step in steps if step)
     shape = (len(steps), width)
-    tokens, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
-    slots = torch.full(shape, trash, dtype=torch.long)
-    visible = torch.zeros(*shape, span, dtype=torch.bool)
+    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    slots = np.full(shape, trash, np.int64)
+    visible = np.zeros((*shape, span), np.bool_)
     visible[:, :, 0] = True
     for b, step in enumerate(steps):
         if step is None:
             continue
-        count, root = 1 + len(step.tree), step.committed - 1
-        tokens[b, :count] = torch.tensor([step.last, *step.tree.tokens])
-        positions[b, :count] = root + torch.tensor([0, *depths(step.tree)])
-        slots[b, :count] = root + torch.arange(count)
+        count, root = lengths[b], step.committed - 1
+        tokens[b, :count] = [step.last, *step.tree.tokens]
+        positions[b, :count] = root + np.array([0, *depths(step.tree)])
+        slots[b, :count] = root + np.arange(count)
         visible[b, :count, : step.committed] = True
-        visible[b, 1:count, step.committed : step.committed + len(step.tree)] = torch.from_numpy(ancestors(step.tree))
-    return Placement(tokens, positions, slots, visible)
+        visible[b, 1:count, step.committed : step.committed + len(step.tree)] = ancestors(step.tree)
+    arrays = (torch.from_numpy(each) for each in (tokens, positions, slots))
+    return Placement(*arrays, lengths=lengths, span=span, branches=torch.from_numpy(visible))
 
 
 def accepted_columns(committed: int, path: Sequence[int]) -> tuple[int, ...]:

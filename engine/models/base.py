@@ -8,7 +8,7 @@ the same call. Knows nothing about sampling or proposals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -38,18 +38,33 @@ class SlotCache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """B rows of T query tokens each, padded.
+    """B rows of T query tokens each; row b has `lengths[b]` tokens, the rest is padding.
 
     tokens, positions, slots: [B, T] int64. Padding has token 0, position 0, slot `trash`.
-    visible: [B, T, S] bool over columns 0..S-1. Every query, padding too, sees at least one column.
+    span: number of columns S that queries may see, from column 0.
+    branches: [B, T, S] bool, the columns that each query sees; None if each sees the columns up to its position.
     first_row: row b of the batch is row `first_row + b` of the cache.
     """
 
     tokens: Tensor
     positions: Tensor
     slots: Tensor
-    visible: Tensor
+    lengths: tuple[int, ...]
+    span: int
+    branches: Tensor | None = None
     first_row: int = 0
+
+    @property
+    def visible(self) -> Tensor:
+        """[B, T, S] bool. Every query, padding too, sees at least one column."""
+        if self.branches is not None:
+            return self.branches
+        return torch.arange(self.span)[None, None, :] <= self.positions[:, :, None]
+
+    @property
+    def ragged(self) -> bool:
+        """Some row has padding."""
+        return min(self.lengths) < self.tokens.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,10 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """logits [B, T, V] in the model's dtype (None if not wanted); hidden states [B, T, H] by layer id."""
+    """logits [B, T, V] in the model's dtype (None if not wanted); hidden states [B, T, H] by layer id.
+
+    What stands at padding means nothing.
+    """
 
     logits: Tensor | None
     hidden: Mapping[int, Tensor]
@@ -116,7 +134,7 @@ def to_numpy(tensor: Tensor) -> NDArray[np.floating[Any]]:
 
 
 def chain_placement(
-    tokens: list[list[int]], starts: list[int], trash: int, first_row: int = 0, span: int | None = None
+    tokens: Sequence[Sequence[int]], starts: Sequence[int], trash: int, first_row: int = 0, span: int | None = None
 ) -> Placement:
     """The placement of one run of consecutive tokens per row.
 
@@ -127,15 +145,14 @@ def chain_placement(
         first_row: cache row of the first batch row.
         span: number of visible columns S; by default the longest row's end.
     """
-    batch, width = len(tokens), max(1, *(len(row) for row in tokens))
-    ends = [start + len(row) for start, row in zip(starts, tokens, strict=True)]
-    span = span or max(1, *ends)
-    ids = torch.zeros(batch, width, dtype=torch.long)
-    positions = torch.zeros(batch, width, dtype=torch.long)
-    slots = torch.full((batch, width), trash, dtype=torch.long)
+    lengths = tuple(len(row) for row in tokens)
+    shape = (len(tokens), max(1, *lengths))
+    ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    slots = np.full(shape, trash, np.int64)
     for b, (row, start) in enumerate(zip(tokens, starts, strict=True)):
-        ids[b, : len(row)] = torch.tensor(row, dtype=torch.long)
-        positions[b, : len(row)] = torch.arange(start, start + len(row))
-        slots[b, : len(row)] = positions[b, : len(row)]
-    visible = torch.arange(span)[None, None, :] <= positions[:, :, None]
-    return Placement(ids, positions, slots, visible, first_row)
+        count = len(row)
+        ids[b, :count] = row
+        positions[b, :count] = slots[b, :count] = np.arange(start, start + count)
+    end = max(1, *(start + length for start, length in zip(starts, lengths, strict=True)))
+    arrays = (torch.from_numpy(each) for each in (ids, positions, slots))
+    return Placement(*arrays, lengths=lengths, span=span or end, first_row=first_row)

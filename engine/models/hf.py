@@ -60,7 +60,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - transformers' signature
         """Key length and offset of the mask."""
-        return self.owner.placement.visible.shape[2], 0
+        return self.owner.placement.span, 0
 
     def get_seq_length(self) -> int:
         """0: positions and mask are always given, so nothing may be derived from a length."""
@@ -218,7 +218,8 @@ def _branches(tokens: Tensor) -> Placement:
     visible = torch.zeros(1, 3, 5, dtype=torch.bool)
     visible[0, :, :2] = True
     visible[0, 0, 4] = visible[0, 1, 3] = visible[0, 2, 4] = visible[0, 2, 2] = True
-    return Placement(tokens[2:][None], torch.tensor([[2, 2, 3]]), torch.tensor([[4, 3, 2]]), visible, first_row=1)
+    positions, slots = torch.tensor([[2, 2, 3]]), torch.tensor([[4, 3, 2]])
+    return Placement(tokens[2:][None], positions, slots, (3,), 5, visible, first_row=1)
 
 
 def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any]) -> HfModel:

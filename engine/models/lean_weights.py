@@ -16,6 +16,7 @@ from torch import Tensor
 
 from engine.cache import require_rollback
 from engine.errors import ModelError
+from engine.numerics.base import Affine
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PLAIN_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -47,14 +48,6 @@ class LeanConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
-    """A matrix [out, in] and its bias [out], if it has one."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One decoder layer; query, key and value as one matrix, gate and up as another.
 
@@ -78,15 +71,6 @@ class LeanWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     head: Tensor
-    rope: RopeTables
-
-
-@dataclass(frozen=True, slots=True)
-class RopeTables:
-    """[context, head_dim] each; the first half of `sin` is negated, so a rotation is x * cos + swapped(x) * sin."""
-
-    cos: Tensor
-    sin: Tensor
 
 
 def read_config(document: Mapping[str, Any], where: str) -> LeanConfig:
@@ -165,17 +149,6 @@ def _rope(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         if field not in rope:
             raise ModelError(f"{where}: rope_type {kind!r} needs {field}")
     return rope
-
-
-def rope_tables(config: LeanConfig, dtype: torch.dtype) -> RopeTables:
-    """The rotations of every position, computed in float64 and rounded once.
-
-    transformers computes them in float32, so at far positions ours are the more
-    accurate: the angle's error there is about position * 1e-7.
-    """
-    angles = torch.arange(config.context, dtype=torch.float64)[:, None] * rope_frequencies(config)
-    cos, sin = angles.cos(), angles.sin()
-    return RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))
 
 
 def rope_frequencies(config: LeanConfig) -> Tensor:
@@ -265,7 +238,6 @@ def build_weights(config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torc
         layers=tuple(_layer(config, tensors, f"model.layers.{i}.", dtype) for i in range(config.layers)),
         norm=_own(tensors["model.norm.weight"], dtype),
         head=embedding if config.tied else _own(tensors["lm_head.weight"], dtype),
-        rope=rope_tables(config, dtype),
     )
 
 

@@ -1,4 +1,4 @@
-"""``python -m engine.train corpus|target|draft|prompts|cards``: build the reference family.
+"""``python -m engine.train corpus|target|draft|medium|medium-draft|prompts|cards``: build the reference family.
 
 Every stage reads and writes one work folder and can be interrupted and resumed.
 """
@@ -44,8 +44,25 @@ def make_draft(work: Path) -> None:
     export(model, work, "draft")
 
 
+def make_medium(work: Path) -> None:
+    """Stage 4: the medium target, grown from the target."""
+    data = corpus.load(work / "corpus")
+    model = trainer.grow(LlamaForCausalLM.from_pretrained(work / "target"), recipe.MEDIUM_MODEL)
+    trainer.train(model, data, recipe.MEDIUM_TRAINING, work / "medium-training", say)
+    export(model.to(torch.bfloat16), work, "medium")
+
+
+def make_medium_draft(work: Path) -> None:
+    """Stage 5: the draft of the medium target, distilled further from the draft."""
+    data = corpus.load(work / "corpus")
+    teacher = LlamaForCausalLM.from_pretrained(work / "medium").eval()
+    model = LlamaForCausalLM.from_pretrained(work / "draft")
+    trainer.train(model, data, recipe.MEDIUM_DRAFT_TRAINING, work / "medium-draft-training", say, teacher)
+    export(model.to(torch.bfloat16), work, "medium_draft")
+
+
 def export(model: LlamaForCausalLM, work: Path, name: str) -> None:
-    """Weights in float32 with the tokenizer beside them, as hub models come."""
+    """Weights as they are in memory, with the tokenizer beside them, as hub models come."""
     model.eval().save_pretrained(work / name, safe_serialization=True)
     PreTrainedTokenizerFast.from_pretrained(work / "corpus" / "tokenizer").save_pretrained(work / name)
 
@@ -64,6 +81,8 @@ STAGES = {
     "corpus": make_corpus,
     "target": make_target,
     "draft": make_draft,
+    "medium": make_medium,
+    "medium-draft": make_medium_draft,
     "prompts": make_prompts,
     "cards": make_cards,
 }

@@ -48,6 +48,27 @@ def new_model(recipe: ModelRecipe, vocabulary: int, seed: int) -> LlamaForCausal
     return LlamaForCausalLM(config)
 
 
+@torch.no_grad()
+def grow(source: LlamaForCausalLM, recipe: ModelRecipe) -> LlamaForCausalLM:
+    """A deeper model that starts out as the same function as `source`.
+
+    Layer k copies source layer floor(k L / L'). Of the copies of one layer all but
+    the first have zero output projections, so they add nothing to the residual
+    stream until they are trained (block expansion, arXiv:2401.02415).
+    """
+    model = new_model(recipe, source.config.vocab_size, seed=0)
+    depth = len(source.model.layers)
+    model.model.embed_tokens.load_state_dict(source.model.embed_tokens.state_dict())
+    model.model.norm.load_state_dict(source.model.norm.state_dict())
+    origins = [k * depth // recipe.layers for k in range(recipe.layers)]
+    for k, (layer, origin) in enumerate(zip(model.model.layers, origins, strict=True)):
+        layer.load_state_dict(source.model.layers[origin].state_dict())
+        if k and origins[k - 1] == origin:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    return model
+
+
 def batch(corpus: Corpus, recipe: TrainRecipe, step: int) -> Tensor:
     """Token windows of one step, [rows, window + 1]; about `code_share` of them code."""
     rng = np.random.default_rng((recipe.seed, step))

@@ -134,7 +134,8 @@ class Session:
                 visible[row, node, [starts[row] + i for i in path]] = True
         start = torch.tensor(starts)[:, None]
         slots = start + torch.arange(nodes)
-        return Placement(torch.tensor(tokens), start + depth, slots, visible, self.first_row)
+        lengths, span = (nodes,) * rows, visible.shape[2]
+        return Placement(torch.tensor(tokens), start + depth, slots, lengths, span, visible, self.first_row)
 
 
 def _path(parents, node):

@@ -1,0 +1,106 @@
+"""The fastest arithmetic that torch offers; promises nothing about bits.
+
+One row goes through a matrix-vector product and more rows through a packed
+matrix product, which round differently: plain and speculative decoding then
+agree in the first six digits or so, not in the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.cache import CacheShape, TensorSlotCache
+from engine.models.base import Placement
+from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
+from engine.numerics.layouts import Padding, additive_mask, padding
+from engine.numerics.packed import packed, plain
+
+
+@dataclass(frozen=True, slots=True)
+class FastLayout:
+    """`mask` [B, 1, T, S] is None where every query sees every column."""
+
+    placement: Placement
+    heads: Heads
+    pads: Padding
+    mask: Tensor | None
+
+
+class FastNumerics:
+    """Matrix-vector products, packed products, fused attention."""
+
+    name = "fast"
+    promises = Invariance.NONE
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """One row by the plain product, more by the packed one, if there is one."""
+        single, several = plain(affine), packed(affine)
+        if several is None:
+            return single
+        many = several
+        return lambda x: single(x) if len(x) == 1 else many(x)
+
+    def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """torch's own."""
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up."""
+        return gated(gate_up)
+
+    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+        """Rotary embedding in the half-split layout."""
+        return rotated(x, rope)
+
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+        """Computed in float64 and rounded once."""
+        return rope_tables(frequencies, positions, dtype)
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
+        """Keys and values in the model's dtype."""
+        return TensorSlotCache(shape, dtype)
+
+    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
+        """A mask only where something is hidden."""
+        pads = padding(placement)
+        single = len(placement.lengths) == 1 and pads.width == 1 and placement.branches is None
+        mask = None if single else additive_mask(placement, pads, placement.span, dtype).unsqueeze(1)
+        return FastLayout(placement, heads, pads, mask)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+        """torch's fused attention."""
+        assert isinstance(layout, FastLayout)
+        pads, heads, span = layout.pads, layout.heads, layout.placement.span
+        turned = pads.pad(queries).transpose(1, 2)
+        seen = F.scaled_dot_product_attention(
+            turned, keys[:, :, :span], values[:, :, :span], layout.mask, enable_gqa=heads.group > 1
+        )
+        return pads.unpad(seen.transpose(1, 2).reshape(pads.batch * pads.width, -1))
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """silu of the first half times the second."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def rotated(x: Tensor, rope: RopeTables) -> Tensor:
+    """Rotary position embedding of [..., head_dim] (Su et al., 2104.09864, in the half-split layout)."""
+    half = x.shape[-1] // 2
+    swapped = torch.cat([x[..., half:], x[..., :half]], -1)
+    return torch.addcmul(x * rope.cos, swapped, rope.sin)
+
+
+def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+    """The rotations of every position, computed in float64 and rounded once.
+
+    transformers computes them in float32, so at far positions ours are the more
+    accurate: the angle's error there is about position * 1e-7.
+    """
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))

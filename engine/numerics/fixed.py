@@ -1,0 +1,163 @@
+"""Bitwise equal rows for chains: fixed row counts and fixed key lengths.
+
+Products go through a kernel whose rows do not depend on each other. Attention
+is explicit: a query at position t always works on the first
+(t // BUCKET + 1) * BUCKET columns, hidden ones included as exact zeros, in a
+product with a multiple of ROWS query rows. The softmax's denominator comes from
+the same product as the numerator, through a column of ones beside the values.
+A chain's column is its position, so plain and speculative decoding then do the
+same sums in the same order; a tree puts tokens into other columns, so for trees
+nothing is promised. Attention is in float32 for bfloat16 models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.cache import CacheShape, TensorSlotCache
+from engine.models.base import Placement
+from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
+from engine.numerics.fast import gated, rope_tables, rotated
+from engine.numerics.layouts import Padding, additive_mask, grouped, padded_positions, padding, ungrouped
+from engine.numerics.packed import packed, padded
+
+ROWS = 4
+"""Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
+BUCKET = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A key length, and which queries [B * kv_heads, width * group, 1] have it; None means all."""
+
+    columns: int
+    mine: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLayout:
+    """`mask` [B, 1, width, 1, columns] is additive."""
+
+    placement: Placement
+    heads: Heads
+    pads: Padding
+    mask: Tensor
+    buckets: Sequence[Bucket]
+
+
+class FixedNumerics:
+    """Row-invariant products and bucketed explicit attention."""
+
+    name = "fixed"
+    promises = Invariance.CHAIN
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """The packed product; where there is none, the plain one on padded rows."""
+        return packed(affine) or padded(affine, ROWS)
+
+    def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """torch's own, which works row by row."""
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up."""
+        return gated(gate_up)
+
+    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+        """Rotary embedding in the half-split layout."""
+        return rotated(x, rope)
+
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+        """Computed in float64 and rounded once."""
+        return rope_tables(frequencies, positions, dtype)
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
+        """Whole buckets of keys, and values with a column of ones."""
+        return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, BUCKET))
+
+    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
+        """The mask over the largest bucket, and who belongs to which."""
+        pads = padding(placement, row_multiple(heads))
+        columns = round_up(placement.span, BUCKET)
+        mask = additive_mask(placement, pads, columns, working_dtype(dtype))
+        return FixedLayout(placement, heads, pads, mask[:, None, :, None], buckets(placement, pads, heads))
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+        """One product per bucket; each query keeps the answer of its own."""
+        assert isinstance(layout, FixedLayout)
+        pads, heads = layout.pads, layout.heads
+        turned = scaled(queries, keys.dtype, pads, heads)
+        total = None
+        for bucket in layout.buckets:
+            columns = slice(bucket.columns)
+            weights = softmax_weights(turned, keys[:, :, columns], layout.mask[..., columns])
+            found = torch.bmm(weights, values[:, :, columns].flatten(0, 1))
+            total = found if total is None or bucket.mine is None else torch.where(bucket.mine, found, total)
+        assert total is not None
+        return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def buckets(placement: Placement, pads: Padding, heads: Heads) -> list[Bucket]:
+    """The key lengths of a placement, ascending; a tree has one, that of its last column."""
+    largest = round_up(placement.span, BUCKET)
+    if placement.branches is not None or largest == BUCKET:
+        return [Bucket(largest, None)]
+    lengths = padded_positions(placement, pads) // BUCKET * BUCKET + BUCKET
+    kinds = sorted(set(lengths.flatten().tolist()))
+    if len(kinds) == 1:
+        return [Bucket(kinds[0], None)]
+    per_head = lengths[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group)
+    rows = per_head.reshape(pads.batch * heads.kv_heads, -1, 1)
+    return [Bucket(length, rows == length) for length in kinds]
+
+
+def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:
+    """A cache in the attention's dtype whose values end in a one."""
+    wide = CacheShape(
+        shape.layers, shape.rows, shape.kv_heads, shape.capacity, shape.head_dim, columns, shape.head_dim + 1
+    )
+    cache = TensorSlotCache(wide, working_dtype(dtype))
+    for values in cache.values:
+        values[..., -1] = 1.0
+    return cache
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The attention's dtype: float32, or float64 for float64 models."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def row_multiple(heads: Heads) -> int:
+    """The width multiple that makes query rows (width times group) a multiple of ROWS."""
+    multiple = 1
+    while multiple * heads.group % ROWS:
+        multiple += 1
+    return multiple
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is at least `count`."""
+    return count + -count % multiple
+
+
+def scaled(queries: Tensor, dtype: torch.dtype, pads: Padding, heads: Heads) -> Tensor:
+    """Grouped queries divided by sqrt(head_dim)."""
+    return grouped(queries.to(dtype), pads, heads) * heads.head_dim**-0.5
+
+
+def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+    """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised."""
+    scores = torch.bmm(queries, keys.flatten(0, 1).transpose(1, 2))
+    batch, width = mask.shape[0], mask.shape[2]
+    scores.view(batch, -1, width, scores.shape[1] // width, scores.shape[2]).add_(mask)
+    return scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+
+
+def divided(total: Tensor, heads: Heads) -> Tensor:
+    """Numerators by the denominator that stands after them."""
+    return total[..., : heads.head_dim] / total[..., heads.head_dim :]

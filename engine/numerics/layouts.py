@@ -1,0 +1,96 @@
+"""From placed tokens to the regular shapes that attention needs, and back.
+
+Everything but attention works on flat rows, one per placed token. Attention
+works on [B, W] queries; where rows differ in length, the missing queries are
+copies of another token, and their answers are dropped. Knows nothing about
+arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.models.base import Placement
+from engine.numerics.base import Heads
+
+HIDDEN = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How N flat rows become [batch, width] and back; None where the two are the same."""
+
+    batch: int
+    width: int
+    gather: Tensor | None
+    """[batch * width] index of a flat row."""
+    scatter: Tensor | None
+    """[N] index into batch * width."""
+
+    def pad(self, x: Tensor) -> Tensor:
+        """[N, ...] -> [batch, width, ...]."""
+        rows = x if self.gather is None else x.index_select(0, self.gather)
+        return rows.view(self.batch, self.width, *x.shape[1:])
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """[batch * width, ...] -> [N, ...]."""
+        return x if self.scatter is None else x.index_select(0, self.scatter)
+
+
+def padding(placement: Placement, multiple: int = 1) -> Padding:
+    """The padding of a placement to a width that is a multiple of `multiple`."""
+    batch, width = placement.tokens.shape
+    wide = width + -width % multiple
+    if not placement.ragged and wide == width:
+        return Padding(batch, width, None, None)
+    lengths = np.array(placement.lengths)
+    real = np.arange(wide)[None, :] < lengths[:, None]
+    first = np.concatenate([[0], np.cumsum(lengths)[:-1]])[:, None]
+    # the last placed token stands in where a row at the end is empty
+    index = np.where(real, first + np.arange(wide), np.minimum(first, lengths.sum() - 1))
+    return Padding(batch, wide, torch.from_numpy(index.ravel()), torch.from_numpy(np.flatnonzero(real)))
+
+
+def flat(values: Tensor, placement: Placement) -> Tensor:
+    """[B, T, ...] -> [N, ...], padding left out."""
+    if not placement.ragged:
+        return values.reshape(-1, *values.shape[2:])
+    return torch.cat([row[:count] for row, count in zip(values, placement.lengths, strict=True)])
+
+
+def unflat(rows: Tensor, placement: Placement) -> Tensor:
+    """[N, ...] -> [B, T, ...]; what stands at padding means nothing."""
+    return padding(placement).pad(rows)
+
+
+def additive_mask(placement: Placement, pads: Padding, columns: int, dtype: torch.dtype) -> Tensor:
+    """[B, width, columns]: 0 where a query sees the column, -inf elsewhere; padding sees what it is a copy of."""
+    mask = torch.zeros(pads.batch, pads.width, columns, dtype=dtype)
+    if placement.branches is None:
+        return mask.masked_fill_(torch.arange(columns) > padded_positions(placement, pads)[:, :, None], HIDDEN)
+    branches = F.pad(placement.branches, (0, columns - placement.span))
+    return mask.masked_fill_(~pads.pad(flat(branches, placement)), HIDDEN)
+
+
+def padded_positions(placement: Placement, pads: Padding) -> Tensor:
+    """[B, width] the position of each query."""
+    return placement.positions if pads.gather is None else pads.pad(flat(placement.positions, placement))
+
+
+def grouped(queries: Tensor, pads: Padding, heads: Heads) -> Tensor:
+    """[N, heads, head_dim] -> [B * kv_heads, width * group, head_dim], contiguous; the group varies fastest."""
+    shape = (pads.batch, pads.width, heads.kv_heads, heads.group, heads.head_dim)
+    split = pads.pad(queries).view(shape).transpose(1, 2)
+    return split.reshape(pads.batch * heads.kv_heads, pads.width * heads.group, heads.head_dim)
+
+
+def ungrouped(seen: Tensor, pads: Padding, heads: Heads) -> Tensor:
+    """[B * kv_heads, width * group, head_dim] -> [N, heads * head_dim]."""
+    shape = (pads.batch, heads.kv_heads, pads.width, heads.group * heads.head_dim)
+    rows = seen.view(shape).transpose(1, 2).reshape(pads.batch * pads.width, -1)
+    return pads.unpad(rows)
