@@ -1,4 +1,4 @@
-"""``python -m engine.train corpus|target|draft|medium|medium-draft|prompts|cards``: build the reference family.
+"""``python -m engine.train STAGE ...``: build the reference family.
 
 Every stage reads and writes one work folder and can be interrupted and resumed.
 """
@@ -52,11 +52,20 @@ def make_medium(work: Path) -> None:
     export(model.to(torch.bfloat16), work, "medium")
 
 
+def make_medium_draft_first(work: Path) -> None:
+    """Stage 5: the medium target's draft, distilled from the target."""
+    data = corpus.load(work / "corpus")
+    teacher = LlamaForCausalLM.from_pretrained(work / "target").eval()
+    model = trainer.new_model(recipe.MEDIUM_DRAFT_MODEL, recipe.CorpusRecipe().vocabulary, seed=2)
+    trainer.train(model, data, recipe.MEDIUM_DRAFT_FIRST, work / "medium-draft-first", say, teacher)
+    export(model, work, "medium_draft_first")
+
+
 def make_medium_draft(work: Path) -> None:
-    """Stage 5: the draft of the medium target, distilled further from the draft."""
+    """Stage 6: the same draft, distilled further from the medium target itself."""
     data = corpus.load(work / "corpus")
     teacher = LlamaForCausalLM.from_pretrained(work / "medium").eval()
-    model = LlamaForCausalLM.from_pretrained(work / "draft")
+    model = LlamaForCausalLM.from_pretrained(work / "medium_draft_first")
     trainer.train(model, data, recipe.MEDIUM_DRAFT_TRAINING, work / "medium-draft-training", say, teacher)
     export(model.to(torch.bfloat16), work, "medium_draft")
 
@@ -82,6 +91,7 @@ STAGES = {
     "target": make_target,
     "draft": make_draft,
     "medium": make_medium,
+    "medium-draft-first": make_medium_draft_first,
     "medium-draft": make_medium_draft,
     "prompts": make_prompts,
     "cards": make_cards,
