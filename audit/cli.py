@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "run": "audit.commands.run:command",
     "schema": "audit.commands.schema:command",
     "show": "audit.commands.show:command",
+    "sweep": "audit.commands.sweep:command",
     "validate": "audit.commands.validate:command",
     "verify": "audit.commands.verify:command",
 }

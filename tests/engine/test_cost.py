@@ -1,9 +1,15 @@
 """The cost formulae against simulation, against their limits and against brute force."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from engine.cost import best_gamma, expected_tokens, speedup
+from engine.cost import Costs, StepTimes, best_gamma, costs, expected_tokens, speedup, speedup_of, step_times
+from engine.types import Protocol, SamplingParams
+from tests.engine import build
+
+GREEDY = SamplingParams(max_new_tokens=3)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.99, 1.0])
@@ -45,3 +51,27 @@ def test_a_better_or_cheaper_draft_is_never_drafted_less():
     ]
     assert best_gamma(0.8, 0.01) >= best_gamma(0.8, 0.2)
     assert best_gamma(1.0, 0.01, most=5) == 5
+
+
+def steps(draft_us, verify_us, batch):
+    (trace,) = build.traces(build.generate(build.Setup(None, Protocol.GREEDY), build.requests(1, GREEDY))).values()
+    return dataclasses.replace(
+        trace,
+        position=np.arange(len(batch)),
+        draft_us=np.array(draft_us),
+        verify_us=np.array(verify_us),
+        batch=np.array(batch),
+    )
+
+
+def test_a_step_that_stands_in_several_traces_counts_once():
+    together = steps([10, 30], [100, 200], [2, 1])
+    other = steps([10], [100], [2])
+    assert step_times([together, other]) == StepTimes(20.0, 150.0)
+    assert np.isnan(step_times([]).draft_us)
+
+
+def test_costs_are_in_plain_forwards():
+    found = costs(StepTimes(80.0, 150.0), StepTimes(1.0, 100.0), gamma=4)
+    assert found == Costs(pytest.approx(0.2), pytest.approx(1.5))
+    assert speedup_of(3.0, 4, found) == pytest.approx(3.0 / (1.5 + 0.8))

@@ -1,0 +1,95 @@
+"""`audit sweep`: which draft length is fastest here. Stores nothing and checks nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from audit.commands.tables import cell, echo_rows
+from audit.documents import mistake
+from audit.errors import CannotDecide
+from audit.files import staged
+from audit.suite_loader import load_suite
+from audit.sweeping.ranges import parse_gammas
+
+if TYPE_CHECKING:
+    from audit.sweep import Sweep
+
+
+@click.command("sweep")
+@click.argument("suite")
+@click.option("--gamma", metavar="RANGE", required=True, help="Draft lengths: 1..8, or 1,2,4.")
+@click.option("--arm", "arms", metavar="NAME", multiple=True, help="An arm to measure; repeat for more. Default: all.")
+@click.option("--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="Interleaved rounds.")
+@click.option("--max-prompts", type=click.IntRange(min=1), help="At most so many cases, spread over the suite's.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
+def command(
+    suite: str,
+    gamma: str,
+    arms: tuple[str, ...],
+    rounds: int,
+    max_prompts: int | None,
+    threads: int,
+    out: Path | None,
+) -> None:
+    """Find the fastest draft length of each arm of SUITE.
+
+    Times plain decoding and the arm at every length, interleaved, on the suite's own prompts.
+    The recommended length has the most tokens per second, and is measured once
+    more against plain decoding before it is recommended. This is a measurement:
+    no check runs, and nothing is stored. Exit code 0 whatever is recommended;
+    2: invalid input; 3: interrupted.
+    """
+    gammas = parse_gammas(gamma)
+    loaded = load_suite(suite)
+    if out is not None:
+        _require_writable(out)
+    import torch
+
+    from audit.sweep import SweepOptions, sweep
+    from audit.sweeping import report
+
+    torch.set_num_threads(threads)
+    with _interrupts():
+        found = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts), _note)
+    _print(found)
+    if out is not None:
+        text = json.dumps(report.document(found), indent=2, allow_nan=False) + "\n"
+        with staged({out: text.encode()}):
+            pass
+
+
+def _print(found: Sweep) -> None:
+    from audit.sweeping import report
+
+    for arm in found.arms:
+        click.echo(cell(report.heading(arm)))
+        echo_rows(report.COLUMNS, report.table(arm))
+        click.echo(f"{cell(report.recommendation(arm.choice))}\n")
+    click.echo("\n".join(cell(line) for line in report.footing(found)))
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _require_writable(path: Path) -> None:
+    """Find a bad place before anything is measured."""
+    if path.is_dir():
+        raise mistake(str(path), None, "this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise mistake(str(path), None, "its folder does not exist; make it or choose another place")
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise CannotDecide("interrupted; a part of a sweep recommends nothing, run it again") from error

@@ -1,0 +1,1 @@
+"""Parts of `audit sweep`: ranges, interleaved timing, intervals, the choice, its tables."""
