@@ -6,7 +6,6 @@ float is an error that names it. Knows nothing about files or about the forward.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 from engine.cache import require_rollback
 from engine.errors import ModelError
 from engine.numerics.base import Affine
+from engine.numerics.rotations import frequencies
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PLAIN_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -152,16 +152,14 @@ def _rope(document: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def rope_frequencies(config: LeanConfig) -> Tensor:
-    """[head_dim / 2] float64 angle per position; llama3 slows down the waves longer than the original context."""
-    rope = config.rope
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    plain = float(rope["rope_theta"]) ** -exponents
-    if rope["rope_type"] == "default":
-        return plain
-    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
-    turns = float(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
-    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return plain * (kept + (1.0 - kept) / float(rope["factor"]))
+    """[head_dim / 2] float64 angle per position, the same on every machine.
+
+    Raises:
+        ModelError: rope_theta is not above 0.
+    """
+    if not float(config.rope["rope_theta"]) > 0:
+        raise ModelError(f"config.json: rope_theta must be above 0, not {config.rope['rope_theta']!r}")
+    return torch.tensor(frequencies(config.head_dim, config.rope), dtype=torch.float64)
 
 
 def expected_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:

@@ -71,7 +71,10 @@ class Heads:
 class Layout(Protocol):
     """What one forward's attention needs beside queries, keys and values; made once, used by every layer."""
 
-    placement: Placement
+    @property
+    def placement(self) -> Placement:
+        """The placement that it was made for."""
+        ...
 
 
 class Numerics(Protocol):
