@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.cache import CacheShape, TensorSlotCache
 from engine.models.base import Placement
 from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
-from engine.numerics.layouts import Padding, additive_mask, padding
+from engine.numerics.layouts import Padding, additive_mask, padding, working_dtype
 from engine.numerics.packed import packed, plain
 
 
@@ -45,7 +45,7 @@ class FastNumerics:
         return lambda x: single(x) if len(x) == 1 else many(x)
 
     def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """torch's own."""
+        """The norm that torch has."""
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -61,29 +61,29 @@ class FastNumerics:
         return rope_tables(frequencies, positions, dtype)
 
     def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
-        """Keys and values in the model's dtype."""
-        return TensorSlotCache(shape, dtype)
+        """Keys and values in the attention's dtype."""
+        return TensorSlotCache(shape, working_dtype(dtype))
 
     def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
         """A mask only where something is hidden."""
         pads = padding(placement)
         single = len(placement.lengths) == 1 and pads.width == 1 and placement.branches is None
-        mask = None if single else additive_mask(placement, pads, placement.span, dtype).unsqueeze(1)
+        mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
         return FastLayout(placement, heads, pads, mask)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
-        """torch's fused attention."""
+        """Fused attention."""
         assert isinstance(layout, FastLayout)
         pads, heads, span = layout.pads, layout.heads, layout.placement.span
-        turned = pads.pad(queries).transpose(1, 2)
+        turned = pads.pad(queries.to(keys.dtype)).transpose(1, 2)
         seen = F.scaled_dot_product_attention(
             turned, keys[:, :, :span], values[:, :, :span], layout.mask, enable_gqa=heads.group > 1
         )
-        return pads.unpad(seen.transpose(1, 2).reshape(pads.batch * pads.width, -1))
+        return pads.unpad(seen.transpose(1, 2).reshape(pads.batch * pads.width, -1)).to(queries.dtype)
 
 
 def gated(gate_up: Tensor) -> Tensor:
-    """silu of the first half times the second."""
+    """The silu of the first half times the second."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
 

@@ -23,7 +23,15 @@ from engine.cache import CacheShape, TensorSlotCache
 from engine.models.base import Placement
 from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
 from engine.numerics.fast import gated, rope_tables, rotated
-from engine.numerics.layouts import Padding, additive_mask, grouped, padded_positions, padding, ungrouped
+from engine.numerics.layouts import (
+    Padding,
+    additive_mask,
+    grouped,
+    padded_positions,
+    padding,
+    ungrouped,
+    working_dtype,
+)
 from engine.numerics.packed import packed, padded
 
 ROWS = 4
@@ -61,7 +69,7 @@ class FixedNumerics:
         return packed(affine) or padded(affine, ROWS)
 
     def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """torch's own, which works row by row."""
+        """The norm that torch has, which works row by row."""
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -125,11 +133,6 @@ def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> Tens
     for values in cache.values:
         values[..., -1] = 1.0
     return cache
-
-
-def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The attention's dtype: float32, or float64 for float64 models."""
-    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def row_multiple(heads: Heads) -> int:

@@ -42,6 +42,14 @@ class Padding:
         return x if self.scatter is None else x.index_select(0, self.scatter)
 
 
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The attention's dtype for a model's: float32, or float64 for float64 models.
+
+    For 16-bit models torch's own attention would convert keys and values on every call.
+    """
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
 def padding(placement: Placement, multiple: int = 1) -> Padding:
     """The padding of a placement to a width that is a multiple of `multiple`."""
     batch, width = placement.tokens.shape

@@ -28,9 +28,8 @@ from engine.numerics.fixed import (
     row_multiple,
     scaled,
     softmax_weights,
-    working_dtype,
 )
-from engine.numerics.layouts import Padding, additive_mask, padding, ungrouped
+from engine.numerics.layouts import Padding, additive_mask, padding, ungrouped, working_dtype
 
 TILE = 128
 SCRATCH = 64
