@@ -36,16 +36,21 @@ from engine.types import (
     Verdict,
 )
 from engine.verify.base import Verifier
+from engine.writer import RecordWriter
 
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns."""
+    """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns.
+
+    Without `record` nothing is written down, whatever the level, and traces are empty.
+    """
 
     rows: int
     gamma: int
     capacity: int
     level: RecordLevel
+    record: bool = True
 
 
 class Loop:
@@ -63,7 +68,20 @@ class Loop:
 
     @torch.inference_mode()
     def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Yield generations as they finish; every request must fit the capacity."""
+        """Yield generations in the order in which they finish; every request must fit the capacity.
+
+        Traces are written in another thread, so a generation may come some steps after it finished.
+        """
+        with RecordWriter() as writer:
+            try:
+                yield from self._decode_all(requests, writer)
+            except Exception:
+                # what finished before the fault is whole, and the caller's
+                yield from writer.rest()
+                raise
+            yield from writer.rest()
+
+    def _decode_all(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Generation]:
         queue = deque(requests)
         rows: dict[int, RowState] = {}
         while queue or rows:
@@ -85,17 +103,18 @@ class Loop:
             timing = Timing(round((drafted - began) * 1e6), round((verified - drafted) * 1e6), len(active))
             # 4) commit: keep the accepted path, cut at an end, record, tell the proposer
             for state, context, proposal in zip(active, contexts, proposals, strict=True):
-                self._commit(state, context, proposal, logits[state.row], timing)
+                self._commit(state, context, proposal, logits[state.row], timing, writer)
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
                     self._proposer.finish(rows.pop(state.row).row)
-                    yield state.generation()
+                    writer.finish(state.recorder, state.generation())
+            yield from writer.ready()
 
     def _admit(self, row: int, request: Request) -> RowState:
         randomness = Randomness(request.sampling.seed, request.stream)
         stops = StopRule(request.sampling, self._target.eos_ids, self._decode)
-        recorder = Recorder(self._header(request))
+        recorder = Recorder(self._header(request)) if self._options.record else None
         state = RowState(row, request, randomness, stops, recorder, list(request.prompt))
         prompt = state.history[:-1]
         if prompt:
@@ -134,7 +153,13 @@ class Loop:
         }
 
     def _commit(
-        self, state: RowState, context: Context, proposal: Proposal, logits: torch.Tensor, timing: Timing
+        self,
+        state: RowState,
+        context: Context,
+        proposal: Proposal,
+        logits: torch.Tensor,
+        timing: Timing,
+        writer: RecordWriter,
     ) -> None:
         request = state.request
         values = to_numpy(logits)
@@ -143,7 +168,8 @@ class Loop:
         )
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.randomness))
         self._keep_path(state, cut.verdict)
-        state.recorder.step(_step_record(state, proposal, cut.verdict, rows, timing))
+        if state.recorder is not None:
+            writer.step(state.recorder, _step_record(state, proposal, cut.verdict, rows, timing))
         state.commit(cut)
         self._proposer.observe(context, cut.verdict)
 
@@ -157,13 +183,15 @@ class Loop:
 
 
 def _step_record(state: RowState, proposal: Proposal, verdict: Verdict, rows: TargetRows, timing: Timing) -> StepRecord:
+    """Copies of the rows that decided: the model may use its own again."""
     decided = [each.row for each in verdict.emitted]
+    plain = state.request.sampling.plain_scores
     return StepRecord(
         step=state.step,
         position=len(state.history),
         proposal=proposal,
         verdict=verdict,
         logits=rows.logits[decided],
-        scores=np.stack([rows[row].scores for row in decided]),
+        scores=None if plain else np.stack([rows[row].scores for row in decided]),
         timing=timing,
     )

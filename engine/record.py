@@ -1,35 +1,47 @@
 """The recorder: step records in, one trace out.
 
 Keeps only what decided an emitted token, so that the cost of a level is
-proportional to what was emitted, not to what was drafted. Knows nothing about
-where the bytes go.
+proportional to what was emitted, not to what was drafted. Rows are reduced in
+blocks whose limits depend on the request alone, so that a trace has the same
+bytes whoever calls, from whichever thread. Knows nothing about where the bytes
+go, nor when it is called.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.sampling import log_sum_exp
-from engine.trace import Header, Trace, encode
-from engine.types import Examined, FinishReason, Floats, QKind, RecordLevel, StepRecord
+from engine.trace import Header, Rows, Trace, encode
+from engine.types import FinishReason, Floats, QKind, RecordLevel, StepRecord
 
-TOP = 20
-NAN = float("nan")
+TOP: Final = 20
+BLOCK: Final = 2**17
+"""Logits reduced at once: float64 temporaries of 1 MiB, which stay in a processor's second cache."""
+NAN: Final = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One step reduced to what a level holds; E emitted tokens, rows only at `full`."""
+    """A block of steps reduced to what a level holds: E emitted tokens, X examined nodes.
 
-    record: StepRecord
+    `records` have lost their rows; `logits` [E, V] and `q_rows` [X, V] are there at `full` only.
+    """
+
+    records: tuple[StepRecord, ...]
     logprob: Floats
     margin: Floats
+    logits_digest: NDArray[np.uint64]
     top_id: NDArray[np.uint32]
     top_score: Floats
     top_lse: Floats
+    logits: Rows
+    q_rows: Floats
 
 
 @dataclass(slots=True)
@@ -41,50 +53,78 @@ class Recorder:
     """
 
     header: Header
+    _waiting: list[StepRecord] = field(default_factory=list)
     _kept: list[Kept] = field(default_factory=list)
+    _rows: int = 0
 
     def step(self, record: StepRecord) -> None:
-        """Keep one step, reduced to what the level holds."""
-        self._kept.append(reduce(self.header, record))
+        """Keep one step; its arrays are the recorder's from here on."""
+        self._waiting.append(record)
+        self._rows += len(record.verdict.emitted)
+        if self._rows * self.header.vocabulary >= BLOCK:
+            self._reduce()
 
     def finish(self, reason: FinishReason) -> bytes:
         """The encoded trace."""
+        self._reduce()
         return encode(to_trace(replace(self.header, finish_reason=reason), self._kept))
 
+    def _reduce(self) -> None:
+        if self._waiting:
+            self._kept.append(reduce(self.header, self._waiting))
+        self._waiting, self._rows = [], 0
 
-def reduce(header: Header, record: StepRecord) -> Kept:
+
+def reduce(header: Header, records: list[StepRecord]) -> Kept:
     """Take from the rows what the level holds and let them go, unless it holds the rows themselves."""
     level = header.level
-    scalars, tops = level is not RecordLevel.TOKENS, level is RecordLevel.TOPK
-    rows, scores = (record.logits, record.scores) if scalars else (record.logits[:0], record.scores[:0])
-    token = np.array([each.token for each in record.verdict.emitted], dtype=np.int64)
-    found = _tops(scores if tops else scores[:0], header)
+    full, scalars = level is RecordLevel.FULL, level is not RecordLevel.TOKENS
+    logits = _stacked([record.logits for record in records if scalars], header.vocabulary)
+    scores = _scores(records, logits) if scalars else logits
+    token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
+    top = _leads(logits)
+    found = _tops(scores if level is RecordLevel.TOPK else scores[:0], header)
     return Kept(
-        record=_without_rows(record, level),
-        logprob=_logprobs(rows, token[: len(rows)]),
-        margin=_margins(scores),
+        records=tuple(_without_rows(record) for record in records),
+        logprob=logits[np.arange(len(token)), token] - log_sum_exp_under(logits, top.largest),
+        margin=top.margin if scores is logits else _leads(scores).margin,
+        logits_digest=digests(logits),
         top_id=found.ids,
         top_score=found.scores,
         top_lse=found.lse,
+        logits=logits if full else logits[:0].copy(),
+        q_rows=_q_rows(records if full else [], header.vocabulary),
     )
 
 
-def _without_rows(record: StepRecord, level: RecordLevel) -> StepRecord:
-    """At `full` the logits and the q rows of examined nodes stay, below it neither; scores never do."""
-    full, q = level is RecordLevel.FULL, record.proposal.q
-    nodes = [each.node for each in record.verdict.examined]
-    return replace(
-        record,
-        proposal=replace(record.proposal, q=q[nodes] if full and q is not None else None),
-        logits=record.logits if full else record.logits[:0].copy(),
-        scores=record.scores[:0].copy(),
-    )
+def _without_rows(record: StepRecord) -> StepRecord:
+    proposal = replace(record.proposal, q=None)
+    return replace(record, proposal=proposal, logits=record.logits[:0].copy(), scores=None)
+
+
+def _stacked(parts: list[Rows], vocabulary: int) -> Rows:
+    return np.concatenate(parts) if parts else np.empty((0, vocabulary), np.float32)
+
+
+def _scores(records: list[StepRecord], logits: Rows) -> Rows:
+    """[E, V]: the logits themselves, not a copy, where no step has other scores."""
+    if all(record.scores is None for record in records):
+        return logits
+    return np.concatenate([record.logits if record.scores is None else record.scores for record in records])
+
+
+def digests(rows: Rows) -> NDArray[np.uint64]:
+    """[E] the 8 bytes of BLAKE2b over each row's bytes, read as a little-endian number.
+
+    Rows that differ in one bit have different digests but for a chance of 2^-64.
+    """
+    values = (hashlib.blake2b(row, digest_size=8).digest() for row in np.ascontiguousarray(rows))
+    return np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64)
 
 
 def to_trace(header: Header, kept: list[Kept]) -> Trace:
     """Columns of reduced steps at the header's level."""
-    records = [each.record for each in kept]
-    full = header.level is RecordLevel.FULL
+    records = [record for each in kept for record in each.records]
     scalars = header.level is not RecordLevel.TOKENS
     emitted = [each for record in records for each in record.verdict.emitted]
     examined = [each for record in records for each in record.verdict.examined]
@@ -114,11 +154,12 @@ def to_trace(header: Header, kept: list[Kept]) -> Trace:
         uniform=_numbers([each.uniform for each in emitted], scalars),
         logprob=_joined([each.logprob for each in kept]),
         margin=_joined([each.margin for each in kept]),
+        logits_digest=np.concatenate([np.empty(0, np.uint64), *(each.logits_digest for each in kept)]),
         top_id=np.concatenate([np.empty((0, _top_count(header)), np.uint32), *(each.top_id for each in kept)]),
         top_score=np.concatenate([np.empty((0, _top_count(header))), *(each.top_score for each in kept)]),
         top_lse=_joined([each.top_lse for each in kept]),
-        logits=_rows([record.logits for record in records], header.vocabulary),
-        q_rows=_q_rows(records, examined, header.vocabulary) if full else np.empty((0, header.vocabulary)),
+        logits=_stacked([each.logits for each in kept], header.vocabulary),
+        q_rows=np.concatenate([np.empty((0, header.vocabulary)), *(each.q_rows for each in kept)]),
     )
 
 
@@ -130,10 +171,6 @@ def _joined(parts: list[Floats]) -> Floats:
     return np.concatenate([np.empty(0), *parts])
 
 
-def _rows(parts: list[np.ndarray], vocabulary: int) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.empty((0, vocabulary))
-
-
 def _draft_uniforms(records: list[StepRecord]) -> Floats:
     parts = [
         record.proposal.uniforms if record.proposal.uniforms is not None else np.full(len(record.proposal.tree), NAN)
@@ -142,14 +179,30 @@ def _draft_uniforms(records: list[StepRecord]) -> Floats:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _logprobs(logits: np.ndarray, token: np.ndarray) -> Floats:
-    rows = logits.astype(np.float64)
-    return np.asarray(rows[np.arange(len(token)), token] - log_sum_exp(rows), dtype=np.float64)
+@dataclass(frozen=True, slots=True)
+class _Leads:
+    """[E] the largest entry of each row, and by how much it leads the second."""
+
+    largest: Floats
+    margin: Floats
 
 
-def _margins(scores: Floats) -> Floats:
-    largest = np.partition(scores, -2, axis=-1)[:, -2:]
-    return np.asarray(largest[:, 1] - largest[:, 0])
+def _leads(rows: Rows) -> _Leads:
+    """Two passes for a maximum cost a tenth of one partition; `rows` is as before afterwards."""
+    at = (np.arange(len(rows)), rows.argmax(axis=-1))
+    largest = rows[at]
+    rows[at] = -np.inf
+    second = rows.max(axis=-1)
+    rows[at] = largest
+    wide = largest.astype(np.float64)
+    return _Leads(wide, wide - second.astype(np.float64))
+
+
+def log_sum_exp_under(rows: Rows, largest: Floats) -> Floats:
+    """[E] log of the summed exponentials of each row [E, V] whose `largest` entry [E] is known, in float64."""
+    weights = np.subtract(rows, largest[:, None], dtype=np.float64)
+    np.exp(weights, out=weights)
+    return np.asarray(largest + np.log(weights.sum(axis=-1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,23 +217,24 @@ def _top_count(header: Header) -> int:
     return min(TOP, header.vocabulary) if header.level is RecordLevel.TOPK else 0
 
 
-def _tops(scores: Floats, header: Header) -> _Tops:
-    ids = np.argsort(-scores, axis=-1, kind="stable")[:, : _top_count(header)]
-    temperature = header.sampling.temperature or 1.0
-    lse = log_sum_exp(scores / temperature)
-    return _Tops(ids.astype(np.uint32), np.take_along_axis(scores, ids, axis=-1), lse)
+def _tops(scores: Rows, header: Header) -> _Tops:
+    wide = scores.astype(np.float64)
+    ids = np.argsort(-wide, axis=-1, kind="stable")[:, : _top_count(header)]
+    scaled = wide / (header.sampling.temperature or 1.0)
+    return _Tops(ids.astype(np.uint32), np.take_along_axis(wide, ids, axis=-1), log_sum_exp(scaled))
 
 
-def _q_rows(records: list[StepRecord], examined: list[Examined], vocabulary: int) -> Floats:
+def _q_rows(records: list[StepRecord], vocabulary: int) -> Floats:
     """[X, V]; a one-hot row is rebuilt from its token, an unknown q is a row of NaN."""
-    rows = np.full((len(examined), vocabulary), NAN)
+    rows = np.full((sum(len(record.verdict.examined) for record in records), vocabulary), NAN)
     at = 0
     for record in records:
-        for offset, each in enumerate(record.verdict.examined):
-            if record.proposal.q_kind is QKind.FULL and record.proposal.q is not None:
-                rows[at] = record.proposal.q[offset]
-            elif record.proposal.q_kind is QKind.ONE_HOT:
-                rows[at] = 0.0
-                rows[at, record.proposal.tree.tokens[each.node]] = 1.0
-            at += 1
+        nodes = [each.node for each in record.verdict.examined]
+        block, proposal = rows[at : at + len(nodes)], record.proposal
+        if proposal.q_kind is QKind.FULL and proposal.q is not None:
+            block[:] = proposal.q[nodes]
+        elif proposal.q_kind is QKind.ONE_HOT:
+            block[:] = 0.0
+            block[np.arange(len(nodes)), [proposal.tree.tokens[node] for node in nodes]] = 1.0
+        at += len(nodes)
     return rows

@@ -20,7 +20,7 @@ class RowState:
     request: Request
     randomness: Randomness
     stops: StopRule
-    recorder: Recorder
+    recorder: Recorder | None
     history: list[int]
     step: int = 0
     reason: FinishReason | None = None
@@ -48,14 +48,14 @@ class RowState:
         self.reason = cut.reason
 
     def generation(self) -> Generation:
-        """The finished request."""
+        """The finished request, its trace still to be written."""
         assert self.reason is not None
         tokens = tuple(self.generated)
         return Generation(
             request=self.request,
             tokens=tokens,
             finish_reason=self.reason,
-            trace=self.recorder.finish(self.reason),
+            trace=b"",
             text=self.stops.text(tokens, self.reason),
             latency_us=round((time.perf_counter() - self.began) * 1e6),
         )

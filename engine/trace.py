@@ -26,7 +26,11 @@ from numpy.typing import NDArray
 from engine.errors import InvalidRequest, TraceError
 from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
 
-MAGIC: Final = b"SATRACE1"
+MAGIC: Final = b"SATRACE2"
+READABLE: Final = (MAGIC, b"SATRACE1")
+"""Versions that `decode` reads. Version 1 has no `logits_digest`: it reads as an empty column."""
+COMPRESSION: Final = 1
+"""Logits are nearly incompressible: level 3 takes half again as long for a third of a percent."""
 DAMAGE: Final = (
     zstandard.ZstdError,
     zipfile.BadZipFile,
@@ -105,6 +109,8 @@ class Trace:
     """[E] log softmax of the raw logits at temperature 1."""
     margin: Floats
     """[E] largest minus second largest score of the deciding row."""
+    logits_digest: NDArray[np.uint64]
+    """[E] 8 bytes of BLAKE2b over the deciding row as the target gave it (see `engine.record.digests`)."""
     top_id: Ints
     """[E, K] tokens with the largest scores, descending."""
     top_score: Floats
@@ -169,23 +175,23 @@ def encode(trace: Trace) -> bytes:
     columns = {f.name: getattr(trace, f.name) for f in dataclasses.fields(trace) if f.name != "header"}
     header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
     np.savez(buffer, header=header, **columns)
-    return MAGIC + zstandard.ZstdCompressor(level=3).compress(buffer.getvalue())
+    return MAGIC + zstandard.ZstdCompressor(level=COMPRESSION).compress(buffer.getvalue())
 
 
 def decode(data: bytes) -> Trace:
-    """Read what `encode` wrote.
+    """Read what `encode` wrote, in this version or in an older one.
 
     Raises:
-        TraceError: the bytes are not a trace of this version, or are damaged.
+        TraceError: the bytes are not a trace of a version in `READABLE`, or are damaged.
     """
-    if not data.startswith(MAGIC):
-        raise TraceError(f"not a trace: it begins with {data[:8]!r} instead of {MAGIC!r}")
+    version = version_of(data)
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :], max_output_size=2**32)
+        raw = _decompress(data)
         with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
-        return Trace(header=header, **columns)
+        missing = {} if version == MAGIC else {"logits_digest": np.empty(0, np.uint64)}
+        return Trace(header=header, **columns, **missing)
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 
@@ -194,13 +200,29 @@ def digest(data: bytes) -> str:
     """SHA-256 of a trace's uncompressed content, so that it outlives a change of compressor.
 
     Raises:
-        TraceError: the bytes cannot be decompressed.
+        TraceError: the bytes are not a trace, or cannot be decompressed.
     """
+    version = version_of(data)
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :], max_output_size=2**32)
+        return hashlib.sha256(version + _decompress(data)).hexdigest()
     except (zstandard.ZstdError, MemoryError) as error:
         raise TraceError(f"damaged trace: {error}") from error
-    return hashlib.sha256(MAGIC + raw).hexdigest()
+
+
+def version_of(data: bytes) -> bytes:
+    """The magic number that a trace begins with.
+
+    Raises:
+        TraceError: it is none that this version reads.
+    """
+    if not data.startswith(READABLE):
+        known = " or ".join(repr(each) for each in READABLE)
+        raise TraceError(f"not a trace: it begins with {data[:8]!r} instead of {known}")
+    return data[: len(MAGIC)]
+
+
+def _decompress(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :], max_output_size=2**32)
 
 
 def _header_to_json(header: Header) -> dict[str, Any]:

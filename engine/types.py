@@ -131,6 +131,13 @@ class SamplingParams:
         """Temperature 0: the argmax of the transformed logits, lowest id on exact ties."""
         return self.temperature == 0.0
 
+    @property
+    def plain_scores(self) -> bool:
+        """No bias, mask or penalty is on: the scores are the logits."""
+        masks = self.logit_bias or self.bad_words or self.min_tokens
+        penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        return not (masks or penalties)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -239,7 +246,8 @@ class StepRecord:
 
     `logits` [E, V] are the target's rows that decided the E emitted tokens, as the
     model gave them, in its dtype; `scores` the same rows after bias, masks and
-    penalties, before temperature and truncation.
+    penalties, before temperature and truncation, None where these change nothing.
+    The arrays belong to whoever holds the record: no one else writes to them.
     """
 
     step: int
@@ -247,13 +255,16 @@ class StepRecord:
     proposal: Proposal
     verdict: Verdict
     logits: NDArray[np.floating[Any]]
-    scores: Floats
+    scores: Floats | None
     timing: Timing = Timing()
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished request. `trace` is the encoded record (see `engine.record`)."""
+    """A finished request.
+
+    `trace` is the encoded record (see `engine.record`), empty if none was asked for.
+    """
 
     request: Request
     tokens: tuple[int, ...]

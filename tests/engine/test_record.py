@@ -1,12 +1,15 @@
 """The recorder: what each level holds, and that what it holds is true."""
 
-from dataclasses import replace
+import hashlib
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import log_softmax, logsumexp
 
-from engine.record import Recorder, reduce, to_trace
+from engine.models.base import to_numpy
+from engine.record import Recorder, digests, reduce, to_trace
 from engine.sampling import transform
 from engine.trace import Header, decode, steps_of
 from engine.types import (
@@ -34,7 +37,7 @@ ALWAYS = (
     "position n_drafted n_examined n_emitted q_kind draft_us verify_us batch node_token node_parent "
     "examined_node examined_accepted token role row"
 ).split()
-SCALARS = "residual_mass node_uniform examined_p examined_q examined_uniform p uniform logprob margin".split()
+SCALARS = "residual_mass node_uniform examined_p examined_q examined_uniform p uniform logprob margin logits_digest".split()
 TOPS = ["top_id", "top_score", "top_lse"]
 ROWS = ["logits", "q_rows"]
 HELD = {
@@ -167,14 +170,11 @@ def header(level=RecordLevel.FULL):
 
 def plain_step(logits, scores=None):
     verdict = Verdict((Emitted(1, Role.PLAIN, 0, 0.5),))
-    rows = np.array([logits])
-    return StepRecord(
-        0, 1, Proposal(), verdict, rows, rows.astype(np.float64) if scores is None else scores, Timing(3, 5, 2)
-    )
+    return StepRecord(0, 1, Proposal(), verdict, np.array([logits]), scores, Timing(3, 5, 2))
 
 
 def built(*steps):
-    return to_trace(header(), [reduce(header(), step) for step in steps])
+    return to_trace(header(), [reduce(header(), list(steps))])
 
 
 def test_finish_sets_the_reason_and_the_timing_is_kept():
@@ -224,9 +224,62 @@ def test_an_unknown_q_is_nan_not_zero():
 
 
 @pytest.mark.parametrize("level", list(RecordLevel))
-def test_rows_that_a_level_does_not_hold_are_not_kept_while_decoding(level):
+def test_rows_that_a_level_does_not_hold_are_let_go_while_decoding(level, monkeypatch):
+    monkeypatch.setattr("engine.record.BLOCK", 8)
     recorder = Recorder(header(level))
-    recorder.step(plain_step(np.float32([1, 2, 3, 0])))
-    kept = recorder._kept[0].record
-    assert kept.logits.size == (4 if level is RecordLevel.FULL else 0)
-    assert kept.scores.size == 0
+    for _ in range(3):
+        recorder.step(plain_step(np.float32([1, 2, 3, 0])))
+    (kept,) = recorder._kept
+    assert len(kept.records) == 2, "a block is full at two rows of four logits"
+    assert kept.logits.size == (8 if level is RecordLevel.FULL else 0)
+    assert all(each.logits.size == 0 and each.scores is None and each.proposal.q is None for each in kept.records)
+
+
+@pytest.mark.parametrize("level", list(RecordLevel))
+@pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams(temperature=0.8, max_new_tokens=30, seed=4)])
+def test_the_size_of_a_block_changes_nothing(level, sampling, monkeypatch):
+    def numbers(trace):
+        return {f.name: getattr(trace, f.name) for f in fields(trace) if not f.name.endswith(("_us", "header"))}
+
+    whole = numbers(one(level, sampling=sampling))
+    monkeypatch.setattr("engine.record.BLOCK", 1)
+    for name, column in numbers(one(level, sampling=sampling)).items():
+        np.testing.assert_array_equal(column, whole[name], name)
+
+
+def test_scores_that_nothing_changed_are_the_logits():
+    logits = np.float32([[1.5, -0.25, 3, 0]])
+    told, silent = (built(plain_step(logits[0], scores)) for scores in (logits.astype(np.float64), None))
+    assert told.margin == silent.margin == 1.5
+    np.testing.assert_array_equal(told.logits, silent.logits)
+
+
+def test_a_tie_leads_by_nothing_and_rows_survive_being_measured():
+    row = np.float32([2, 7, 7, -np.inf])
+    trace = built(plain_step(row))
+    assert trace.margin[0] == 0.0
+    np.testing.assert_array_equal(trace.logits[0], row)
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_the_digest_is_that_of_the_row_s_bytes(dtype):
+    row = np.array([0.1, 2, 3, 0], dtype=dtype)
+    (found,) = built(plain_step(row)).logits_digest
+    assert int(found).to_bytes(8, "little") == hashlib.blake2b(row.tobytes(), digest_size=8).digest()
+    last_bit = row.copy()
+    last_bit.view(np.uint8)[0] ^= 1
+    assert built(plain_step(last_bit)).logits_digest[0] != found
+
+
+def test_the_digest_is_of_the_logits_not_of_the_scores():
+    penalised, free = one(), one(sampling=replace(SAMPLED, repetition_penalty=1.0, bad_words=()))
+    np.testing.assert_array_equal(penalised.logits_digest, digests(penalised.logits))
+    # the first position of both has the same prefix and other scores
+    assert penalised.margin[0] != free.margin[0]
+    assert penalised.logits_digest[0] == free.logits_digest[0]
+
+
+def test_sixteen_bit_rows_are_hashed_as_the_float32_that_hold_them():
+    half = torch.tensor([[0.1, 2.0, 3.0, 0.0]], dtype=torch.bfloat16)
+    assert to_numpy(half).dtype == np.float32
+    np.testing.assert_array_equal(digests(to_numpy(half)), digests(half.float().numpy()))

@@ -1,6 +1,7 @@
 """A trace's bytes: round trip, equality, damage."""
 
 import dataclasses
+import hashlib
 import io
 import math
 import pickle
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import TraceError
-from engine.trace import MAGIC, Header, Trace, decode, digest, encode, steps_of
+from engine.trace import MAGIC, READABLE, Header, Trace, decode, digest, encode, steps_of
 from engine.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
 
 from .build import Setup, generate, requests
@@ -158,22 +159,21 @@ def test_the_frame_may_not_claim_an_absurd_size(data):
     assert refused > 100
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"SATRACE2", b"SATRACE1", b"SATRACE1\x00\x00"])
+@pytest.mark.parametrize("data", [b"", b"hello", b"SATRACE3", *READABLE, MAGIC + b"\x00\x00"])
 def test_what_is_no_trace_is_refused(data):
     with pytest.raises(TraceError):
         decode(data)
 
 
-def archive(**columns):
+def archive(magic=MAGIC, **columns):
     buffer = io.BytesIO()
     np.savez(buffer, **columns)
-    return MAGIC + zstandard.ZstdCompressor().compress(buffer.getvalue())
+    return magic + zstandard.ZstdCompressor().compress(buffer.getvalue())
 
 
 def test_missing_and_unknown_columns_are_refused(data):
     trace = decode(data)
-    raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :])
-    columns = dict(np.load(io.BytesIO(raw)))
+    columns = columns_of(data)
     for broken in ({k: v for k, v in columns.items() if k != "margin"}, columns | {"extra": trace.token}):
         with pytest.raises(TraceError, match="damaged trace"):
             decode(archive(**broken))
@@ -182,13 +182,31 @@ def test_missing_and_unknown_columns_are_refused(data):
             decode(archive(**columns | {"header": np.frombuffer(header, dtype=np.uint8)}))
 
 
+def columns_of(data):
+    return dict(np.load(io.BytesIO(zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :]))))
+
+
+def test_a_trace_of_version_1_is_read_with_an_empty_digest_column(data):
+    """Version 1 is version 2 without `logits_digest`, under its own number."""
+    columns = columns_of(data)
+    assert len(columns.pop("logits_digest")) == len(decode(data).token)
+    old = archive(b"SATRACE1", **columns)
+    assert len(decode(old).logits_digest) == 0
+    assert same(dataclasses.replace(decode(old), logits_digest=decode(data).logits_digest), decode(data))
+    raw = zstandard.ZstdDecompressor().decompress(old[8:])
+    assert digest(old) == hashlib.sha256(b"SATRACE1" + raw).hexdigest(), "as version 1 computed it"
+    for wrong in (archive(MAGIC, **columns), archive(b"SATRACE1", **columns_of(data))):
+        with pytest.raises(TraceError, match="damaged trace"):
+            decode(wrong)
+
+
 class Bomb:
     def __reduce__(self):
         return (print, ("a pickle was executed",))
 
 
 def test_no_pickle_is_ever_read(data, capsys):
-    columns = dict(np.load(io.BytesIO(zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :]))))
+    columns = columns_of(data)
     columns["margin"] = np.array([Bomb()], dtype=object)
     with pytest.raises(TraceError):
         decode(archive(**columns))
