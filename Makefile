@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: quickstart test test-postgres test-equality check format bench docs wheel clean
+.PHONY: quickstart test test-postgres test-equality test-bitwise check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -26,6 +27,9 @@ test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
 
+test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
+	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics
+
 check: $(INSTALLED)  ## Lint, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,7 +40,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
-	$(BIN)/python -m tests.bench.decoding
+	@for name in $(BENCHES); do $(TESTENV) $(BIN)/python -m tests.bench $$name || exit 1; echo; done
 
 docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m audit.commands.help_text docs/cli.md

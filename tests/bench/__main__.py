@@ -1,0 +1,61 @@
+"""`python -m tests.bench NAME`: one benchmark, as a table and as JSON. Nothing is asserted about a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import time
+from pathlib import Path
+
+import click
+import torch
+
+from audit.evidence import hardware
+from audit.store.canonical import jsonable
+from tests.bench.figures import documents, rendered
+from tests.bench.setting import TEMPLATED, Setting, bundled_pair
+
+BENCHES = ("engines", "recording", "numerics", "batch", "context", "gamma")
+GROUPS = ("templated", *TEMPLATED, "copy", "code")
+QUICK = {"rounds": 1, "prompts": 1, "length": 6}
+
+
+@click.command()
+@click.argument("name", type=click.Choice(BENCHES))
+@click.option("--quick", is_flag=True, help="One tiny round: does it run at all?")
+@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Default: build/bench/NAME.json.")
+@click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True, help="Per domain.")
+@click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="New tokens per prompt.")
+@click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--target", help="bundled:NAME or a folder.")
+@click.option("--draft", help="bundled:NAME or a folder.")
+@click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")
+def main(name, quick, out, rounds, prompts, tokens, gamma, target, draft, domains) -> None:
+    """Run the benchmark NAME on one thread."""
+    torch.set_num_threads(1)
+    groups = tuple(domains.split(",")) if domains else ()
+    unknown = [group for group in groups if group not in GROUPS]
+    if unknown:
+        raise click.UsageError(f"no domain {unknown[0]!r}; there are: {', '.join(GROUPS)}")
+    pair = bundled_pair()
+    setting = Setting(target or pair[0], draft or pair[1], rounds, prompts, tokens, gamma, groups, quick)
+    setting = dataclasses.replace(setting, **QUICK) if quick else setting
+    click.echo(f"{name}: {setting.target} with {setting.draft}, {setting.rounds} rounds, one torch thread")
+    began, tables = time.perf_counter(), []
+    for table in importlib.import_module(f"tests.bench.{name}").run(setting):
+        tables.append(table)
+        click.echo(f"\n{rendered(table)}")
+    _write(out or Path("build") / "bench" / f"{name}.json", name, setting, tables)
+    click.echo(f"\n{time.perf_counter() - began:.0f} s")
+
+
+def _write(path: Path, name: str, setting: Setting, tables) -> None:
+    document = {"bench": name, "setting": setting, "hardware": hardware(), "tables": documents(tables)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(jsonable(document), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Benchmark results: rates and per-round ratios with intervals, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.sweeping.choice import paired
+from audit.sweeping.intervals import Interval, median_interval
+from audit.sweeping.rounds import Timed, interleaved
+
+Cell = str | int | float | Interval | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm: its name and its figures by column, in the table's order."""
+
+    arm: str
+    figures: Mapping[str, Cell] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One group's lines; notes say what was left out and why."""
+
+    group: str
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What each arm did, in the order of the rounds."""
+
+    runs: Mapping[str, Sequence[Timed[Any]]]
+
+    def rates(self, arm: str, tokens: Callable[[Any], int], spent: Callable[[Any], float] | None = None) -> list[float]:
+        """Tokens per second by round; `spent` gives seconds to leave out."""
+        return [tokens(each.result) / (each.seconds - (spent(each.result) if spent else 0)) for each in self.runs[arm]]
+
+    def first(self, arm: str) -> Any:
+        return self.runs[arm][0].result
+
+
+def measure(jobs: Mapping[str, Callable[[], Any]], rounds: int) -> Runs:
+    runs: dict[str, list[Timed[Any]]] = {name: [] for name in jobs}
+    for timed in interleaved(jobs, rounds):
+        runs[timed.job].append(timed)
+    return Runs(runs)
+
+
+def ratio(own: Sequence[float], reference: Sequence[float]) -> Interval:
+    """Median over rounds of own / reference."""
+    return median_interval(paired(own, reference))
+
+
+def rendered(table: Table) -> str:
+    columns = list(dict.fromkeys(name for line in table.lines for name in line.figures))
+    rows = [["arm", *columns]] + [
+        [line.arm, *(_text(line.figures.get(name)) for name in columns)] for line in table.lines
+    ]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(columns) + 1)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([f"[{table.group}]", *lines, *table.notes])
+
+
+def _text(value: Cell) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, Interval):
+        return f"{_number(value.median)} ({_number(value.low)}..{_number(value.high)})"
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 0.095 else f"{value:.3f}"
+
+
+def documents(tables: Iterable[Table]) -> list[Any]:
+    """As dataclasses nest; `audit.store.canonical.jsonable` does the rest."""
+    return [{"group": table.group, "lines": _documents(table.lines), "notes": table.notes} for table in tables]
+
+
+def _documents(lines: Iterable[Line]) -> list[Any]:
+    return [{"arm": line.arm, **line.figures} for line in lines]

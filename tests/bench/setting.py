@@ -1,0 +1,156 @@
+"""What every benchmark starts from: models, prompts, and an engine over them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import engine
+from engine import numerics, proposers, verify
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.base import Prompt
+from engine.backends.native import open_models
+from engine.drafting import draw
+from engine.loop import Loop, LoopOptions
+from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
+from engine.models.folder import open_folder, read_tensors
+from engine.models.lean import LeanModel, from_tensors
+from engine.models.loading import DTYPES
+from engine.proposers.parts import ProposerParts
+from engine.proposers.plain import PlainProposer
+from engine.rng import stream_of
+from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+
+REFERENCE = Path(engine.__file__).parent / "reference"
+PROMPTS = Path(__file__).parents[2] / "suites" / "prompts"
+TEMPLATED = ("tools", "json", "safety", "chat")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one benchmark runs. `prompts` is per domain; no `groups` means the benchmark's own."""
+
+    target: str
+    draft: str
+    rounds: int = 7
+    prompts: int = 4
+    length: int = 64
+    gamma: int = 4
+    groups: tuple[str, ...] = ()
+    quick: bool = False
+
+    def chosen(self, *default: str) -> tuple[str, ...]:
+        return self.groups or (default[:1] if self.quick else default)
+
+
+def bundled_pair() -> tuple[str, str]:
+    medium = (REFERENCE / "medium" / "config.json").exists() and (REFERENCE / "medium_draft" / "config.json").exists()
+    return ("bundled:medium", "bundled:medium_draft") if medium else ("bundled:target", "bundled:draft")
+
+
+def folder_of(source: str) -> Path:
+    kind, _, name = source.partition(":")
+    return REFERENCE / name if kind == "bundled" else Path(source)
+
+
+def lean(source: str, dtype: str = "float32", mode: str = "fast") -> LeanModel:
+    """Our own forward over a folder's weights, in a numerics mode."""
+    folder = open_folder(folder_of(source), source)
+    return from_tensors(folder.config, read_tensors(folder), DTYPES[dtype], source, numerics.load(mode))
+
+
+def requests_of(setting: Setting, group: str) -> list[Request]:
+    """A domain's first prompts, or those of the four templated ones; all run to the full length."""
+    backend = open_models({"target": ModelSource(setting.target)}).arm(ArmPlan(Protocol.GREEDY))
+    sampling = SamplingParams(max_new_tokens=setting.length, ignore_eos=True)
+    found = []
+    for domain in TEMPLATED if group == "templated" else (group,):
+        for line in (PROMPTS / f"{domain}.jsonl").read_text().splitlines()[: setting.prompts]:
+            row = json.loads(line)
+            prompt = Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
+            found.append(Request(row["id"], backend.encode(prompt), sampling, stream_of(row["id"])))
+    return found
+
+
+@dataclass
+class Counts:
+    """What a model did since it was last reset: decoding steps, their cells and tokens, time reading prompts."""
+
+    steps: int = 0
+    cells: int = 0
+    tokens: int = 0
+    prompt_seconds: float = 0.0
+
+
+@dataclass
+class CountedModel:
+    """A model that counts. Prompts are the forwards that want no logits."""
+
+    model: TargetModel
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.vocabulary
+
+    @property
+    def context(self) -> int:
+        return self.model.context
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return self.model.eos_ids
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.model.facts
+
+    def new_cache(self, rows: int, capacity: int) -> SlotCache:
+        return self.model.new_cache(rows, capacity)
+
+    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+        began = time.perf_counter()
+        result = self.model.forward(cache, placement, want)
+        if want.logits:
+            self.counts.steps += 1
+            self.counts.cells += placement.tokens.numel()
+            self.counts.tokens += sum(placement.lengths)
+        else:
+            self.counts.prompt_seconds += time.perf_counter() - began
+        return result
+
+    def take(self) -> Counts:
+        """The counts, which begin anew."""
+        taken, self.counts = self.counts, Counts()
+        return taken
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Our loop, greedy; built anew for each run, as the native backend does."""
+
+    target: TargetModel
+    draft: TargetModel | None = None
+    proposer: str | None = None
+    gamma: int = 0
+    rows: int = 1
+    level: RecordLevel = RecordLevel.TOKENS
+    record: bool = True
+
+    def run(self, requests: Sequence[Request]) -> tuple[Generation, ...]:
+        verifier = verify.load(Protocol.GREEDY)
+        longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
+        capacity = min(longest + self.gamma, self.target.context)
+        rows = min(self.rows, len(requests))
+        parts = ProposerParts(rows, capacity, verifier.facts.draft_rule, draw, (), self.draft, {})
+        proposer = proposers.build(self.proposer, parts) if self.proposer else PlainProposer()
+        options = LoopOptions(rows, self.gamma, capacity, self.level, self.record)
+        return tuple(Loop(self.target, proposer, verifier, lambda _: "", options).run(requests))
+
+
+def tokens_in(generations: Sequence[Generation]) -> int:
+    return sum(len(each.tokens) for each in generations)

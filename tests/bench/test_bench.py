@@ -1,0 +1,44 @@
+"""Every benchmark runs, says what it measured, and writes it down. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from tests.bench.__main__ import BENCHES, main
+
+REFERENCES = {
+    "engines": ("transformers plain", "x transformers plain"),
+    "recording": ("off", "x off"),
+    "numerics": ("fast plain", "x fast"),
+    "batch": ("plain, batch 1", "x batch 1"),
+    "context": ("plain, 128 tokens", "x plain"),
+    "gamma": (None, "S"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHES)
+def test_a_benchmark_runs(name, tmp_path):
+    out = tmp_path / "figures.json"
+    options = ["--target", "bundled:target", "--draft", "bundled:draft", "--domains", "json", "--json", str(out)]
+    result = CliRunner().invoke(main, [name, "--quick", *options])
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    arm, column = REFERENCES[name]
+    for table in document["tables"]:
+        assert table["notes"] == []
+        for line in table["lines"]:
+            assert line["arm"] in result.stdout
+            assert line[column]["median"] > 0
+            assert math.isclose(line[column]["median"], 1.0) or line["arm"] != arm
+            assert line.get("outputs equal", "1/1") == "1/1"
+
+
+def test_a_domain_that_does_not_exist_is_named():
+    result = CliRunner().invoke(main, ["batch", "--domains", "poems"])
+    assert result.exit_code == 2
+    assert "no domain 'poems'" in result.output
