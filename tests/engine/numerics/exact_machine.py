@@ -1,0 +1,33 @@
+"""Hashes of the bundled target's logits in this process, as JSON: `python -m tests.engine.numerics.exact_machine`."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+import torch
+
+from engine.models.lean import LeanModel
+from engine.models.loading import load_model
+from engine.numerics.exact import ExactNumerics
+
+from .exact_models import by_chains
+
+
+@dataclass(frozen=True)
+class Hashes:
+    capability: str
+    exact: str
+    fast: str
+
+
+def hashes():
+    torch.set_num_threads(1)
+    fast = load_model("bundled:target").model
+    exact = LeanModel(fast.config, fast.weights, numerics=ExactNumerics())
+    tokens = [(17 * i * i + 5 * i) % fast.vocabulary for i in range(60)]
+    found = [hashlib.sha256(by_chains(each, tokens, 7).numpy().tobytes()).hexdigest() for each in (exact, fast)]
+    return Hashes(torch.backends.cpu.get_cpu_capability(), *found)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(hashes())))
