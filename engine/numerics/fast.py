@@ -90,9 +90,7 @@ def gated(gate_up: Tensor) -> Tensor:
 
 def rotated(x: Tensor, rope: RopeTables) -> Tensor:
     """Rotary position embedding of [..., head_dim] (Su et al., 2104.09864, in the half-split layout)."""
-    half = x.shape[-1] // 2
-    swapped = torch.cat([x[..., half:], x[..., :half]], -1)
-    return torch.addcmul(x * rope.cos, swapped, rope.sin)
+    return torch.addcmul(x * rope.cos, x.roll(x.shape[-1] // 2, -1), rope.sin)
 
 
 def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
