@@ -1,6 +1,7 @@
 """The pages say what there is, and nothing that is not: coverage, links, examples."""
 
 import dataclasses
+import json
 import re
 import sys
 import types
@@ -123,7 +124,7 @@ def test_a_checks_page_names_its_parameters_with_their_defaults(name):
     text = text_of(f"checks/{name}.md")
     assert f"Claim: {check.claim}" in text
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(text, "## Parameters"), re.MULTILINE))
-    assert {key: float(value) for key, value in rows.items()} == check.defaults
+    assert {key: json.loads(value) for key, value in rows.items()} == check.defaults
 
 
 def test_evidence_lists_the_checks_with_what_they_need():

@@ -16,6 +16,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "replay": "audit.checks.replay:CHECK",
     "greedy_equality": "audit.checks.greedy_equality:CHECK",
     "coupled_equality": "audit.checks.coupled_equality:CHECK",
+    "bitwise": "audit.checks.bitwise:CHECK",
     "law": "audit.checks.law:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }

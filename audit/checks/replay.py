@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.replay_digest import digest_faults
 from audit.checks.replay_full import replay_full
 from audit.checks.replay_partial import replay_partial
 from audit.checks.replay_structure import Fault, structure_faults
@@ -47,7 +48,7 @@ def _replay(request: RequestRecord) -> _Replayed:
         return _Replayed(max(1, len(trace.token)), 0, (*damaged, Fault(0, fault)))
     tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
     # decisions first: a wrong decision explains the contradictions that follow from it
-    faults = (*damaged, *tally.faults, *structure_faults(request))
+    faults = (*damaged, *tally.faults, *digest_faults(trace), *structure_faults(request))
     return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)))
 
 

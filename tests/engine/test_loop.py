@@ -10,6 +10,7 @@ from engine import verify
 from engine.errors import InvalidRequest
 from engine.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel
+from engine.record import Recorder
 from engine.rng import stream_of
 from engine.trace import decode
 from engine.trees import path_tokens
@@ -17,7 +18,6 @@ from engine.types import FinishReason, Proposal, Protocol, QKind, RecordLevel, R
 
 from .branching import FixedProposer, TreeProposer
 from .build import Setup, generate, make_loop, requests, spell, target_script, traces
-from .enumeration import NoRecorder
 
 GREEDY = SamplingParams(max_new_tokens=24)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, max_new_tokens=24, seed=5)
@@ -302,7 +302,7 @@ def test_no_requests_give_no_generations():
 def test_steps_are_counted_from_zero_within_each_request(monkeypatch):
     seen = {}
 
-    class Spy(NoRecorder):
+    class Spy(Recorder):
         def step(self, record):
             seen.setdefault(self.header.request, []).append(record.step)
 

@@ -37,7 +37,9 @@ ALWAYS = (
     "position n_drafted n_examined n_emitted q_kind draft_us verify_us batch node_token node_parent "
     "examined_node examined_accepted token role row"
 ).split()
-SCALARS = "residual_mass node_uniform examined_p examined_q examined_uniform p uniform logprob margin logits_digest".split()
+SCALARS = (
+    "residual_mass node_uniform examined_p examined_q examined_uniform p uniform logprob margin logits_digest"
+).split()
 TOPS = ["top_id", "top_score", "top_lse"]
 ROWS = ["logits", "q_rows"]
 HELD = {

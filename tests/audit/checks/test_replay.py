@@ -237,3 +237,26 @@ def test_the_bound_is_clopper_pearson_on_recomputed_decisions(clean):
     result = replay(clean)
     assert result.bound == pytest.approx(1 - 0.01 ** (1 / result.n))
     assert result.effect == 0.0
+
+
+def test_a_digest_that_is_not_its_row_s_is_named_with_its_step(clean):
+    trace = clean.requests[1].trace
+    wrong = changed(clean, 1, logits_digest=put(trace.logits_digest, 10, trace.logits_digest[10] ^ np.uint64(1)))
+    step = int(np.searchsorted(np.cumsum(trace.n_emitted), 10, side="right"))
+    (finding,) = replay(wrong).findings
+    assert (finding.request, finding.step) == (clean.requests[1].request_id, step)
+    assert "does not have the recorded digest" in finding.message
+
+
+def test_a_changed_bit_of_a_row_shows_where_it_decides_nothing(clean):
+    """The last bit of the smallest logit moves p by less than the replay's tolerance."""
+    logits = clean.requests[1].trace.logits.copy()
+    logits.view(np.uint32)[10, int(logits[10].argmin())] ^= 1
+    (finding,) = replay(changed(clean, 1, logits=logits)).findings
+    assert "does not have the recorded digest" in finding.message
+
+
+def test_digests_of_version_1_are_absent_and_part_of_them_is_a_fault(clean):
+    found = clean.requests[1].trace.logits_digest
+    assert replay(changed(clean, 1, logits_digest=found[:0])).verdict is Verdict.CERTIFIED
+    assert replay(changed(clean, 1, logits_digest=found[:-1])).verdict is Verdict.FAULT
