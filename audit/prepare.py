@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.arms import PlannedArm, plan_arms, slots
-from audit.errors import UserError
+from audit.errors import CannotDecide, UserError
 from audit.evidence import Environment, actor, environment
 from audit.records import Level
 from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
@@ -20,7 +20,7 @@ from audit.suite import Case, Suite
 from engine.backends import open_workshop
 from engine.backends.arm import ModelFacts, ModelSource
 from engine.backends.base import Backend, Prompt
-from engine.errors import EngineError
+from engine.errors import EngineError, NumericsRefused
 from engine.types import Request
 
 
@@ -50,18 +50,22 @@ def prepare(suite: Suite) -> PreparedRun:
 
     Raises:
         UserError: a model that cannot be loaded, or a request that cannot be served.
+        CannotDecide: a numerics mode that the suite asks for and this machine does not keep.
     """
     try:
         workshop = open_workshop(suite.backend, _sources(suite))
         arms = tuple(_prepare_arm(suite, planned, workshop.arm(planned.plan)) for planned in plan_arms(suite))
         return PreparedRun(suite, arms, workshop.models(), environment())
+    except NumericsRefused as error:
+        raise CannotDecide(f"{suite.path}: {error}") from error
     except EngineError as error:
         raise UserError(f"{suite.path}: {error}") from error
 
 
 def _sources(suite: Suite) -> dict[str, ModelSource]:
     return {
-        name: ModelSource(spec.source, spec.dtype, spec.loader, spec.revision) for name, spec in suite.models.items()
+        name: ModelSource(spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics)
+        for name, spec in suite.models.items()
     }
 
 

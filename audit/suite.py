@@ -23,6 +23,8 @@ class ModelSpec:
     loader: str = "lean"
     """`lean` (own forward) or `hf` (unmodified transformers model)."""
     revision: str | None = None
+    numerics: str | None = None
+    """A mode of `engine.numerics.REGISTRY` or `auto`; None is `auto` for the target and `fast` for the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,22 @@ class _Loader:
         source = self._source(place, str(spec.pop("source")))
         if "revision" in spec and not source.startswith(HUB):
             raise self._document.error(("models", name, "revision"), "only an hf: source has a revision; remove it")
+        self._numerics(("models", name, "numerics"), source, spec)
         return ModelSpec(name, source, **spec)
+
+    def _numerics(self, place: Place, source: str, spec: Mapping[str, Any]) -> None:
+        """Hold a model's numerics against its loader."""
+        mode = spec.get("numerics")
+        if mode is None:
+            return
+        # Imported here, as the registries are: the engine's packages take seconds to import.
+        from engine.numerics.probe_choice import FOREIGN
+
+        if source.startswith(SCRIPTED):
+            raise self._document.error(place, "a scripted model computes nothing; remove numerics")
+        if spec.get("loader") == "hf" and mode not in FOREIGN:
+            problem = f"loader hf has no numerics {mode}; write loader: lean, or numerics: fast"
+            raise self._document.error(place, problem)
 
     def _source(self, place: Place, source: str) -> str:
         scripted = self._document.data.get("backend") == "scripted"

@@ -15,6 +15,10 @@ class ModelError(EngineError):
     """A model folder that is missing, incomplete or of an unsupported architecture."""
 
 
+class NumericsRefused(EngineError):
+    """A numerics mode that was asked for and whose promise this machine does not keep."""
+
+
 class CapacityError(EngineError):
     """A request that does not fit the model's context or the cache."""
 

@@ -1,4 +1,7 @@
-"""`audit doctor`: can this installation run an audit? Changes nothing and loads no model."""
+"""`audit doctor`: can this installation run an audit, and which numerics modes hold here? Changes nothing.
+
+Of models it reads the shapes and weights that a probe needs; none is made ready to run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from enum import StrEnum
 from importlib import resources, util
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +26,10 @@ from audit.errors import UserError
 from audit.store import migrate
 from audit.store.engine import is_sqlite, parse_url, shown, sqlite_path
 from audit.store.models import REVISION
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.numerics.probe_parts import ModelParts
 
 OLDEST_PYTHON: Final = (3, 11)
 EXTRAS: Final = MappingProxyType({"psycopg": "stores in PostgreSQL: install specaudit[postgres]"})
@@ -47,12 +54,19 @@ class Probe:
 
 
 @click.command("doctor")
+@click.option("--model", help="Folder, bundled:NAME or hf:ORG/NAME to probe numerics with.  [default: bundled:target]")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @json_option
 @store_option
-def command(as_json: bool, store: str) -> None:
-    """Look at this installation; exit 1 if something would keep an audit from running."""
+def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
+    """Look at this installation; exit 1 if something would keep an audit from running.
+
+    Every numerics mode is probed with a model's shapes, and with as many threads as `audit run` would use.
+    A mode that does not hold is a note: `numerics: auto` takes another.
+    """
     models = Path(str(resources.files("engine"))) / "reference"
     probes = [*probe_python(), *probe_torch(), probe_store(store), *probe_models(models), *probe_extras()]
+    probes += probe_numerics(model, models / "target", threads)
     if as_json:
         echo_json(probes)
     else:
@@ -147,6 +161,48 @@ def probe_extras() -> Iterator[Probe]:
             yield Probe(module, Health.OK, "installed")
         else:
             yield Probe(module, Health.NOTE, f"not installed; needed for {use}")
+
+
+def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe]:
+    """Every property of every numerics mode, and which mode `auto` takes.
+
+    Raises:
+        UserError: a model that was named cannot be read; without the bundled one there is just nothing to try.
+    """
+    import torch
+
+    from engine.models.loading import load_parts
+
+    torch.set_num_threads(threads)
+    try:
+        parts = load_parts(model or str(bundled))
+    except EngineError as error:
+        if model is not None:
+            raise UserError(str(error)) from error
+        return [Probe("numerics", Health.NOTE, "not probed, for the bundled target cannot be read")]
+    return list(_numerics_rows(parts, model or "bundled:target"))
+
+
+def _numerics_rows(parts: ModelParts, name: str) -> Iterator[Probe]:
+    from engine import numerics
+    from engine.numerics.probe import probe
+
+    reports = {mode: probe(parts, numerics.load(mode)) for mode in numerics.REGISTRY}
+    for mode, report in reports.items():
+        if not report.results:
+            yield Probe(f"numerics {mode}", Health.OK, "promises nothing")
+        for each in report.results:
+            held = "held" if each.held else f"fails: {each.detail}"
+            unpromised = "" if each.promised else " (not promised)"
+            health = Health.OK if each.held or not each.promised else Health.NOTE
+            yield Probe(
+                f"numerics {mode}: {each.name}", health, f"{held}{unpromised}, {each.microseconds / 1000:.1f} ms"
+            )
+    taken = next(mode for mode in numerics.PREFERENCE if reports[mode].passed)
+    report = reports[taken]
+    best = Health.OK if taken == numerics.PREFERENCE[0] else Health.NOTE
+    where = f"{name}, {report.dtype}, {report.device}, threads {report.threads}, kernels {report.capability}"
+    yield Probe("numerics auto", best, f"takes {taken} ({where})")
 
 
 def _health(good: bool) -> Health:

@@ -13,13 +13,18 @@ from engine.backends.base import Backend
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model comes from and how it is loaded (see `engine.models.loading`)."""
+    """Where a model comes from and how it is loaded (see `engine.models.loading`).
+
+    numerics: a mode or `auto`; None is `auto` for the target and `fast` for the others, whose bits change how many
+    drafts are accepted, and never which tokens a greedy or coupled arm emits.
+    """
 
     source: str
     dtype: str = "float32"
     loader: str = "lean"
     revision: str | None = None
     base: Path | None = None
+    numerics: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

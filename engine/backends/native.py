@@ -18,8 +18,9 @@ from engine.drafting import draw
 from engine.errors import CapacityError, InvalidRequest, ModelError
 from engine.faults import EngineParts, break_parts
 from engine.loop import Loop, LoopOptions
-from engine.models.base import TargetModel
 from engine.models.loading import LoadedModel, check_same_tokenizer, load_model
+from engine.numerics import AUTO
+from engine.numerics.probe_choice import Equipped
 from engine.proposers.base import Proposer
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
@@ -41,9 +42,13 @@ class Tokens:
 class NativeBackend:
     """The loop, built anew for each batch of requests so that caches fit them."""
 
-    def __init__(self, target: TargetModel, draft: TargetModel | None, tokens: Tokens, plan: ArmPlan) -> None:
-        self._target = target
-        self._draft = draft
+    def __init__(self, target: Equipped, draft: Equipped | None, tokens: Tokens, plan: ArmPlan) -> None:
+        self._target = target.model
+        self._draft = draft.model if draft else None
+        self._numerics = {
+            "numerics": target.numerics.full_facts(),
+            "draft_numerics": draft.numerics.facts() if draft else None,
+        }
         self._tokens = tokens
         self._plan = plan
         parts = EngineParts(verify.load(plan.protocol), draw)
@@ -63,7 +68,9 @@ class NativeBackend:
             "backend": "native",
             "target": dict(self._target.facts),
             "draft": dict(self._draft.facts) if self._draft else None,
+            **self._numerics,
             "proposer": proposer.facts.name,
+            "proposer_shape": proposer.facts.shape,
             "proposer_options": dict(proposer.facts.options),
             "gamma": self._plan.gamma,
             "protocol": facts.protocol.value,
@@ -160,8 +167,12 @@ class NativeWorkshop:
         if plan.draft is not None and plan.draft not in self._models:
             raise InvalidRequest(f"no model named {plan.draft!r}; there are: {', '.join(self._models)}")
         target = self._models["target"]
-        draft = self._models[plan.draft].model if plan.draft else None
-        return NativeBackend(target.model, draft, _tokens(target), plan)
+        draft = _equipped(self._models[plan.draft]) if plan.draft else None
+        return NativeBackend(_equipped(target), draft, _tokens(target), plan)
+
+
+def _equipped(loaded: LoadedModel) -> Equipped:
+    return Equipped(loaded.model, loaded.numerics)
 
 
 def _facts(name: str, loaded: LoadedModel) -> ModelFacts:
@@ -198,9 +209,18 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:
 
     Raises:
         ModelError: a model that cannot be loaded, or that does not fit the target.
+        InvalidRequest: a numerics mode that there is not, or not with this loader.
+        NumericsRefused: a numerics mode that does not hold on this machine.
     """
-    loaded = {
-        name: load_model(model.source, dtype=model.dtype, loader=model.loader, revision=model.revision, base=model.base)
-        for name, model in models.items()
-    }
-    return NativeWorkshop(loaded)
+    return NativeWorkshop({name: _load(name, model) for name, model in models.items()})
+
+
+def _load(name: str, model: ModelSource) -> LoadedModel:
+    return load_model(
+        model.source,
+        dtype=model.dtype,
+        loader=model.loader,
+        revision=model.revision,
+        base=model.base,
+        numerics=model.numerics or (AUTO if name == "target" else "fast"),
+    )

@@ -15,6 +15,7 @@ from engine.backends.base import Backend, Prompt
 from engine.backends.native import NativeBackend, Tokens
 from engine.errors import InvalidRequest, ModelError
 from engine.models.scripted import ScriptedModel, blended_script, table_script
+from engine.numerics.probe_choice import Equipped, scripted
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"
 VOCABULARY = len(ALPHABET)
@@ -50,8 +51,8 @@ class ScriptedWorkshop:
         """A native backend over the scripts."""
         if plan.draft is not None and plan.draft not in self._models:
             raise InvalidRequest(f"no model named {plan.draft!r}; there are: {', '.join(self._models)}")
-        draft = self._models[plan.draft] if plan.draft else None
-        return NativeBackend(self._models["target"], draft, Tokens(_encode, _decode), plan)
+        draft = Equipped(self._models[plan.draft], scripted()) if plan.draft else None
+        return NativeBackend(Equipped(self._models["target"], scripted()), draft, Tokens(_encode, _decode), plan)
 
 
 def _encode(prompt: Prompt) -> list[int]:

@@ -31,6 +31,8 @@ from engine.models.lean_weights import (
 from engine.numerics.base import Affine, Heads, Layout, Matrix, Numerics, RopeTables
 from engine.numerics.fast import FastNumerics
 from engine.numerics.layouts import flat, unflat
+from engine.numerics.probe_choice import Equipped, choose
+from engine.numerics.probe_parts import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +180,16 @@ def from_tensors(
     return LeanModel(config, build_weights(config, tensors, dtype), numerics=numerics)
 
 
-def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any]) -> LeanModel:
-    """The model in a folder of config.json and safetensors.
+def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any], numerics: str = "fast") -> Equipped:
+    """The model in a folder of config.json and safetensors, with a numerics mode or `auto`.
 
     Raises:
         ModelError: the configuration is not supported or the tensors do not fit it.
+        NumericsRefused: the mode that was asked for does not hold on this machine.
     """
     config = read_config(folder.config, folder.name("config.json"))
     tensors = read_tensors(folder)
     check_tensors(config, tensors, folder.name())
-    return LeanModel(config, build_weights(config, tensors, dtype), folder.eos_ids, facts)
+    weights = build_weights(config, tensors, dtype)
+    choice = choose(numerics, parts_of(config, weights), folder.name())
+    return Equipped(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics), choice.facts)

@@ -18,7 +18,18 @@ import torch
 
 from engine.errors import ModelError
 from engine.models.base import TargetModel
-from engine.models.folder import TOKENIZER_PATTERNS, ModelFile, ModelFolder, model_digest, open_folder, tokenizer_digest
+from engine.models.folder import (
+    TOKENIZER_PATTERNS,
+    ModelFile,
+    ModelFolder,
+    model_digest,
+    open_folder,
+    read_tensors,
+    tokenizer_digest,
+)
+from engine.models.lean_weights import build_weights, check_tensors, read_config
+from engine.numerics.probe_choice import Equipped, NumericsFacts, foreign, require_known
+from engine.numerics.probe_parts import ModelParts, parts_of
 from engine.registry import resolve
 
 __all__ = ["LoadedModel", "ModelFile", "check_same_tokenizer", "load_model", "model_digest", "tokenizer_digest"]
@@ -33,7 +44,7 @@ class LoadedModel:
     """A model with its tokenizer and where both came from.
 
     `resolved` is what the source stood for: the folder, `bundled:NAME`, or `hf:ORG/NAME@COMMIT`.
-    `tokenizer` is a transformers tokenizer, None if the folder has none.
+    `tokenizer` is a transformers tokenizer, None if the folder has none. `numerics` is the arithmetic that runs.
     """
 
     model: TargetModel
@@ -41,6 +52,7 @@ class LoadedModel:
     files: tuple[ModelFile, ...]
     source: str
     resolved: str
+    numerics: NumericsFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ def load_model(
     loader: str = "lean",
     revision: str | None = None,
     base: Path | None = None,
+    numerics: str = "fast",
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
@@ -67,14 +80,18 @@ def load_model(
         loader: `lean` (own forward: llama, qwen2, qwen3) or `hf` (any causal model of transformers).
         revision: branch, tag or commit of an `hf:` source; the commit it stood for is in `resolved`.
         base: what a relative folder is relative to; by default the working directory.
+        numerics: a mode of `engine.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
 
     Raises:
         ModelError: anything that keeps the model from being loaded whole.
+        InvalidRequest: no such numerics mode, or not with this loader.
+        NumericsRefused: a mode that was asked for by name and does not hold on this machine.
     """
     if dtype not in DTYPES:
         raise ModelError(f"{source}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if loader not in LOADERS:
         raise ModelError(f"{source}: loader {loader!r} is not one of {', '.join(LOADERS)}")
+    require_known(numerics, source)
     place = _find(source, revision, base)
     folder = open_folder(place.path, source)
     facts = {
@@ -86,8 +103,34 @@ def load_model(
         "model_sha256": model_digest(folder.files),
         "tokenizer_sha256": tokenizer_digest(folder.files),
     }
-    model: TargetModel = resolve(LOADERS, loader, "loader")(folder, DTYPES[dtype], facts)
-    return LoadedModel(model, load_tokenizer(folder), folder.files, source, place.resolved)
+    ready = _equip(folder, facts, numerics)
+    return LoadedModel(
+        ready.model, load_tokenizer(folder), folder.files, source, place.resolved, numerics=ready.numerics
+    )
+
+
+def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Equipped:
+    """The model by its loader; transformers' own arithmetic cannot be chosen."""
+    load, dtype = resolve(LOADERS, facts["loader"], "loader"), DTYPES[facts["dtype"]]
+    if facts["loader"] == "hf":
+        chosen = foreign(numerics, folder.name())
+        model: TargetModel = load(folder, dtype, facts)
+        return Equipped(model, chosen)
+    ready: Equipped = load(folder, dtype, facts, numerics)
+    return ready
+
+
+def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None) -> ModelParts:
+    """What a probe needs of a model: read and checked, but not made ready to run.
+
+    Raises:
+        ModelError: a model that cannot be read, or that the lean forward does not have.
+    """
+    folder = open_folder(_find(source, None, base).path, source)
+    config = read_config(folder.config, folder.name("config.json"))
+    tensors = read_tensors(folder)
+    check_tensors(config, tensors, folder.name())
+    return parts_of(config, build_weights(config, tensors, DTYPES[dtype]))
 
 
 def _find(source: str, revision: str | None, base: Path | None) -> Place:

@@ -27,6 +27,7 @@ class TestValid:
         assert (suite.name, suite.seed, suite.samples, suite.batch_size, suite.backend) == ("trial", 7, 2, 8, "native")
         assert suite.models["target"].source == str(tmp_path / "target")
         assert suite.models["draft"].loader == "lean"
+        assert suite.models["draft"].numerics is None
         assert greedy.verifier is Protocol.GREEDY
         assert greedy.sampling.max_new_tokens == sampled.sampling.max_new_tokens == 16
         assert (greedy.proposer.kind, greedy.proposer.gamma, greedy.proposer.model) == ("draft_model", 4, "draft")
@@ -186,6 +187,16 @@ BROKEN = {
         "samples: 2\nmodels:\n  target: target", "backend: scripted\nmodels:\n  target: scripted:x", 6, "scripted:SEED"
     ),
     "model dtype": Broken("{source: draft}", "{source: draft, dtype: float33}", 7, "did you mean float32?"),
+    "model numerics": Broken("{source: draft}", "{source: draft, numerics: tilde}", 7, "accepted: auto, exact, fast"),
+    "numerics of transformers": Broken(
+        "{source: draft}", "{source: draft, loader: hf, numerics: tiled}", 7, "loader hf has no numerics tiled"
+    ),
+    "numerics of a script": Broken(
+        "samples: 2\nmodels:\n  target: target\n  draft: {source: draft}",
+        "backend: scripted\nmodels:\n  target: {source: 'scripted:1', numerics: fast}",
+        6,
+        "remove numerics",
+    ),
     "revision of a folder": Broken("{source: draft}", "{source: draft, revision: main}", 7, "only an hf: source"),
     "prompts missing": Broken("prompts: tools.jsonl", "prompts: gone.jsonl", 9, "no prompt file"),
     "prompts folder": Broken("prompts: tools.jsonl", "prompts: target", 9, "not a file"),

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import engine.models.loading  # noqa: F401 - before a test replaces `resources.files`, which it keeps
 from audit.commands import doctor
 from audit.commands.doctor import Health, card_mismatch, probe_models, probe_store
+from engine import numerics
 from tests.audit.invoke import invoke as invoke_audit
 from tests.audit.store.build import made_store
 
@@ -93,6 +95,41 @@ def test_the_exit_code_follows_the_faults(models, tmp_path, monkeypatch):
     ill = invoke(monkeypatch, models.parent, "--store", url)
     assert ill.exit_code == 1
     assert "model.safetensors differs from its card" in ill.stdout
+
+
+def test_numerics_are_shown_by_mode_and_property(tmp_path):
+    asked = invoke_audit("doctor", "--json", "--model", "bundled:target", "--store", str(tmp_path / "no.db"))
+    assert asked.exit_code == 0, asked.stderr
+    found = {probe["what"]: probe for probe in json.loads(asked.stdout)}
+    assert found["numerics fast"]["detail"] == "promises nothing"
+    for name in ("products", "attention_chain", "attention_tree", "known_answer"):
+        assert found[f"numerics exact: {name}"]["health"] == "ok"
+        assert found[f"numerics exact: {name}"]["detail"].startswith("held, ")
+    assert "numerics tiled: attention_tree" in found
+    assert "numerics fixed: attention_tree" not in found
+    assert "(bundled:target, float32, cpu, threads 1, " in found["numerics auto"]["detail"]
+
+
+def test_a_mode_that_fails_is_a_note_and_auto_takes_another(tmp_path, monkeypatch):
+    monkeypatch.setitem(numerics.REGISTRY, "tiled", "tests.engine.numerics.broken:InsertedZeros")
+    monkeypatch.setitem(numerics.REGISTRY, "fixed", "tests.engine.numerics.broken:Sound")
+    asked = invoke_audit("doctor", "--json", "--store", str(tmp_path / "no.db"))
+    found = {probe["what"]: probe for probe in json.loads(asked.stdout)}
+    failed = found["numerics tiled: attention_tree"]
+    assert failed["health"] == found["numerics auto"]["health"] == "note"
+    assert failed["detail"].startswith("fails: node ")
+    assert found["numerics auto"]["detail"].startswith("takes fixed ")
+    assert asked.exit_code == 0
+
+
+def test_models_that_cannot_be_read_are_a_note_unless_they_were_named(models, tmp_path, monkeypatch):
+    rows = json.loads(invoke(monkeypatch, models.parent, "--json", "--store", str(tmp_path / "no.db")).stdout)
+    (row,) = (each for each in rows if each["what"].startswith("numerics"))
+    assert (row["health"], "not probed" in row["detail"]) == ("note", True)
+    asked = invoke_audit("doctor", "--model", str(tmp_path / "none"))
+    assert (asked.exit_code, asked.stdout) == (2, "")
+    (line,) = asked.stderr.splitlines()
+    assert "none: no such folder; give the path" in line
 
 
 def test_a_missing_package_is_a_fault(monkeypatch):
