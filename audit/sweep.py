@@ -163,7 +163,7 @@ def _sweep_arm(spec: ArmSpec, arms: Mapping[str, PreparedArm], options: SweepOpt
         arm=spec,
         requests=len(some.requests),
         plain=median_interval(_rates(samples[PLAIN])),
-        points=tuple(_point(gamma, samples) for gamma in options.gammas),
+        points=tuple(point_of(gamma, samples) for gamma in options.gammas),
         choice=Choice(advise(confirmed), best, confirmed, alike(rates, best)),
         config=lengths[best].backend.effective_config(),
     )
@@ -196,8 +196,8 @@ def _rates(samples: Sequence[Sample]) -> list[float]:
     return [each.rate for each in samples]
 
 
-def _point(gamma: int, samples: Samples) -> Point:
-    """Costs are medians over rounds, each against plain decoding in the same round."""
+def point_of(gamma: int, samples: Samples) -> Point:
+    """One draft length's figures; costs are medians over rounds, each against plain decoding in the same round."""
     own, plain = samples[str(gamma)], samples[PLAIN]
     found = [costs(each.times, other.times, gamma) for each, other in zip(own, plain, strict=True)]
     typical = Costs(float(np.median([each.rho for each in found])), float(np.median([each.sigma for each in found])))

@@ -1,4 +1,4 @@
-"""Wall times of several jobs, interleaved round by round in one process.
+"""Times of several jobs, interleaved round by round in one process.
 
 A busy machine slows whole rounds, so jobs of the same round are compared with
 each other. Knows nothing about what the jobs do.
@@ -15,10 +15,13 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+Clock = Callable[[], float]
+"""Seconds from any moment: wall time, or the processor time of this process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[T]):
-    """One run of one job: round from 0, wall seconds, and what the job returned."""
+    """One run of one job: round from 0, seconds by the clock, and what the job returned."""
 
     round: int
     job: str
@@ -26,7 +29,9 @@ class Timed(Generic[T]):
     result: T
 
 
-def interleaved(jobs: Mapping[str, Callable[[], T]], rounds: int) -> Iterator[Timed[T]]:
+def interleaved(
+    jobs: Mapping[str, Callable[[], T]], rounds: int, clock: Clock = time.perf_counter
+) -> Iterator[Timed[T]]:
     """Run every job once unmeasured, then once per round; each round begins with another job.
 
     Garbage is collected between the jobs and never while one runs.
@@ -37,15 +42,15 @@ def interleaved(jobs: Mapping[str, Callable[[], T]], rounds: int) -> Iterator[Ti
     for index in range(rounds):
         first = index % len(names)
         for name in (*names[first:], *names[:first]):
-            yield _timed(index, name, jobs[name])
+            yield _timed(index, name, jobs[name], clock)
 
 
-def _timed(index: int, name: str, job: Callable[[], T]) -> Timed[T]:
+def _timed(index: int, name: str, job: Callable[[], T], clock: Clock) -> Timed[T]:
     gc.collect()
     with _no_garbage_collection():
-        began = time.perf_counter()
+        began = clock()
         result = job()
-        seconds = time.perf_counter() - began
+        seconds = clock() - began
     return Timed(index, name, seconds, result)
 
 

@@ -10,12 +10,15 @@ import pytest
 
 from audit.errors import UserError
 from audit.suite import Case
-from audit.sweep import thinned
+from audit.suite_loader import load_suite
+from audit.sweep import PLAIN, Sample, SweepOptions, point_of, sweep, thinned
 from audit.sweeping.choice import Advice, Choice, advise, alike, fastest
 from audit.sweeping.intervals import Interval, coverage, median_interval
 from audit.sweeping.ranges import parse_gammas
 from audit.sweeping.report import recommendation
 from audit.sweeping.rounds import interleaved
+from engine.cost import Costs, StepTimes
+from engine.metrics import Acceptance
 from tests.audit.invoke import invoke
 
 SUITE = """\
@@ -174,6 +177,28 @@ def test_fewer_prompts_are_spread_over_the_workloads():
     assert [case.workload for case in thinned(cases, 3)] == ["w0", "w1", "w2"]
     assert len({case.id for case in thinned(cases, 7)}) == 7
     assert thinned(cases, None) == thinned(cases, 99) == tuple(cases)
+
+
+# measuring
+
+
+def test_a_point_is_set_against_plain_decoding_of_the_same_round():
+    counts = Acceptance(10, 40, 20, 30, 10, (9, 6, 3, 2), (1, 3, 3, 1, 2))
+    times = [StepTimes(80.0, 150.0), StepTimes(160.0, 300.0), StepTimes(40.0, 75.0)]
+    plain_times = [StepTimes(0.0, 100.0), StepTimes(0.0, 200.0), StepTimes(0.0, 50.0)]
+    own = [Sample(rate, each, counts) for rate, each in zip([30.0, 16.0, 60.0], times, strict=True)]
+    plain = [Sample(rate, each, counts) for rate, each in zip([20.0, 10.0, 30.0], plain_times, strict=True)]
+    point = point_of(4, {PLAIN: plain, "4": own})
+    assert (point.rate.median, point.speedup.median, point.speedup.high) == (30.0, 1.6, 2.0)
+    assert point.costs == Costs(pytest.approx(0.2), pytest.approx(1.5))
+    assert point.modelled == pytest.approx(3.0 / (1.5 + 4 * 0.2))
+
+
+def test_each_length_is_drafted_to_its_full_length(suite):
+    options = SweepOptions((1, 3), ("greedy",), rounds=1)
+    (arm,) = sweep(load_suite(suite), options, lambda _: None).arms
+    assert {point.gamma: len(point.acceptance.by_position) for point in arm.points} == {1: 1, 3: 3}
+    assert arm.config["gamma"] == arm.choice.gamma
 
 
 # the command

@@ -14,7 +14,7 @@ import torch
 from audit.evidence import hardware
 from audit.store.canonical import jsonable
 from tests.bench.figures import documents, rendered
-from tests.bench.setting import TEMPLATED, Setting, bundled_pair
+from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 
 BENCHES = ("engines", "recording", "numerics", "batch", "context", "gamma")
 GROUPS = ("templated", *TEMPLATED, "copy", "code")
@@ -29,10 +29,13 @@ QUICK = {"rounds": 1, "prompts": 1, "length": 6}
 @click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True, help="Per domain.")
 @click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="New tokens per prompt.")
 @click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option(
+    "--clock", type=click.Choice(tuple(CLOCKS)), default="wall", show_default=True, help="cpu on a busy machine."
+)
 @click.option("--target", help="bundled:NAME or a folder.")
 @click.option("--draft", help="bundled:NAME or a folder.")
 @click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")
-def main(name, quick, out, rounds, prompts, tokens, gamma, target, draft, domains) -> None:
+def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, domains) -> None:
     """Run the benchmark NAME on one thread."""
     torch.set_num_threads(1)
     groups = tuple(domains.split(",")) if domains else ()
@@ -40,9 +43,11 @@ def main(name, quick, out, rounds, prompts, tokens, gamma, target, draft, domain
     if unknown:
         raise click.UsageError(f"no domain {unknown[0]!r}; there are: {', '.join(GROUPS)}")
     pair = bundled_pair()
-    setting = Setting(target or pair[0], draft or pair[1], rounds, prompts, tokens, gamma, groups, quick)
+    setting = Setting(target or pair[0], draft or pair[1], rounds, prompts, tokens, gamma, clock, groups, quick)
     setting = dataclasses.replace(setting, **QUICK) if quick else setting
-    click.echo(f"{name}: {setting.target} with {setting.draft}, {setting.rounds} rounds, one torch thread")
+    click.echo(
+        f"{name}: {setting.target} with {setting.draft}, {setting.rounds} rounds, {clock} time, one torch thread"
+    )
     began, tables = time.perf_counter(), []
     for table in importlib.import_module(f"tests.bench.{name}").run(setting):
         tables.append(table)

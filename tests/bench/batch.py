@@ -18,7 +18,7 @@ class Run:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = CountedModel(lean(setting.target)), lean(setting.draft)
+    target, draft = CountedModel(lean(setting.target), setting.clock), lean(setting.draft)
     methods = {"plain": (None, 0), "draft_model": ("draft_model", setting.gamma), "ngram": ("ngram", setting.gamma)}
     for group in setting.chosen("templated"):
         requests = requests_of(setting, group)
@@ -28,7 +28,7 @@ def run(setting: Setting) -> Iterator[Table]:
             for rows in SIZES
         }
         jobs = {name: _job(engine, target, requests) for name, engine in engines.items()}
-        runs = measure(jobs, setting.rounds)
+        runs = measure(jobs, setting)
         rates = {name: runs.rates(name, lambda found: found.tokens) for name in engines}
         yield Table(group, tuple(_line(name, rates, runs.first(name)) for name in engines))
 

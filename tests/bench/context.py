@@ -23,7 +23,7 @@ class Run:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = CountedModel(lean(setting.target)), CountedModel(lean(setting.draft))
+    target, draft = CountedModel(lean(setting.target), setting.clock), CountedModel(lean(setting.draft), setting.clock)
     engines = {"plain": Engine(target), "draft_model": Engine(target, draft, "draft_model", setting.gamma)}
     lengths = [each for each in LENGTHS if each + setting.length <= target.context][: 2 if setting.quick else None]
     for group in setting.chosen("templated"):
@@ -34,7 +34,7 @@ def run(setting: Setting) -> Iterator[Table]:
             for length, requests in wanted.items()
             for name, engine in engines.items()
         }
-        runs = measure(jobs, setting.rounds)
+        runs = measure(jobs, setting)
         rates = {name: runs.rates(name, lambda found: found.tokens, lambda found: found.reading) for name in jobs}
         whole = {name: runs.rates(name, lambda found: found.tokens) for name in jobs}
         yield Table(group, tuple(_line(name, rates, whole, runs) for name in jobs))

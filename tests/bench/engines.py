@@ -74,7 +74,7 @@ def run(setting: Setting) -> Iterator[Table]:
         for method in METHODS:
             jobs[f"ours {method}"] = _ours(target, draft, method, setting.gamma, requests)
             jobs[f"transformers {method}"] = _theirs(theirs, method, requests)
-        yield Table(group, tuple(_lines(measure(jobs, setting.rounds), len(requests))))
+        yield Table(group, tuple(_lines(measure(jobs, setting), len(requests))))
 
 
 def _ours(target: Any, draft: Any, method: str, gamma: int, requests: list[Request]) -> Callable[[], Outputs]:

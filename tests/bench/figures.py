@@ -9,6 +9,7 @@ from typing import Any
 from audit.sweeping.choice import paired
 from audit.sweeping.intervals import Interval, median_interval
 from audit.sweeping.rounds import Timed, interleaved
+from tests.bench.setting import Setting
 
 Cell = str | int | float | Interval | None
 
@@ -44,9 +45,9 @@ class Runs:
         return self.runs[arm][0].result
 
 
-def measure(jobs: Mapping[str, Callable[[], Any]], rounds: int) -> Runs:
+def measure(jobs: Mapping[str, Callable[[], Any]], setting: Setting) -> Runs:
     runs: dict[str, list[Timed[Any]]] = {name: [] for name in jobs}
-    for timed in interleaved(jobs, rounds):
+    for timed in interleaved(jobs, setting.rounds, setting.clock):
         runs[timed.job].append(timed)
     return Runs(runs)
 

@@ -40,7 +40,7 @@ class Terms:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = CountedModel(lean(setting.target)), CountedModel(lean(setting.draft))
+    target, draft = CountedModel(lean(setting.target), setting.clock), CountedModel(lean(setting.draft), setting.clock)
     gammas = range(1, 3 if setting.quick else 9)
     engines = {PLAIN: Engine(target)} | {
         f"{method} {gamma}": Engine(target, draft, method, gamma) for method in METHODS for gamma in gammas
@@ -48,7 +48,7 @@ def run(setting: Setting) -> Iterator[Table]:
     for group in setting.chosen("templated", "copy", "code"):
         requests = requests_of(setting, group)
         jobs = {name: _job(engine, target, draft, requests) for name, engine in engines.items()}
-        runs = measure(jobs, setting.rounds)
+        runs = measure(jobs, setting)
         times = {name: [step_times(each.result.traces) for each in runs.runs[name]] for name in jobs}
         yield Table(group, tuple(_line(name, runs, times) for name in jobs if name != PLAIN))
 

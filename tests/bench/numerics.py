@@ -30,7 +30,7 @@ def _table(setting: Setting, group: str, dtype: str, requests) -> Table:
             continue
         engines[f"{mode} plain"] = Engine(target)
         engines[f"{mode} speculative"] = Engine(target, draft, "draft_model", setting.gamma)
-    runs = measure({name: functools.partial(each.run, requests) for name, each in engines.items()}, setting.rounds)
+    runs = measure({name: functools.partial(each.run, requests) for name, each in engines.items()}, setting)
     rates = {name: runs.rates(name, tokens_in) for name in engines}
     lines = tuple(_line(name, rates, runs) for name in engines)
     return Table(f"{group}, {dtype}", lines, tuple(notes))

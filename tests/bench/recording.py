@@ -20,7 +20,7 @@ def run(setting: Setting) -> Iterator[Table]:
     for group in setting.chosen("templated"):
         requests = requests_of(setting, group)
         jobs = {name: functools.partial(engine.run, requests) for name, engine in engines.items()}
-        runs = measure(jobs, setting.rounds)
+        runs = measure(jobs, setting)
         rates = {name: runs.rates(name, tokens_in) for name in engines}
         yield Table(group, tuple(_line(name, rates, runs.first(name)) for name in engines))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import engine
+from audit.sweeping.rounds import Clock
 from engine import numerics, proposers, verify
 from engine.backends.arm import ArmPlan, ModelSource
 from engine.backends.base import Prompt
@@ -27,6 +28,7 @@ from engine.types import Generation, Protocol, RecordLevel, Request, SamplingPar
 
 REFERENCE = Path(engine.__file__).parent / "reference"
 PROMPTS = Path(__file__).parents[2] / "suites" / "prompts"
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TEMPLATED = ("tools", "json", "safety", "chat")
 
 
@@ -40,8 +42,13 @@ class Setting:
     prompts: int = 4
     length: int = 64
     gamma: int = 4
+    clock_name: str = "wall"
     groups: tuple[str, ...] = ()
     quick: bool = False
+
+    @property
+    def clock(self) -> Clock:
+        return CLOCKS[self.clock_name]
 
     def chosen(self, *default: str) -> tuple[str, ...]:
         return self.groups or (default[:1] if self.quick else default)
@@ -91,6 +98,7 @@ class CountedModel:
     """A model that counts. Prompts are the forwards that want no logits."""
 
     model: TargetModel
+    clock: Clock
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -113,14 +121,14 @@ class CountedModel:
         return self.model.new_cache(rows, capacity)
 
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
-        began = time.perf_counter()
+        began = self.clock()
         result = self.model.forward(cache, placement, want)
         if want.logits:
             self.counts.steps += 1
             self.counts.cells += placement.tokens.numel()
             self.counts.tokens += sum(placement.lengths)
         else:
-            self.counts.prompt_seconds += time.perf_counter() - began
+            self.counts.prompt_seconds += self.clock() - began
         return result
 
     def take(self) -> Counts:
