@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from engine.train import corpus, recipe, trainer
-from engine.train.card import CardSources, write_cards
+from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.prompts import write_prompts
 
 
@@ -82,8 +82,10 @@ def make_prompts(work: Path) -> None:
 
 
 def make_cards(work: Path) -> None:
-    """The cards, measured on `work/target` and `work/draft`."""
-    write_cards(CardSources(work, work))
+    """The cards, measured on the models in `work`."""
+    for pair in PAIRS:
+        if (work / pair.draft.folder).exists():
+            write_cards(CardSources(work, work), pair)
 
 
 STAGES = {

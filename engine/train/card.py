@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import LlamaForCausalLM
 
 from engine.backends.arm import ArmPlan, ModelSource
@@ -36,37 +37,70 @@ class CardSources:
     family: Path
 
 
-def write_cards(sources: CardSources) -> None:
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """How one model came to be: its size, its last training, and what it began as."""
+
+    folder: str
+    model: recipe.ModelRecipe
+    training: recipe.TrainRecipe
+    began_as: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and its draft."""
+
+    target: Trained
+    draft: Trained
+
+
+PAIRS = (
+    Pair(
+        Trained("target", recipe.TARGET_MODEL, recipe.TARGET_TRAINING),
+        Trained("draft", recipe.DRAFT_MODEL, recipe.DRAFT_TRAINING),
+    ),
+    Pair(
+        Trained("medium", recipe.MEDIUM_MODEL, recipe.MEDIUM_TRAINING, {"grown_from": "target"}),
+        Trained(
+            "medium_draft",
+            recipe.MEDIUM_DRAFT_MODEL,
+            recipe.MEDIUM_DRAFT_TRAINING,
+            {"distilled_from": "target", "training": asdict(recipe.MEDIUM_DRAFT_FIRST)},
+        ),
+    ),
+)
+
+
+def write_cards(sources: CardSources, pair: Pair) -> None:
     """Write `card.json` into each model's folder."""
-    workshop = open_models({name: ModelSource(str(sources.family / name)) for name in ("target", "draft")})
+    trained = {"target": pair.target, "draft": pair.draft}
+    workshop = open_models({name: ModelSource(str(sources.family / each.folder)) for name, each in trained.items()})
     manifest = json.loads((sources.work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
     measured = {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH} | _acceptance(workshop)
-    recipes = {
-        "target": (recipe.TARGET_MODEL, recipe.TARGET_TRAINING),
-        "draft": (recipe.DRAFT_MODEL, recipe.DRAFT_TRAINING),
-    }
     for facts in workshop.models():
-        model, training = recipes[facts.name]
+        own = trained[facts.name]
         card = {
             "format": 1,
-            "name": facts.name,
+            "name": own.folder,
             "model_sha256": facts.sha256,
             "tokenizer_sha256": facts.tokenizer_sha256,
             "files": {name: file["sha256"] for name, file in facts.manifest["files"].items()},
-            "model": asdict(model),
-            "training": asdict(training),
+            "model": asdict(own.model),
+            "began_as": own.began_as,
+            "training": asdict(own.training),
             "corpus": manifest,
-            "held_out_loss": _losses(sources, facts.name),
+            "held_out_loss": _losses(sources, own.folder),
             "acceptance": measured,
             "samples": _samples(workshop) if facts.name == "target" else {},
         }
         text = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
-        (sources.family / facts.name / "card.json").write_text(text, encoding="utf-8")
+        (sources.family / own.folder / "card.json").write_text(text, encoding="utf-8")
 
 
 def _losses(sources: CardSources, name: str) -> dict[str, float]:
     """Held-out cross-entropy in nats per token by domain."""
-    model = LlamaForCausalLM.from_pretrained(sources.family / name)
+    model = LlamaForCausalLM.from_pretrained(sources.family / name, dtype=torch.float32)
     losses = trainer.held_out_loss(model, corpus.load(sources.work / "corpus"))
     return {domain: round(loss, 4) for domain, loss in losses.items()}
 
