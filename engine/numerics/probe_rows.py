@@ -75,8 +75,8 @@ def row_dependence(function: Callable[[Tensor], Tensor], rows: Tensor) -> str | 
 
 
 def _start(count: int, rows: int) -> int:
-    """A place for `count` of `rows` rows, another for every count."""
-    return 7 * count % (rows - count + 1)
+    """A place for `count` of `rows` rows: for even counts the end, where blocked kernels have their remainder."""
+    return rows - count if count % 2 == 0 else 127 * count % (rows - count + 1)
 
 
 def _turned(parts: ModelParts) -> Tensor:

@@ -19,6 +19,7 @@ from engine.numerics.probe import PROPERTIES, probe
 from engine.numerics.probe_choice import choose, foreign
 from engine.numerics.probe_known import ANSWERS, digest
 from engine.numerics.probe_parts import difference
+from engine.numerics.probe_rows import row_dependence
 from tests.engine.numerics import broken
 
 ROWS = ("products", "norm", "gate", "rotate")
@@ -139,6 +140,29 @@ def test_small_models_are_probed_within_their_context(parts):
         report = probe(short, broken.Sound())
         assert failures(report) == (set() if context > 61 else {"attention_tree"})
         assert "too short to try trees" in report.failure.detail if context < 62 else report.passed
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [(257, 256), (257, 193), (257, 150), (64, 0), (64, 63), (33, 32), (1, 0)],
+)
+def test_one_wrong_row_is_seen_wherever_a_blocked_kernel_has_it(rows, place):
+    def function(x):
+        answer = x.clone()
+        if len(x) == rows:
+            answer[place] *= broken.LITTLE
+        return answer
+
+    x = torch.arange(1.0, 1 + 3 * 257).view(257, 3)
+    assert row_dependence(torch.clone, x) is None
+    assert row_dependence(function, x) is not None
+
+
+def test_a_row_that_knows_its_place_is_seen():
+    def function(x):
+        return x + 2.0**-10 * (torch.arange(len(x)) == 5)[:, None]
+
+    assert row_dependence(function, torch.ones(257, 3)) is not None
 
 
 def test_bits_are_compared_and_not_numbers():
