@@ -35,6 +35,7 @@ class CacheShape:
 
     columns: how many are allocated: at least `capacity` and the trash column; 0 means just those.
     value_dim: width of a value; 0 means `head_dim`.
+    device: where the tensors live.
     """
 
     layers: int
@@ -44,6 +45,7 @@ class CacheShape:
     head_dim: int
     columns: int = 0
     value_dim: int = 0
+    device: torch.device | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,11 @@ class TensorSlotCache:
     def __init__(self, shape: CacheShape, dtype: torch.dtype) -> None:
         self.rows, self.capacity, self.trash = shape.rows, shape.capacity, shape.capacity
         self._width = shape.head_dim
-        columns = max(shape.columns, shape.capacity + 1)
-        # Zeros, not empty memory: a masked column still enters a product, and 0 * NaN would be NaN.
-        self._keys = torch.zeros(shape.layers, shape.rows, shape.kv_heads, columns, shape.head_dim, dtype=dtype)
+        sizes = (shape.layers, shape.rows, shape.kv_heads, max(shape.columns, shape.capacity + 1))
         width = shape.value_dim or shape.head_dim
-        self._values = torch.zeros(shape.layers, shape.rows, shape.kv_heads, columns, width, dtype=dtype)
+        # Zeros, not empty memory: a masked column still enters a product, and 0 * NaN would be NaN.
+        self._keys = torch.zeros(*sizes, shape.head_dim, dtype=dtype, device=shape.device)
+        self._values = torch.zeros(*sizes, width, dtype=dtype, device=shape.device)
         self.keys: tuple[Tensor, ...] = tuple(self._keys)
         self.values: tuple[Tensor, ...] = tuple(self._values)
 
@@ -92,7 +94,7 @@ class TensorSlotCache:
             return
         for store in (self._keys, self._values):
             columns = store[:, row]
-            columns[:, :, moves.target] = columns[:, :, moves.source]
+            columns[:, :, moves.target.to(store.device)] = columns[:, :, moves.source.to(store.device)]
 
 
 @dataclass(frozen=True, slots=True)

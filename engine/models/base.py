@@ -129,7 +129,7 @@ class TargetModel(Protocol):
 def to_numpy(tensor: Tensor) -> NDArray[np.floating[Any]]:
     """The tensor's values, exactly; 16-bit floats, which numpy lacks, become float32."""
     half = tensor.dtype in (torch.bfloat16, torch.float16)
-    values: NDArray[np.floating[Any]] = (tensor.float() if half else tensor).numpy()
+    values: NDArray[np.floating[Any]] = (tensor.float() if half else tensor).cpu().numpy()
     return values
 
 

@@ -29,6 +29,7 @@ from engine.models.lean_weights import (
     rope_frequencies,
 )
 from engine.numerics.base import Affine, Heads, Layout, Matrix, Numerics, RopeTables
+from engine.numerics.devices import CPU, moved
 from engine.numerics.fast import FastNumerics
 from engine.numerics.layouts import flat, unflat
 from engine.numerics.probe_choice import Equipped, choose
@@ -92,6 +93,11 @@ class LeanModel:
         """The dtype of weights and logits."""
         return self.weights.embedding.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where weights and caches live; logits come from there too."""
+        return self.weights.embedding.device
+
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
         """An empty cache.
 
@@ -100,7 +106,7 @@ class LeanModel:
         """
         require_capacity(rows, capacity, self.context)
         config = self.config
-        shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim)
+        shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim, device=self.device)
         return self.numerics.new_cache(shape, self.dtype)
 
     @torch.no_grad()
@@ -110,7 +116,7 @@ class LeanModel:
             raise TypeError(f"a lean model needs the cache of its new_cache, not {type(cache).__name__}")
         config, numerics = self.config, self.numerics
         step = self._plan(placement)
-        x = F.embedding(flat(placement.tokens, placement), self.weights.embedding)
+        x = F.embedding(flat(placement.tokens, placement).to(self.device), self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
         for index, layer in enumerate(self._layers):
             normed = numerics.norm(x, layer.attention_norm, config.eps)
@@ -129,12 +135,14 @@ class LeanModel:
     def _plan(self, placement: Placement) -> Step:
         """Everything about a placement that the layers share."""
         positions = flat(placement.positions, placement)
-        return Step(
+        step = Step(
             aim=aim_at(placement),
             rope=RopeTables(self._rope.cos[positions, None], self._rope.sin[positions, None]),
             layout=self.numerics.layout(placement, self.heads, self.dtype),
             window=slice(placement.first_row, placement.first_row + len(placement.lengths)),
         )
+        on_device: Step = step if self.device == CPU else moved(step, self.device)
+        return on_device
 
     def _attention(self, x: Tensor, index: int, cache: TensorSlotCache, step: Step) -> Tensor:
         """Self-attention of one layer on normed input [N, hidden]; writes the layer's keys and values."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.cache import require_rollback
 from engine.errors import ModelError
 from engine.numerics.base import Affine
+from engine.numerics.devices import CPU
 from engine.numerics.rotations import frequencies
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -228,42 +229,53 @@ def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) 
     return name.endswith(DERIVED_SUFFIX)
 
 
-def build_weights(config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> LeanWeights:
-    """Fused copies of checked tensors, in `dtype`."""
-    embedding = _own(tensors["model.embed_tokens.weight"], dtype)
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What weights are made of, and where."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
+def build_weights(
+    config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device = CPU
+) -> LeanWeights:
+    """Fused copies of checked tensors, in `dtype` on `device`."""
+    kind = Kind(dtype, device)
+    embedding = _own(tensors["model.embed_tokens.weight"], kind)
     return LeanWeights(
         embedding=embedding,
-        layers=tuple(_layer(config, tensors, f"model.layers.{i}.", dtype) for i in range(config.layers)),
-        norm=_own(tensors["model.norm.weight"], dtype),
-        head=embedding if config.tied else _own(tensors["lm_head.weight"], dtype),
+        layers=tuple(_layer(config, tensors, f"model.layers.{i}.", kind) for i in range(config.layers)),
+        norm=_own(tensors["model.norm.weight"], kind),
+        head=embedding if config.tied else _own(tensors["lm_head.weight"], kind),
     )
 
 
-def _own(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _own(tensor: Tensor, kind: Kind) -> Tensor:
     """A copy: a tensor read from a file may be a view of the mapped file, which can change under us."""
-    return tensor.detach().to(dtype, copy=True).contiguous()
+    return tensor.detach().to(kind.device, kind.dtype, copy=True).contiguous()
 
 
-def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, dtype: torch.dtype) -> LayerWeights:
+def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: Kind) -> LayerWeights:
     def fused(*names: str) -> Affine:
         biases = [tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in tensors]
         weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names])
-        return Affine(_own(weight, dtype), _own(torch.cat(biases), dtype) if biases else None)
+        return Affine(_own(weight, kind), _own(torch.cat(biases), kind) if biases else None)
 
     return LayerWeights(
-        attention_norm=_own(tensors[f"{prefix}input_layernorm.weight"], dtype),
+        attention_norm=_own(tensors[f"{prefix}input_layernorm.weight"], kind),
         qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        qk_norm=_qk_norm(config, tensors, prefix, dtype),
+        qk_norm=_qk_norm(config, tensors, prefix, kind),
         out=fused("self_attn.o_proj"),
-        ffn_norm=_own(tensors[f"{prefix}post_attention_layernorm.weight"], dtype),
+        ffn_norm=_own(tensors[f"{prefix}post_attention_layernorm.weight"], kind),
         gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
         down=fused("mlp.down_proj"),
     )
 
 
-def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, dtype: torch.dtype) -> Tensor | None:
+def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: Kind) -> Tensor | None:
     if not config.qk_norm:
         return None
     queries = tensors[f"{prefix}self_attn.q_norm.weight"].expand(config.heads, -1)
     keys = tensors[f"{prefix}self_attn.k_norm.weight"].expand(config.kv_heads, -1)
-    return _own(torch.cat([queries, keys]), dtype)
+    return _own(torch.cat([queries, keys]), kind)

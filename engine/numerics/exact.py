@@ -11,7 +11,7 @@ the logits are exact, a distribution made from them is numpy's.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -48,9 +48,7 @@ class ExactCache(TensorSlotCache):
     """
 
     def __init__(self, shape: CacheShape) -> None:
-        wide = CacheShape(
-            shape.layers, shape.rows, shape.kv_heads, shape.capacity, shape.head_dim, shape.columns, shape.head_dim + 1
-        )
+        wide = replace(shape, value_dim=shape.head_dim + 1)
         super().__init__(wide, torch.float64)
         self._width = wide.value_dim
 

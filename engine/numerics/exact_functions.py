@@ -58,7 +58,7 @@ class Exponential:
             series.add_(coefficient).mul_(rest)
         # a NaN has no index; the series carries it on
         index = steps.neg_().to(torch.int64).clamp_(0, len(self._table) - 1)
-        return series.add_(1.0).mul_(self._table.take(index))
+        return series.add_(1.0).mul_(self._table.to(x.device).take(index))
 
 
 def gated(gate_up: Tensor, exponential: Exponential) -> Tensor:

@@ -13,7 +13,7 @@ nothing is promised. Attention is in float32 for bfloat16 models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -126,9 +126,7 @@ def buckets(placement: Placement, pads: Padding, heads: Heads) -> list[Bucket]:
 
 def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:
     """A cache in the attention's dtype whose values end in a one."""
-    wide = CacheShape(
-        shape.layers, shape.rows, shape.kv_heads, shape.capacity, shape.head_dim, columns, shape.head_dim + 1
-    )
+    wide = replace(shape, columns=columns, value_dim=shape.head_dim + 1)
     cache = TensorSlotCache(wide, working_dtype(dtype))
     for values in cache.values:
         values[..., -1] = 1.0

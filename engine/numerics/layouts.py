@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.models.base import Placement
 from engine.numerics.base import Heads
+from engine.numerics.devices import moved
 
 HIDDEN = float("-inf")
 
@@ -73,7 +74,8 @@ def flat(values: Tensor, placement: Placement) -> Tensor:
 
 def unflat(rows: Tensor, placement: Placement) -> Tensor:
     """[N, ...] -> [B, T, ...]; what stands at padding means nothing."""
-    return padding(placement).pad(rows)
+    pads: Padding = moved(padding(placement), rows.device)
+    return pads.pad(rows)
 
 
 def additive_mask(placement: Placement, pads: Padding, columns: int, dtype: torch.dtype) -> Tensor:
