@@ -285,3 +285,22 @@ def test_sixteen_bit_rows_are_hashed_as_the_float32_that_hold_them():
     half = torch.tensor([[0.1, 2.0, 3.0, 0.0]], dtype=torch.bfloat16)
     assert to_numpy(half).dtype == np.float32
     np.testing.assert_array_equal(digests(to_numpy(half)), digests(half.float().numpy()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"top_k": 2, "top_p": 0.5, "min_p": 0.1},
+        {"logit_bias": ((1, 2.0),)},
+        {"bad_words": ((2,),)},
+        {"min_tokens": 3},
+        {"repetition_penalty": 1.2},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+    ],
+)
+def test_scores_are_called_plain_exactly_where_they_are_the_logits(change):
+    params, logits = SamplingParams(temperature=0.7, **change), np.array([0.5, 2.0, -1.0, 0.25])
+    scores = transform(logits, [0, 1, 2], 1, params, (3,)).scores
+    assert params.plain_scores == np.array_equal(scores, logits)
