@@ -52,8 +52,14 @@ def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
         slots[b, :count] = root + np.arange(count)
         visible[b, :count, : step.committed] = True
         visible[b, 1:count, step.committed : step.committed + len(step.tree)] = ancestors(step.tree)
-    arrays = (torch.from_numpy(each) for each in (tokens, positions, slots))
-    return Placement(*arrays, lengths=lengths, span=span, branches=torch.from_numpy(visible))
+    return Placement(
+        tokens=torch.from_numpy(tokens),
+        positions=torch.from_numpy(positions),
+        slots=torch.from_numpy(slots),
+        lengths=lengths,
+        span=span,
+        branches=torch.from_numpy(visible),
+    )
 
 
 def accepted_columns(committed: int, path: Sequence[int]) -> tuple[int, ...]:

@@ -154,5 +154,11 @@ def chain_placement(
         ids[b, :count] = row
         positions[b, :count] = slots[b, :count] = np.arange(start, start + count)
     end = max(1, *(start + length for start, length in zip(starts, lengths, strict=True)))
-    arrays = (torch.from_numpy(each) for each in (ids, positions, slots))
-    return Placement(*arrays, lengths=lengths, span=span or end, first_row=first_row)
+    return Placement(
+        tokens=torch.from_numpy(ids),
+        positions=torch.from_numpy(positions),
+        slots=torch.from_numpy(slots),
+        lengths=lengths,
+        span=span or end,
+        first_row=first_row,
+    )

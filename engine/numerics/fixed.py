@@ -148,7 +148,7 @@ def round_up(count: int, multiple: int) -> int:
 
 def scaled(queries: Tensor, dtype: torch.dtype, pads: Padding, heads: Heads) -> Tensor:
     """Grouped queries divided by sqrt(head_dim)."""
-    return grouped(queries.to(dtype), pads, heads) * heads.head_dim**-0.5
+    return grouped(queries.to(dtype), pads, heads) * float(heads.head_dim**-0.5)
 
 
 def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ def packed(affine: Affine) -> Matrix | None:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether the packed product exists for this weight's dtype and device."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+    if weight.device.type != "cpu" or not available:
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
