@@ -59,6 +59,17 @@ class Aim:
     row: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One forward's places in every layer's keys and values: views to copy into, or rows to write by index."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    """Per layer [kv_heads, N, ...], or [all rows, ...] where there is an index."""
+    index: Tensor | None
+    """[N * kv_heads] which rows."""
+
+
 class TensorSlotCache:
     """Keys [layers, rows, kv_heads, columns, head_dim] and values [..., value_dim], in two tensors.
 
@@ -73,26 +84,39 @@ class TensorSlotCache:
         sizes = (shape.layers, shape.rows, shape.kv_heads, max(shape.columns, shape.capacity + 1))
         width = shape.value_dim or shape.head_dim
         # Zeros, not empty memory: a masked column still enters a product, and 0 * NaN would be NaN.
-        self._keys = torch.zeros(*sizes, shape.head_dim, dtype=dtype, device=shape.device)
-        self._values = torch.zeros(*sizes, width, dtype=dtype, device=shape.device)
-        self.keys: tuple[Tensor, ...] = tuple(self._keys)
-        self.values: tuple[Tensor, ...] = tuple(self._values)
+        self.all_keys = torch.zeros(*sizes, shape.head_dim, dtype=dtype, device=shape.device)
+        self.all_values = torch.zeros(*sizes, width, dtype=dtype, device=shape.device)
+        self.keys: tuple[Tensor, ...] = tuple(self.all_keys)
+        self.values: tuple[Tensor, ...] = tuple(self.all_values)
 
-    def write(self, layer: int, aim: Aim, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [N, kv_heads, head_dim] where `aim` says."""
+    def open(self, aim: Aim) -> Opened:
+        """Prepare one forward's writes, for all layers at once."""
         if aim.run is not None:
-            self.keys[layer][aim.row, :, aim.run] = keys.transpose(0, 1)
-            self.values[layer][aim.row, :, aim.run, : self._width] = values.transpose(0, 1)
+            keys = self.all_keys[:, aim.row, :, aim.run]
+            values = self.all_values[:, aim.row, :, aim.run, : self._width]
+            return Opened(keys.unbind(), values.unbind(), None)
+        _, _, heads, columns, _ = self.all_keys.shape
+        first = (aim.rows[:, None] * heads + torch.arange(heads, device=aim.rows.device)) * columns
+        index = (first + aim.slots[:, None]).flatten()
+        keys, values = self.all_keys.flatten(1, 3), self.all_values.flatten(1, 3)
+        return Opened(keys.unbind(), values[..., : self._width].unbind(), index)
+
+    def write(self, layer: int, opened: Opened, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [N, kv_heads, head_dim] where this forward's tokens go."""
+        if opened.index is None:
+            opened.keys[layer].copy_(keys.transpose(0, 1))
+            opened.values[layer].copy_(values.transpose(0, 1))
             return
-        self.keys[layer][aim.rows, :, aim.slots] = keys.to(self._keys.dtype)
-        self.values[layer][aim.rows, :, aim.slots, : self._width] = values.to(self._values.dtype)
+        dtype = self.all_keys.dtype
+        opened.keys[layer].index_copy_(0, opened.index, keys.flatten(0, 1).to(dtype))
+        opened.values[layer].index_copy_(0, opened.index, values.flatten(0, 1).to(dtype))
 
     def commit(self, row: int, source: tuple[int, ...], target: tuple[int, ...]) -> None:
         """Copy columns `source` to `target` in one row, all layers; overlaps read the old content."""
         moves = commit_moves(source, target, self.capacity)
         if moves is None:
             return
-        for store in (self._keys, self._values):
+        for store in (self.all_keys, self.all_values):
             columns = store[:, row]
             columns[:, :, moves.target.to(store.device)] = columns[:, :, moves.source.to(store.device)]
 

@@ -8,7 +8,7 @@ sampling or what is committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache import Aim, CacheShape, TensorSlotCache, aim_at, require_capacity
+from engine.cache import Aim, CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
 from engine.models.base import Forward, Placement, SlotCache, Want
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.lean_weights import (
@@ -28,7 +28,7 @@ from engine.models.lean_weights import (
     read_config,
     rope_frequencies,
 )
-from engine.numerics.base import Affine, Heads, Layout, Matrix, Numerics, RopeTables
+from engine.numerics.base import Affine, Heads, Layout, Matrix, Norm, Numerics, RopeTables, Window
 from engine.numerics.devices import CPU, moved
 from engine.numerics.fast import FastNumerics
 from engine.numerics.layouts import flat, unflat
@@ -44,25 +44,31 @@ class Step:
     rope: RopeTables
     """[N, 1, head_dim] each."""
     layout: Layout
-    window: slice
-    """The cache rows of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the layers of one forward write into and read."""
+
+    opened: Opened
+    windows: Sequence[Window]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One decoder layer as a numerics mode prepared it."""
 
-    attention_norm: Tensor
+    attention_norm: Norm
     qkv: Matrix
-    qk_norm: Tensor | None
+    qk_norm: Norm | None
     out: Matrix
-    ffn_norm: Tensor
+    ffn_norm: Norm
     gate_up: Matrix
     down: Matrix
 
 
 class LeanModel:
-    """A `TargetModel` over fused weights, without autograd.
+    """A `TargetModel` over fused weights, which ask for no gradients.
 
     Hidden states follow HF's `hidden_states`: 0 is the embedding, i the output of
     layer i, and the last id is taken after the final norm.
@@ -85,7 +91,8 @@ class LeanModel:
         self.numerics = numerics or FastNumerics()
         self.heads = Heads(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
-        self._layers = tuple(prepare(layer, self.numerics) for layer in weights.layers)
+        self._layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
+        self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
         self._head = self.numerics.matrix(Affine(weights.head, None))
 
     @property
@@ -109,24 +116,22 @@ class LeanModel:
         shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim, device=self.device)
         return self.numerics.new_cache(shape, self.dtype)
 
-    @torch.no_grad()
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
         """Write the placed tokens into the cache and return what is wanted."""
         if not isinstance(cache, TensorSlotCache):
             raise TypeError(f"a lean model needs the cache of its new_cache, not {type(cache).__name__}")
         config, numerics = self.config, self.numerics
         step = self._plan(placement)
+        reach = Reach(cache.open(step.aim), numerics.windows(cache, step.layout))
         x = F.embedding(flat(placement.tokens, placement).to(self.device), self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
         for index, layer in enumerate(self._layers):
-            normed = numerics.norm(x, layer.attention_norm, config.eps)
-            x = x + self._attention(normed, index, cache, step)
-            gate_up = layer.gate_up(numerics.norm(x, layer.ffn_norm, config.eps))
-            x = x + layer.down(numerics.gate(gate_up))
+            x = x + self._attention(layer.attention_norm(x), index, cache, step, reach)
+            x = x + layer.down(numerics.gate(layer.gate_up(layer.ffn_norm(x))))
             if index + 1 in want.hidden:
                 hidden[index + 1] = x
         if want.logits or config.layers in want.hidden:
-            x = numerics.norm(x, self.weights.norm, config.eps)
+            x = self._norm(x)
         if config.layers in want.hidden:
             hidden[config.layers] = x
         logits = unflat(self._head(x), placement) if want.logits else None
@@ -137,35 +142,37 @@ class LeanModel:
         positions = flat(placement.positions, placement)
         step = Step(
             aim=aim_at(placement),
-            rope=RopeTables(self._rope.cos[positions, None], self._rope.sin[positions, None]),
+            rope=RopeTables(
+                self._rope.cos.index_select(0, positions).unsqueeze(1),
+                self._rope.sin.index_select(0, positions).unsqueeze(1),
+            ),
             layout=self.numerics.layout(placement, self.heads, self.dtype),
-            window=slice(placement.first_row, placement.first_row + len(placement.lengths)),
         )
         on_device: Step = step if self.device == CPU else moved(step, self.device)
         return on_device
 
-    def _attention(self, x: Tensor, index: int, cache: TensorSlotCache, step: Step) -> Tensor:
+    def _attention(self, x: Tensor, index: int, cache: TensorSlotCache, step: Step, reach: Reach) -> Tensor:
         """Self-attention of one layer on normed input [N, hidden]; writes the layer's keys and values."""
         layer, config, numerics = self._layers[index], self.config, self.numerics
         turned = config.heads + config.kv_heads
-        qkv = layer.qkv(x).view(len(x), turned + config.kv_heads, config.head_dim)
-        queries_keys = qkv[:, :turned]
+        qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
+        queries_keys, values = qkv.split((turned, config.kv_heads), 1)
         if layer.qk_norm is not None:
-            queries_keys = numerics.norm(queries_keys, None, config.eps) * layer.qk_norm
-        queries_keys = numerics.rotate(queries_keys, step.rope)
-        cache.write(index, step.aim, queries_keys[:, config.heads :], qkv[:, turned:])
-        keys, values = cache.keys[index][step.window], cache.values[index][step.window]
-        return layer.out(numerics.attend(queries_keys[:, : config.heads], keys, values, step.layout))
+            queries_keys = layer.qk_norm(queries_keys)
+        queries, keys = numerics.rotate(queries_keys, step.rope).split((config.heads, config.kv_heads), 1)
+        cache.write(index, reach.opened, keys, values)
+        return layer.out(numerics.attend(queries, reach.windows[index], step.layout))
 
 
-def prepare(layer: LayerWeights, numerics: Numerics) -> Layer:
-    """A layer's matrices as a mode multiplies with them."""
+def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> Layer:
+    """A layer's norms and matrices as a mode computes them."""
+    eps, hidden = config.eps, config.hidden
     return Layer(
-        attention_norm=layer.attention_norm,
+        attention_norm=numerics.norm(layer.attention_norm, eps, hidden),
         qkv=numerics.matrix(layer.qkv),
-        qk_norm=layer.qk_norm,
+        qk_norm=None if layer.qk_norm is None else numerics.norm(layer.qk_norm, eps, config.head_dim),
         out=numerics.matrix(layer.out),
-        ffn_norm=layer.ffn_norm,
+        ffn_norm=numerics.norm(layer.ffn_norm, eps, hidden),
         gate_up=numerics.matrix(layer.gate_up),
         down=numerics.matrix(layer.down),
     )

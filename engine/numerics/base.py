@@ -8,7 +8,7 @@ Knows nothing about weights' names, tokens or what is committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -21,6 +21,8 @@ from engine.models.base import Placement
 
 Matrix = Callable[[Tensor], Tensor]
 """A prepared affine map: [N, in] -> [N, out] in the model's dtype."""
+Norm = Callable[[Tensor], Tensor]
+"""A prepared root-mean-square norm over the last dimension."""
 
 
 class Invariance(IntEnum):
@@ -68,6 +70,14 @@ class Heads:
         return self.heads // self.kv_heads
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one layer's attention reads, as the mode laid it out: views of the cache's keys and values."""
+
+    keys: Tensor
+    values: tuple[Tensor, ...]
+
+
 class Layout(Protocol):
     """What one forward's attention needs beside queries, keys and values; made once, used by every layer."""
 
@@ -90,8 +100,8 @@ class Numerics(Protocol):
         """Prepare an affine map, once per model."""
         ...
 
-    def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """Root-mean-square norm over the last dimension, times `weight`."""
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """Prepare a norm over a last dimension of `width`, times `weight`, once per model."""
         ...
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -114,13 +124,16 @@ class Numerics(Protocol):
         """Everything about a placement that the layers share."""
         ...
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+        """What the layers' attention will read in this forward: views, which see later writes."""
+        ...
+
+    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
         """Attention of queries [N, heads, head_dim], already rotated, over the batch's cache rows.
 
         Args:
             queries: one row per placed token.
-            keys: [B, kv_heads, columns, head_dim] as the cache holds them.
-            values: the same, as the cache holds them.
+            window: of this layer and forward.
             layout: of this forward.
 
         Returns:

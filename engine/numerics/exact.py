@@ -11,17 +11,18 @@ the logits are exact, a distribution made from them is numpy's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache import Aim, CacheShape, TensorSlotCache
+from engine.cache import CacheShape, Opened, TensorSlotCache
 from engine.errors import ModelError
 from engine.models.base import Placement
 from engine.numerics import exact_functions
-from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
+from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, Norm, RopeTables, Window
 from engine.numerics.fixed_point import (
     SIGNIFICAND,
     SMALLEST_WEIGHT_PEAK,
@@ -30,7 +31,7 @@ from engine.numerics.fixed_point import (
     on_grid,
     row_unit,
 )
-from engine.numerics.layouts import Padding, additive_mask, grouped, padding, ungrouped
+from engine.numerics.layouts import Padding, additive_mask, batch_rows, grouped, padding, ungrouped
 from engine.numerics.rotations import rope_tables
 
 VALUE_BITS = 20
@@ -52,11 +53,11 @@ class ExactCache(TensorSlotCache):
         super().__init__(wide, torch.float64)
         self._width = wide.value_dim
 
-    def write(self, layer: int, aim: Aim, keys: Tensor, values: Tensor) -> None:
+    def write(self, layer: int, opened: Opened, keys: Tensor, values: Tensor) -> None:
         """Store keys, already on their grids, and values [N, kv_heads, head_dim] of any dtype."""
         wide = values.to(torch.float64, copy=True)
         unit = row_unit(wide)
-        super().write(layer, aim, keys, torch.cat([on_grid(wide.div_(unit), 1.0, VALUE_BITS), unit], -1))
+        super().write(layer, opened, keys, torch.cat([on_grid(wide.div_(unit), 1.0, VALUE_BITS), unit], -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,9 @@ class ExactNumerics:
 
         return multiply
 
-    def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:  # noqa: ARG002 - the protocol's
         """In float64 with an exact sum of squares, rounded once to x's dtype."""
-        return exact_functions.rms_norm(x, weight, eps).to(x.dtype)
+        return lambda x: exact_functions.rms_norm(x, weight, eps).to(x.dtype)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up in float64; the next product puts it on its grid."""
@@ -130,13 +131,20 @@ class ExactNumerics:
         mask = additive_mask(placement, pads, placement.span, torch.float64)
         return ExactLayout(placement, heads, pads, mask[:, None, :, None])
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+        """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
+        rows, span = batch_rows(layout.placement), layout.placement.span
+        keys = cache.all_keys[:, rows, :, :span].flatten(1, 2).transpose(2, 3).unbind()
+        values = cache.all_values[:, rows, :, :span].flatten(1, 2).unbind()
+        return [Window(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
         """Explicit attention; numerator and denominator are exact sums over the columns."""
         assert isinstance(layout, ExactLayout)
-        pads, heads, seen = layout.pads, layout.heads, slice(layout.placement.span)
-        scores = torch.bmm(grouped(queries, pads, heads), keys[:, :, seen].flatten(0, 1).transpose(1, 2))
+        pads, heads = layout.pads, layout.heads
+        scores = torch.bmm(grouped(queries, pads, heads), window.keys)
         weights = self._weights(masked(scores.mul_(1.0 / math.sqrt(heads.head_dim)), layout.mask))
-        total = weighted_sum(weights, values[:, :, seen].flatten(0, 1), heads)
+        total = weighted_sum(weights, window.values[0], heads)
         return ungrouped(total, pads, heads)
 
     def _weights(self, scores: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ agree in the first six digits or so, not in the last.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +17,8 @@ from torch import Tensor
 
 from engine.cache import CacheShape, TensorSlotCache
 from engine.models.base import Placement
-from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
-from engine.numerics.layouts import Padding, additive_mask, padding, working_dtype
+from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, Norm, RopeTables, Window
+from engine.numerics.layouts import Padding, additive_mask, batch_rows, padding, working_dtype
 from engine.numerics.packed import packed, plain
 
 
@@ -42,11 +44,11 @@ class FastNumerics:
         if several is None:
             return single
         many = several
-        return lambda x: single(x) if len(x) == 1 else many(x)
+        return lambda x: single(x) if x.shape[0] == 1 else many(x)
 
-    def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """The norm that torch has."""
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """In float32 for 16-bit models."""
+        return rms_norm(weight, eps, width)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up."""
@@ -71,15 +73,38 @@ class FastNumerics:
         mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
         return FastLayout(placement, heads, pads, mask)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+        """The columns that somebody sees."""
+        rows, span = batch_rows(layout.placement), layout.placement.span
+        keys, values = cache.all_keys[:, rows, :, :span].unbind(), cache.all_values[:, rows, :, :span].unbind()
+        return [Window(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
         """Fused attention."""
         assert isinstance(layout, FastLayout)
-        pads, heads, span = layout.pads, layout.heads, layout.placement.span
-        turned = pads.pad(queries.to(keys.dtype)).transpose(1, 2)
+        pads = layout.pads
+        turned = pads.pad(queries.to(window.keys.dtype)).transpose(1, 2)
         seen = F.scaled_dot_product_attention(
-            turned, keys[:, :, :span], values[:, :, :span], layout.mask, enable_gqa=heads.group > 1
+            turned, window.keys, window.values[0], layout.mask, enable_gqa=layout.heads.group > 1
         )
-        return pads.unpad(seen.transpose(1, 2).reshape(pads.batch * pads.width, -1)).to(queries.dtype)
+        return pads.unpad(seen.transpose(1, 2)).flatten(1).to(queries.dtype)
+
+
+def rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
+    """The norm x / sqrt(mean of x^2 + eps) * weight in few and simple torch calls: its own takes twice as long.
+
+    Each call works on single numbers or whole rows, so that a row's bits depend on nothing but the row.
+    """
+    gain = math.sqrt(width) if weight is None else weight.to(working_dtype(weight.dtype)) * math.sqrt(width)
+    floor = eps * width
+
+    def norm(x: Tensor) -> Tensor:
+        # widened first, for a product of two dtypes would be slower than both together
+        wide = x.to(working_dtype(x.dtype))
+        length = torch.linalg.vector_norm(wide, 2.0, -1, True)
+        return (wide * length.mul_(length).add_(floor).rsqrt_()).mul_(gain).to(x.dtype)
+
+    return norm
 
 
 def gated(gate_up: Tensor) -> Tensor:

@@ -16,19 +16,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.cache import CacheShape, TensorSlotCache
 from engine.models.base import Placement
-from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, RopeTables
-from engine.numerics.fast import gated, rope_tables, rotated
+from engine.numerics.base import Affine, Heads, Invariance, Layout, Matrix, Norm, RopeTables, Window
+from engine.numerics.fast import gated, rms_norm, rope_tables, rotated
 from engine.numerics.layouts import (
     Padding,
     additive_mask,
+    batch_rows,
     grouped,
     padded_positions,
     padding,
+    per_head,
     ungrouped,
     working_dtype,
 )
@@ -49,7 +50,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class FixedLayout:
-    """`mask` [B, 1, width, 1, columns] is additive."""
+    """`mask` [B * kv_heads, width * group, columns] is additive."""
 
     placement: Placement
     heads: Heads
@@ -68,9 +69,9 @@ class FixedNumerics:
         """The packed product; where there is none, the plain one on padded rows."""
         return packed(affine) or padded(affine, ROWS)
 
-    def norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """The norm that torch has, which works row by row."""
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """Row by row, in float32 for 16-bit models."""
+        return rms_norm(weight, eps, width)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up."""
@@ -93,18 +94,25 @@ class FixedNumerics:
         pads = padding(placement, row_multiple(heads))
         columns = round_up(placement.span, BUCKET)
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
-        return FixedLayout(placement, heads, pads, mask[:, None, :, None], buckets(placement, pads, heads))
+        return FixedLayout(placement, heads, pads, per_head(mask, heads), buckets(placement, pads, heads))
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+        """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
+        rows = batch_rows(layout.placement)
+        keys = cache.all_keys[:, rows].flatten(1, 2).transpose(2, 3).unbind()
+        values = cache.all_values[:, rows].flatten(1, 2).unbind()
+        return [Window(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
         """One product per bucket; each query keeps the answer of its own."""
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
-        turned = scaled(queries, keys.dtype, pads, heads)
+        turned = grouped(queries.to(window.keys.dtype), pads, heads)
         total = None
         for bucket in layout.buckets:
-            columns = slice(bucket.columns)
-            weights = softmax_weights(turned, keys[:, :, columns], layout.mask[..., columns])
-            found = torch.bmm(weights, values[:, :, columns].flatten(0, 1))
+            columns = bucket.columns
+            weights = softmax_weights(turned, window.keys[..., :columns], layout.mask[..., :columns], heads)
+            found = torch.bmm(weights, window.values[0][:, :columns])
             total = found if total is None or bucket.mine is None else torch.where(bucket.mine, found, total)
         assert total is not None
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
@@ -146,19 +154,15 @@ def round_up(count: int, multiple: int) -> int:
     return count + -count % multiple
 
 
-def scaled(queries: Tensor, dtype: torch.dtype, pads: Padding, heads: Heads) -> Tensor:
-    """Grouped queries divided by sqrt(head_dim)."""
-    return grouped(queries.to(dtype), pads, heads) * float(heads.head_dim**-0.5)
+def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: Heads) -> Tensor:
+    """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised.
 
-
-def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-    """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised."""
-    scores = torch.bmm(queries, keys.flatten(0, 1).transpose(1, 2))
-    batch, width = mask.shape[0], mask.shape[2]
-    scores.view(batch, -1, width, scores.shape[1] // width, scores.shape[2]).add_(mask)
+    `keys` [B * kv_heads, head_dim, columns]; scores are divided by sqrt(head_dim).
+    """
+    scores = torch.baddbmm(mask, queries, keys, alpha=heads.head_dim**-0.5)
     return scores.sub_(scores.amax(-1, keepdim=True)).exp_()
 
 
 def divided(total: Tensor, heads: Heads) -> Tensor:
     """Numerators by the denominator that stands after them."""
-    return total[..., : heads.head_dim] / total[..., heads.head_dim :]
+    return total.narrow(2, 0, heads.head_dim) / total.narrow(2, heads.head_dim, 1)

@@ -24,23 +24,33 @@ HIDDEN = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How N flat rows become [batch, width] and back; None where the two are the same."""
+    """How N flat rows become [batch, width] and back.
+
+    Where every batch row has one token, it is repeated; where the rows fill [batch, width], nothing is done;
+    else two indices say which goes where.
+    """
 
     batch: int
     width: int
-    gather: Tensor | None
+    repeat: bool = False
+    gather: Tensor | None = None
     """[batch * width] index of a flat row."""
-    scatter: Tensor | None
+    scatter: Tensor | None = None
     """[N] index into batch * width."""
 
     def pad(self, x: Tensor) -> Tensor:
-        """[N, ...] -> [batch, width, ...]."""
+        """[N, ...] -> [batch, width, ...]; a view if it can be."""
+        if self.repeat:
+            return x.unsqueeze(1).expand(-1, self.width, *x.shape[1:])
         rows = x if self.gather is None else x.index_select(0, self.gather)
         return rows.view(self.batch, self.width, *x.shape[1:])
 
     def unpad(self, x: Tensor) -> Tensor:
-        """[batch * width, ...] -> [N, ...]."""
-        return x if self.scatter is None else x.index_select(0, self.scatter)
+        """[batch, width, ...] -> [N, ...]."""
+        if self.repeat:
+            return x.select(1, 0)
+        rows = x.flatten(0, 1)
+        return rows if self.scatter is None else rows.index_select(0, self.scatter)
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -55,14 +65,14 @@ def padding(placement: Placement, multiple: int = 1) -> Padding:
     """The padding of a placement to a width that is a multiple of `multiple`."""
     batch, width = placement.tokens.shape
     wide = width + -width % multiple
-    if not placement.ragged and wide == width:
-        return Padding(batch, width, None, None)
+    if not placement.ragged and (wide == width or width == 1):
+        return Padding(batch, wide, repeat=wide > width)
     lengths = np.array(placement.lengths)
     real = np.arange(wide)[None, :] < lengths[:, None]
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])[:, None]
     # the last placed token stands in where a row at the end is empty
     index = np.where(real, first + np.arange(wide), np.minimum(first, lengths.sum() - 1))
-    return Padding(batch, wide, torch.from_numpy(index.ravel()), torch.from_numpy(np.flatnonzero(real)))
+    return Padding(batch, wide, False, torch.from_numpy(index.ravel()), torch.from_numpy(np.flatnonzero(real)))
 
 
 def flat(values: Tensor, placement: Placement) -> Tensor:
@@ -80,20 +90,32 @@ def unflat(rows: Tensor, placement: Placement) -> Tensor:
 
 def additive_mask(placement: Placement, pads: Padding, columns: int, dtype: torch.dtype) -> Tensor:
     """[B, width, columns]: 0 where a query sees the column, -inf elsewhere; padding sees what it is a copy of."""
-    mask = torch.zeros(pads.batch, pads.width, columns, dtype=dtype)
     if placement.branches is None:
-        return mask.masked_fill_(torch.arange(columns) > padded_positions(placement, pads)[:, :, None], HIDDEN)
-    branches = F.pad(placement.branches, (0, columns - placement.span))
-    return mask.masked_fill_(~pads.pad(flat(branches, placement)), HIDDEN)
+        seen = torch.arange(columns) <= padded_positions(placement, pads).unsqueeze(2)
+    else:
+        seen = pads.pad(flat(F.pad(placement.branches, (0, columns - placement.span)), placement))
+    return torch.where(seen, 0.0, HIDDEN).to(dtype)
 
 
 def padded_positions(placement: Placement, pads: Padding) -> Tensor:
     """[B, width] the position of each query."""
-    return placement.positions if pads.gather is None else pads.pad(flat(placement.positions, placement))
+    return pads.pad(flat(placement.positions, placement))
+
+
+def per_head(mask: Tensor, heads: Heads) -> Tensor:
+    """[B, width, columns] -> [B * kv_heads, width * group, columns], as `grouped` orders the queries."""
+    batch, width, columns = mask.shape
+    wide = mask[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group, -1)
+    return wide.reshape(batch * heads.kv_heads, width * heads.group, columns)
+
+
+def batch_rows(placement: Placement) -> slice:
+    """The cache rows of the batch."""
+    return slice(placement.first_row, placement.first_row + len(placement.lengths))
 
 
 def grouped(queries: Tensor, pads: Padding, heads: Heads) -> Tensor:
-    """[N, heads, head_dim] -> [B * kv_heads, width * group, head_dim], contiguous; the group varies fastest."""
+    """[N, heads, head_dim] -> [B * kv_heads, width * group, head_dim]; the group varies fastest."""
     shape = (pads.batch, pads.width, heads.kv_heads, heads.group, heads.head_dim)
     split = pads.pad(queries).view(shape).transpose(1, 2)
     return split.reshape(pads.batch * heads.kv_heads, pads.width * heads.group, heads.head_dim)
@@ -101,6 +123,5 @@ def grouped(queries: Tensor, pads: Padding, heads: Heads) -> Tensor:
 
 def ungrouped(seen: Tensor, pads: Padding, heads: Heads) -> Tensor:
     """[B * kv_heads, width * group, head_dim] -> [N, heads * head_dim]."""
-    shape = (pads.batch, heads.kv_heads, pads.width, heads.group * heads.head_dim)
-    rows = seen.view(shape).transpose(1, 2).reshape(pads.batch * pads.width, -1)
-    return pads.unpad(rows)
+    split = seen.view(pads.batch, heads.kv_heads, pads.width, heads.group * heads.head_dim).transpose(1, 2)
+    return pads.unpad(split).reshape(-1, heads.heads * heads.head_dim)

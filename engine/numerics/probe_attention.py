@@ -81,14 +81,12 @@ class Bench:
     def write(self, placement: Placement, tokens: Tensor) -> None:
         """Put keys and values of `tokens` where the placement says."""
         data = self.data.at(tokens)
-        self.cache.write(0, aim_at(placement), data.keys, data.values)
+        self.cache.write(0, self.cache.open(aim_at(placement)), data.keys, data.values)
 
     def attend(self, placement: Placement, tokens: Tensor) -> Tensor:
         """[N, heads * head_dim] what the placed tokens see."""
-        window = slice(placement.first_row, placement.first_row + len(placement.lengths))
-        keys, values = self.cache.keys[0][window], self.cache.values[0][window]
         layout = self.mode.layout(placement, self.parts.heads, self.parts.dtype)
-        return self.mode.attend(self.data.at(tokens).queries, keys, values, layout)
+        return self.mode.attend(self.data.at(tokens).queries, self.mode.windows(self.cache, layout)[0], layout)
 
     def chain(self, row: int, start: int, count: int) -> Tensor:
         """Attention of `count` tokens of one row from a position."""

@@ -39,7 +39,7 @@ def known_answer(mode: Numerics, parts: ModelParts) -> str | None:  # noqa: ARG0
 @torch.no_grad()
 def digest(mode: Numerics) -> str:
     """SHA-256 of what a mode makes of the problem: products, norm, gate, rotation and attention, one after another."""
-    x = mode.norm(numbers(1, TOKENS, HIDDEN), numbers(2, HIDDEN), EPS)
+    x = mode.norm(numbers(2, HIDDEN), EPS, HIDDEN)(numbers(1, TOKENS, HIDDEN))
     width = (HEADS.heads + 2 * HEADS.kv_heads) * HEADS.head_dim
     qkv = mode.matrix(Affine(numbers(3, width, HIDDEN), numbers(4, width)))(x)
     seen = _attention(mode, qkv.view(TOKENS, -1, HEADS.head_dim))
@@ -58,9 +58,9 @@ def _attention(mode: Numerics, qkv: Tensor) -> Tensor:
     rotated = mode.rotate(qkv[:, :turned], RopeTables(tables.cos[:, None], tables.sin[:, None]))
     cache = mode.new_cache(CacheShape(1, 1, HEADS.kv_heads, TOKENS, HEADS.head_dim), qkv.dtype)
     placement = chain_placement([[0] * TOKENS], [0], cache.trash)
-    cache.write(0, aim_at(placement), rotated[:, HEADS.heads :], qkv[:, turned:])
+    cache.write(0, cache.open(aim_at(placement)), rotated[:, HEADS.heads :], qkv[:, turned:])
     layout = mode.layout(placement, HEADS, qkv.dtype)
-    return mode.attend(rotated[:, : HEADS.heads], cache.keys[0][:1], cache.values[0][:1], layout)
+    return mode.attend(rotated[:, : HEADS.heads], mode.windows(cache, layout)[0], layout)
 
 
 def numbers(salt: int, *shape: int) -> Tensor:

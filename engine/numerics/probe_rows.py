@@ -32,10 +32,10 @@ def products(mode: Numerics, parts: ModelParts) -> str | None:
 def norm(mode: Numerics, parts: ModelParts) -> str | None:
     """What depends on the rows of a norm, of the hidden state or of queries and keys."""
     hidden = parts.draw(SEED, MANY, len(parts.norm))
-    found = row_dependence(lambda x: mode.norm(x, parts.norm, parts.eps), hidden)
+    found = row_dependence(mode.norm(parts.norm, parts.eps, len(parts.norm)), hidden)
     if found or not parts.qk_norm:
         return found
-    found = row_dependence(lambda x: mode.norm(x, None, parts.eps), _turned(parts))
+    found = row_dependence(mode.norm(None, parts.eps, parts.heads.head_dim), _turned(parts))
     return f"queries and keys: {found}" if found else None
 
 

@@ -11,6 +11,7 @@ query's sum has the same terms in the same order as in sequential decoding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,17 +20,25 @@ from torch import Tensor
 from engine.cache import CacheShape, TensorSlotCache
 from engine.errors import InvalidRequest
 from engine.models.base import Placement
-from engine.numerics.base import Heads, Invariance, Layout
+from engine.numerics.base import Heads, Invariance, Layout, Window
 from engine.numerics.fixed import (
     FixedNumerics,
     cache_with_ones,
     divided,
     round_up,
     row_multiple,
-    scaled,
     softmax_weights,
 )
-from engine.numerics.layouts import Padding, additive_mask, padding, ungrouped, working_dtype
+from engine.numerics.layouts import (
+    Padding,
+    additive_mask,
+    batch_rows,
+    grouped,
+    padding,
+    per_head,
+    ungrouped,
+    working_dtype,
+)
 
 TILE = 128
 SCRATCH = 64
@@ -38,7 +47,7 @@ SCRATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class TiledLayout:
-    """`mask` [B, 1, width, 1, columns] is additive.
+    """`mask` [B * kv_heads, width * group, columns] is additive.
 
     members: per tile, [B, 1, 1, 1, TILE + SCRATCH] of 0 and 1, which columns of its window are the tile's;
     None where every column stands in its own tile.
@@ -50,6 +59,11 @@ class TiledLayout:
     mask: Tensor
     tiles: int
     members: tuple[Tensor, ...] | None
+
+    @property
+    def reach(self) -> int:
+        """Columns of a tile's window."""
+        return TILE if self.members is None else TILE + SCRATCH
 
 
 class TiledNumerics(FixedNumerics):
@@ -73,29 +87,38 @@ class TiledNumerics(FixedNumerics):
         tiles = len(members) if members else round_up(placement.span, TILE) // TILE
         columns = tiles * TILE + (SCRATCH if members else 0)
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
-        return TiledLayout(placement, heads, pads, mask[:, None, :, None], tiles, members)
+        return TiledLayout(placement, heads, pads, per_head(mask, heads), tiles, members)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+        """Keys [B * kv_heads, head_dim, columns], and values by tile [B * kv_heads, tile, head_dim + 1]."""
+        assert isinstance(layout, TiledLayout)
+        rows = batch_rows(layout.placement)
+        keys = cache.all_keys[:, rows, :, : layout.mask.shape[-1]].flatten(1, 2).transpose(2, 3).unbind()
+        values = [
+            cache.all_values[:, rows, :, tile * TILE : tile * TILE + layout.reach].flatten(1, 2).unbind()
+            for tile in range(layout.tiles)
+        ]
+        return [Window(key, tuple(tiles)) for key, *tiles in zip(keys, *values, strict=True)]
+
+    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
         """One product for all scores, one per tile for the values."""
         assert isinstance(layout, TiledLayout)
         pads, heads = layout.pads, layout.heads
-        turned = scaled(queries, keys.dtype, pads, heads)
-        weights = softmax_weights(turned, keys[:, :, : layout.mask.shape[-1]], layout.mask)
-        total = tile_sum(weights, values, layout, 0)
+        turned = grouped(queries.to(window.keys.dtype), pads, heads)
+        weights = softmax_weights(turned, window.keys, layout.mask, heads)
+        total = torch.bmm(tile_weights(weights, layout, 0), window.values[0])
         for tile in range(1, layout.tiles):
-            total += tile_sum(weights, values, layout, tile)
+            total += torch.bmm(tile_weights(weights, layout, tile), window.values[tile])
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
 
 
-def tile_sum(weights: Tensor, values: Tensor, layout: TiledLayout, tile: int) -> Tensor:
-    """The weighted values of one tile, [B * kv_heads, width * group, head_dim + 1]."""
-    start = tile * TILE
-    stop = start + TILE + (SCRATCH if layout.members else 0)
-    mine = weights[..., start:stop]
-    if layout.members is not None:
-        batch = layout.pads.batch
-        mine = (mine.view(batch, layout.heads.kv_heads, -1, stop - start) * layout.members[tile]).flatten(0, 1)
-    return torch.bmm(mine, values[:, :, start:stop].flatten(0, 1))
+def tile_weights(weights: Tensor, layout: TiledLayout, tile: int) -> Tensor:
+    """The weights of one tile's columns [B * kv_heads, width * group, reach], zero where a column is another's."""
+    mine = weights.narrow(2, tile * TILE, layout.reach)
+    if layout.members is None:
+        return mine
+    by_row = mine.unflatten(0, (layout.pads.batch, layout.heads.kv_heads))
+    return (by_row * layout.members[tile]).flatten(0, 1)
 
 
 def tile_members(placement: Placement, dtype: torch.dtype) -> tuple[Tensor, ...] | None:

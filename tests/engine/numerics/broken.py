@@ -51,8 +51,9 @@ class NeighbouringProducts(Sound):
 
 
 class CountedNorm(Sound):
-    def norm(self, x, weight, eps):
-        return super().norm(x, weight, eps) * (LITTLE if len(x) == 33 else 1)
+    def norm(self, weight, eps, width):
+        inner = super().norm(weight, eps, width)
+        return lambda x: inner(x) * (LITTLE if len(x) == 33 else 1)
 
 
 class CountedGate(Sound):
@@ -68,8 +69,8 @@ class CountedRotation(Sound):
 class Attention(Sound):
     """Attention that rounds otherwise where `wrong` says."""
 
-    def attend(self, queries, keys, values, layout):
-        seen = super().attend(queries, keys, values, layout)
+    def attend(self, queries, window, layout):
+        seen = super().attend(queries, window, layout)
         return seen * LITTLE if self.wrong(layout.placement) else seen
 
     def wrong(self, placement):
@@ -91,11 +92,11 @@ class LongPrompts(Attention):
 class StaleColumns(Sound):
     """What stands in the column after a query shows."""
 
-    def attend(self, queries, keys, values, layout):
-        seen = super().attend(queries, keys, values, layout)
+    def attend(self, queries, window, layout):
+        seen = super().attend(queries, window, layout)
         placement = layout.placement
         if placement.branches is None and len(placement.lengths) == 1 and placement.lengths[0] > 1:
-            seen[:-1] += 2.0**-30 * keys[0, 0, placement.span - 1, 0]
+            seen[:-1] += 2.0**-30 * window.keys[0, 0, placement.span - 1]
         return seen
 
 
@@ -109,8 +110,8 @@ class InsertedZeros(Sound):
 
     name = "tiled"
 
-    def attend(self, queries, keys, values, layout):
-        seen = super().attend(queries, keys, values, layout)
+    def attend(self, queries, window, layout):
+        seen = super().attend(queries, window, layout)
         placement = layout.placement
         moved = torch.cat(
             [
@@ -122,8 +123,8 @@ class InsertedZeros(Sound):
 
 
 class Threaded(Sound):
-    def attend(self, queries, keys, values, layout):
-        seen = super().attend(queries, keys, values, layout)
+    def attend(self, queries, window, layout):
+        seen = super().attend(queries, window, layout)
         return seen * LITTLE if torch.get_num_threads() > 1 else seen
 
 
