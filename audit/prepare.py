@@ -64,7 +64,9 @@ def prepare(suite: Suite) -> PreparedRun:
 
 def _sources(suite: Suite) -> dict[str, ModelSource]:
     return {
-        name: ModelSource(spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics)
+        name: ModelSource(
+            spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device
+        )
         for name, spec in suite.models.items()
     }
 

@@ -25,6 +25,7 @@ class ModelSpec:
     revision: str | None = None
     numerics: str | None = None
     """A mode of `engine.numerics.REGISTRY` or `auto`; None is `auto` for the target and `fast` for the others."""
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

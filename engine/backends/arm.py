@@ -25,6 +25,7 @@ class ModelSource:
     revision: str | None = None
     base: Path | None = None
     numerics: str | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

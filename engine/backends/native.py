@@ -223,4 +223,5 @@ def _load(name: str, model: ModelSource) -> LoadedModel:
         revision=model.revision,
         base=model.base,
         numerics=model.numerics or (AUTO if name == "target" else "fast"),
+        device=model.device,
     )

@@ -205,6 +205,6 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
     config = read_config(folder.config, folder.name("config.json"))
     tensors = read_tensors(folder)
     check_tensors(config, tensors, folder.name())
-    weights = build_weights(config, tensors, dtype)
+    weights = build_weights(config, tensors, dtype, torch.device(facts.get("device", "cpu")))
     choice = choose(numerics, parts_of(config, weights), folder.name())
     return Equipped(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics), choice.facts)

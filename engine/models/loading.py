@@ -28,6 +28,7 @@ from engine.models.folder import (
     tokenizer_digest,
 )
 from engine.models.lean_weights import build_weights, check_tensors, read_config
+from engine.numerics.devices import ask_for_stable_kernels, usable_device
 from engine.numerics.probe_choice import Equipped, NumericsFacts, foreign, require_known
 from engine.numerics.probe_parts import ModelParts, parts_of
 from engine.registry import resolve
@@ -71,6 +72,7 @@ def load_model(
     revision: str | None = None,
     base: Path | None = None,
     numerics: str = "fast",
+    device: str = "cpu",
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
@@ -81,6 +83,7 @@ def load_model(
         revision: branch, tag or commit of an `hf:` source; the commit it stood for is in `resolved`.
         base: what a relative folder is relative to; by default the working directory.
         numerics: a mode of `engine.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
+        device: where the weights live, as torch calls it; the hf loader has `cpu` only.
 
     Raises:
         ModelError: anything that keeps the model from being loaded whole.
@@ -92,6 +95,9 @@ def load_model(
     if loader not in LOADERS:
         raise ModelError(f"{source}: loader {loader!r} is not one of {', '.join(LOADERS)}")
     require_known(numerics, source)
+    if loader == "hf" and device != "cpu":
+        raise ModelError(f"{source}: loader hf runs on the cpu only; write loader: lean, or device: cpu")
+    ask_for_stable_kernels(usable_device(device, source))
     place = _find(source, revision, base)
     folder = open_folder(place.path, source)
     facts = {
@@ -100,6 +106,7 @@ def load_model(
         "architecture": folder.config.get("model_type"),
         "dtype": dtype,
         "loader": loader,
+        "device": device,
         "model_sha256": model_digest(folder.files),
         "tokenizer_sha256": tokenizer_digest(folder.files),
     }

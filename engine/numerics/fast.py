@@ -1,8 +1,9 @@
 """The fastest arithmetic that torch offers; promises nothing about bits.
 
-One row goes through a matrix-vector product and more rows through a packed
-matrix product, which round differently: plain and speculative decoding then
-agree in the first six digits or so, not in the last.
+In float32 one row goes through a matrix-vector product and more rows through a
+packed matrix product, which round differently; attention's sums depend on how
+many columns there are. Plain and speculative decoding then agree in the first
+six digits or so, not in the last.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class FastNumerics:
     promises = Invariance.NONE
 
     def matrix(self, affine: Affine) -> Matrix:
-        """One row by the plain product, more by the packed one, if there is one."""
+        """Packed if that exists; in float32 the plain product of one row is faster."""
         single, several = plain(affine), packed(affine)
-        if several is None:
-            return single
+        if several is None or affine.weight.dtype is not torch.float32:
+            return several or single
         many = several
         return lambda x: single(x) if x.shape[0] == 1 else many(x)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.cache import CacheShape, TensorSlotCache, aim_at
 from engine.models.base import Placement, chain_placement
 from engine.numerics.base import Numerics, RopeTables
+from engine.numerics.devices import moved
 from engine.numerics.probe_parts import Difference, ModelParts, difference
 from engine.placement import Placed, place
 from engine.trees import is_chain, path
@@ -46,7 +47,7 @@ class Data:
 
     def at(self, index: Tensor) -> Data:
         """Those of tokens [N]."""
-        turned = index % PERIOD
+        turned = (index % PERIOD).to(self.queries.device)
         return Data(self.queries[turned], self.keys[turned], self.values[turned])
 
 
@@ -67,7 +68,7 @@ class Bench:
         heads = parts.heads
         self.mode, self.parts, self.stride = mode, parts, stride
         self.data = _data(mode, parts)
-        shape = CacheShape(1, rows, heads.kv_heads, filled, heads.head_dim)
+        shape = CacheShape(1, rows, heads.kv_heads, filled, heads.head_dim, device=parts.device)
         self.cache: TensorSlotCache = mode.new_cache(shape, parts.dtype)
         whole = chain_placement([[0] * filled] * rows, [0] * rows, self.cache.trash)
         self.write(whole, self.tokens(whole))
@@ -81,11 +82,11 @@ class Bench:
     def write(self, placement: Placement, tokens: Tensor) -> None:
         """Put keys and values of `tokens` where the placement says."""
         data = self.data.at(tokens)
-        self.cache.write(0, self.cache.open(aim_at(placement)), data.keys, data.values)
+        self.cache.write(0, self.cache.open(moved(aim_at(placement), self.parts.device)), data.keys, data.values)
 
     def attend(self, placement: Placement, tokens: Tensor) -> Tensor:
         """[N, heads * head_dim] what the placed tokens see."""
-        layout = self.mode.layout(placement, self.parts.heads, self.parts.dtype)
+        layout = moved(self.mode.layout(placement, self.parts.heads, self.parts.dtype), self.parts.device)
         return self.mode.attend(self.data.at(tokens).queries, self.mode.windows(self.cache, layout)[0], layout)
 
     def chain(self, row: int, start: int, count: int) -> Tensor:

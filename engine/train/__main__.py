@@ -52,20 +52,11 @@ def make_medium(work: Path) -> None:
     export(model.to(torch.bfloat16), work, "medium")
 
 
-def make_medium_draft_first(work: Path) -> None:
-    """Stage 5: the medium target's draft, distilled from the target."""
-    data = corpus.load(work / "corpus")
-    teacher = LlamaForCausalLM.from_pretrained(work / "target").eval()
-    model = trainer.new_model(recipe.MEDIUM_DRAFT_MODEL, recipe.CorpusRecipe().vocabulary, seed=2)
-    trainer.train(model, data, recipe.MEDIUM_DRAFT_FIRST, work / "medium-draft-first", say, teacher)
-    export(model, work, "medium_draft_first")
-
-
 def make_medium_draft(work: Path) -> None:
-    """Stage 6: the same draft, distilled further from the medium target itself."""
+    """Stage 5: the draft of the medium target: two layers of the target, distilled from the medium target."""
     data = corpus.load(work / "corpus")
-    teacher = LlamaForCausalLM.from_pretrained(work / "medium").eval()
-    model = LlamaForCausalLM.from_pretrained(work / "medium_draft_first")
+    teacher = LlamaForCausalLM.from_pretrained(work / "medium", dtype=torch.float32).eval()
+    model = trainer.prune(LlamaForCausalLM.from_pretrained(work / "target"), recipe.MEDIUM_DRAFT_LAYERS)
     trainer.train(model, data, recipe.MEDIUM_DRAFT_TRAINING, work / "medium-draft-training", say, teacher)
     export(model.to(torch.bfloat16), work, "medium_draft")
 
@@ -93,7 +84,6 @@ STAGES = {
     "target": make_target,
     "draft": make_draft,
     "medium": make_medium,
-    "medium-draft-first": make_medium_draft_first,
     "medium-draft": make_medium_draft,
     "prompts": make_prompts,
     "cards": make_cards,

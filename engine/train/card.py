@@ -66,7 +66,7 @@ PAIRS = (
             "medium_draft",
             recipe.MEDIUM_DRAFT_MODEL,
             recipe.MEDIUM_DRAFT_TRAINING,
-            {"distilled_from": "target", "training": asdict(recipe.MEDIUM_DRAFT_FIRST)},
+            {"pruned_from": "target", "layers": recipe.MEDIUM_DRAFT_LAYERS},
         ),
     ),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +66,18 @@ def grow(source: LlamaForCausalLM, recipe: ModelRecipe) -> LlamaForCausalLM:
         if k and origins[k - 1] == origin:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
+    return model
+
+
+@torch.no_grad()
+def prune(source: LlamaForCausalLM, layers: Sequence[int]) -> LlamaForCausalLM:
+    """A shallower model out of some layers of `source`, in their order; to be distilled further."""
+    config = LlamaConfig(**source.config.to_dict() | {"num_hidden_layers": len(layers)})
+    model = LlamaForCausalLM(config)
+    model.model.embed_tokens.load_state_dict(source.model.embed_tokens.state_dict())
+    model.model.norm.load_state_dict(source.model.norm.state_dict())
+    for layer, origin in zip(model.model.layers, layers, strict=True):
+        layer.load_state_dict(source.model.layers[origin].state_dict())
     return model
 
 

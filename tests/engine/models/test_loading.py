@@ -340,3 +340,16 @@ class TestSameTokenizer:
         (folder / "chat_template.jinja").unlink()
         with pytest.raises(ModelError, match="tiny has no tokenizer files"):
             check_same_tokenizer(load_model(str(saved)), load_model(str(folder)))
+
+
+class TestDevice:
+    def test_it_is_among_the_facts(self, saved):
+        assert load_model(str(saved)).model.facts["device"] == "cpu"
+
+    def test_one_that_is_not_there_is_refused(self, saved):
+        with pytest.raises(ModelError, match="device 'abacus' cannot be used on this machine .*; use cpu"):
+            load_model(str(saved), device="abacus")
+
+    def test_the_hf_loader_has_the_cpu_only(self, saved):
+        with pytest.raises(ModelError, match="loader hf runs on the cpu only; write loader: lean"):
+            load_model(str(saved), loader="hf", device="cuda")

@@ -105,10 +105,8 @@ def target(mode: str, dtype: str) -> LeanModel:
 @functools.lru_cache
 def texts() -> tuple[int, ...]:
     tokenizer = loaded("target", "float32").tokenizer
-    rows = [
-        json.loads(line) for name in ("tools", "json") for line in (PROMPTS / f"{name}.jsonl").read_text().splitlines()
-    ]
-    chats = [tokenizer.apply_chat_template(row["messages"], tokenize=False) for row in rows]
+    lines = [line for name in ("tools", "json") for line in (PROMPTS / f"{name}.jsonl").read_text().splitlines()]
+    chats = [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False) for line in lines]
     return tuple(token for chat in chats for token in tokenizer(chat, add_special_tokens=False)["input_ids"])
 
 
