@@ -347,7 +347,7 @@ class TestDevice:
         assert load_model(str(saved)).model.facts["device"] == "cpu"
 
     def test_one_that_is_not_there_is_refused(self, saved):
-        with pytest.raises(ModelError, match="device 'abacus' cannot be used on this machine .*; use cpu"):
+        with pytest.raises(ModelError, match=r"device 'abacus' cannot be used on this machine .*; use cpu"):
             load_model(str(saved), device="abacus")
 
     def test_the_hf_loader_has_the_cpu_only(self, saved):

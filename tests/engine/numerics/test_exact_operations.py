@@ -16,7 +16,8 @@ from .exact_models import by_chains, by_trees, make, some_tokens
 HEADS = Heads(heads=4, kv_heads=2, head_dim=8, context=512)
 MOVES = {
     "_to_copy", "_unsafe_view", "alias", "arange", "cat", "clone", "copy_", "detach", "embedding", "empty", "expand",
-    "full", "index", "index_put_", "index_select", "index_copy_", "split_with_sizes", "lift_fresh", "constant_pad_nd", "masked_fill_", "permute", "select",
+    "full", "index", "index_put_", "index_select", "lift_fresh", "constant_pad_nd", "masked_fill_", "permute", "select",
+    "index_copy_", "split_with_sizes",
     "slice", "split", "squeeze", "t", "take", "transpose", "unsqueeze", "view", "zeros", "where", "_reshape_alias",
     "scalar_tensor", "ones_like", "zeros_like", "stack", "reshape", "unbind",
     "_local_scalar_dense",
