@@ -7,8 +7,9 @@ engine works or what a check computes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from audit.errors import UserError
 from audit.judge import exit_code, judge
@@ -62,17 +63,35 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
     """Go on with an interrupted run.
 
     Raises:
-        UserError: the run is finished, or was made with another suite or other models.
+        UserError: the run is finished, or was made with another suite, other models or another numerics mode.
         Interrupted: stopped again.
     """
     record = store.load_run(name)
     require_unfinished(record)
+    _require_same_numerics(prepared, record)
     recorded = {(used.role, used.sha256) for used in record.artifacts}
     for used in artifacts(prepared):
         if (used.role, used.sha256) not in recorded:
             raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
     store.set_status(name, RunStatus.RUNNING, "resumed")
     return _go(prepared, store, name, progress)
+
+
+def _require_same_numerics(prepared: PreparedRun, record: RunRecord) -> None:
+    """An arm whose requests came from two numerics modes would compare with neither."""
+    before = {arm.name: _mode(arm.effective) for arm in record.arms}
+    for arm in prepared.arms:
+        name, now = arm.planned.name, _mode(arm.backend.effective_config())
+        if before.get(name, now) != now:
+            raise UserError(
+                f"run {record.ulid}: arm {name} began with numerics {before[name]}, here it would go on with {now}; "
+                "resume where it began, or start a new run"
+            )
+
+
+def _mode(effective: Mapping[str, Any]) -> str | None:
+    facts = effective.get("numerics")
+    return str(facts.get("mode")) if isinstance(facts, Mapping) else None
 
 
 def require_unfinished(record: RunRecord) -> None:

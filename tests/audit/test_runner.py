@@ -157,6 +157,18 @@ def test_a_changed_suite_is_not_resumed(suite, store, tmp_path):
         resume(prepare(changed), store, stopped.value.run, Silent())
 
 
+def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(2))
+    elsewhere = prepare(suite)
+    arm = elsewhere.arms[-1]
+    facts = {**arm.backend.effective_config(), "numerics": {"mode": "fixed"}}
+    monkeypatch.setattr(type(arm.backend), "effective_config", lambda self: facts)
+    message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"
+    with pytest.raises(UserError, match=message):
+        resume(elsewhere, store, stopped.value.run, Silent())
+
+
 def test_the_resume_command_finds_the_suite_again(suite, store, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(5))

@@ -13,6 +13,7 @@ import torch
 
 from audit.evidence import hardware
 from audit.store.canonical import jsonable
+from engine.numerics import REGISTRY
 from tests.bench.figures import documents, rendered
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 
@@ -27,15 +28,19 @@ QUICK = {"rounds": 1, "prompts": 1, "length": 6}
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Default: build/bench/NAME.json.")
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True, help="Per domain.")
-@click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="New tokens per prompt.")
+@click.option("--tokens", type=click.IntRange(min=2), default=128, show_default=True, help="Most new tokens.")
 @click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option(
     "--clock", type=click.Choice(tuple(CLOCKS)), default="wall", show_default=True, help="cpu on a busy machine."
 )
 @click.option("--target", help="bundled:NAME or a folder.")
 @click.option("--draft", help="bundled:NAME or a folder.")
+@click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
+@click.option(
+    "--mode", type=click.Choice(tuple(REGISTRY)), default="tiled", show_default=True, help="Target's numerics."
+)
 @click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")
-def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, domains) -> None:
+def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, dtype, mode, domains) -> None:
     """Run the benchmark NAME on one thread."""
     torch.set_num_threads(1)
     groups = tuple(domains.split(",")) if domains else ()
@@ -43,10 +48,13 @@ def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft,
     if unknown:
         raise click.UsageError(f"no domain {unknown[0]!r}; there are: {', '.join(GROUPS)}")
     pair = bundled_pair()
-    setting = Setting(target or pair[0], draft or pair[1], rounds, prompts, tokens, gamma, clock, groups, quick)
+    setting = Setting(
+        target or pair[0], draft or pair[1], rounds, prompts, tokens, gamma, clock, groups, quick, dtype, mode
+    )
     setting = dataclasses.replace(setting, **QUICK) if quick else setting
     click.echo(
-        f"{name}: {setting.target} with {setting.draft}, {setting.rounds} rounds, {clock} time, one torch thread"
+        f"{name}: {setting.target} with {setting.draft}, {dtype}, {mode}, "
+        f"{setting.rounds} rounds, {clock} time, one torch thread"
     )
     began, tables = time.perf_counter(), []
     for table in importlib.import_module(f"tests.bench.{name}").run(setting):

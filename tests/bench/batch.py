@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.bench.figures import Line, Table, measure, ratio
-from tests.bench.setting import CountedModel, Counts, Engine, Setting, lean, requests_of, tokens_in
+from tests.bench.setting import CountedModel, Counts, Engine, Setting, lean_pair, requests_of, tokens_in
 
 SIZES = (1, 4, 8)
 
@@ -18,7 +18,8 @@ class Run:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = CountedModel(lean(setting.target), setting.clock), lean(setting.draft)
+    pair = lean_pair(setting)
+    target, draft = CountedModel(pair.target, setting.clock), pair.draft
     methods = {"plain": (None, 0), "draft_model": ("draft_model", setting.gamma), "ngram": ("ngram", setting.gamma)}
     for group in setting.chosen("templated"):
         requests = requests_of(setting, group)

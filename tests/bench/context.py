@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.types import Request
 from tests.bench.figures import Line, Table, measure, ratio
-from tests.bench.setting import CountedModel, Engine, Setting, lean, requests_of, tokens_in
+from tests.bench.setting import CountedModel, Engine, Setting, lean_pair, requests_of, tokens_in
 
 LENGTHS = (128, 256, 512, 960)
 AT_MOST = 6
@@ -23,7 +23,8 @@ class Run:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = CountedModel(lean(setting.target), setting.clock), CountedModel(lean(setting.draft), setting.clock)
+    pair = lean_pair(setting)
+    target, draft = CountedModel(pair.target, setting.clock), CountedModel(pair.draft, setting.clock)
     engines = {"plain": Engine(target), "draft_model": Engine(target, draft, "draft_model", setting.gamma)}
     lengths = [each for each in LENGTHS if each + setting.length <= target.context][: 2 if setting.quick else None]
     for group in setting.chosen("templated"):

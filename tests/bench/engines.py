@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from engine.models.loading import DTYPES
 from engine.types import Request
 from tests.bench.figures import Line, Runs, Table, measure, ratio
-from tests.bench.setting import Engine, Setting, folder_of, lean, requests_of
+from tests.bench.setting import Engine, Setting, folder_of, lean_pair, requests_of
 
 Outputs = tuple[tuple[int, ...], ...]
 METHODS = ("plain", "draft_model", "ngram")
@@ -20,7 +21,7 @@ LONGEST_NGRAM = 4
 
 @dataclass(frozen=True)
 class Transformers:
-    """`generate` of unmodified models, told to run to the full length."""
+    """`generate` of unmodified models."""
 
     target: Any
     draft: Any
@@ -55,8 +56,9 @@ def transformers_pair(setting: Setting) -> Transformers:
     logging.disable_progress_bar()
     models = []
     for source in (setting.target, setting.draft):
-        model = AutoModelForCausalLM.from_pretrained(folder_of(source), dtype=torch.float32, local_files_only=True)
-        model.generation_config.eos_token_id = None  # our arms do not end at it either
+        model = AutoModelForCausalLM.from_pretrained(
+            folder_of(source), dtype=DTYPES[setting.dtype], local_files_only=True
+        )
         models.append(model.eval())
     target, draft = models
     draft.generation_config.num_assistant_tokens = setting.gamma
@@ -66,7 +68,8 @@ def transformers_pair(setting: Setting) -> Transformers:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = lean(setting.target), lean(setting.draft)
+    pair = lean_pair(setting)
+    target, draft = pair.target, pair.draft
     theirs = transformers_pair(setting)
     for group in setting.chosen("templated", "copy", "code"):
         requests = requests_of(setting, group)

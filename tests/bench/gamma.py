@@ -11,7 +11,7 @@ from engine import trace
 from engine.cost import Costs, StepTimes, costs, speedup_of, step_times
 from engine.metrics import Acceptance, acceptance
 from tests.bench.figures import Line, Runs, Table, measure, ratio
-from tests.bench.setting import CountedModel, Engine, Setting, lean, requests_of, tokens_in
+from tests.bench.setting import CountedModel, Engine, Setting, lean_pair, requests_of, tokens_in
 
 PLAIN = "plain"
 METHODS = ("draft_model", "ngram")
@@ -40,7 +40,8 @@ class Terms:
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = CountedModel(lean(setting.target), setting.clock), CountedModel(lean(setting.draft), setting.clock)
+    pair = lean_pair(setting)
+    target, draft = CountedModel(pair.target, setting.clock), CountedModel(pair.draft, setting.clock)
     gammas = range(1, 3 if setting.quick else 9)
     engines = {PLAIN: Engine(target)} | {
         f"{method} {gamma}": Engine(target, draft, method, gamma) for method in METHODS for gamma in gammas

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 from engine.types import RecordLevel
 from tests.bench.figures import Line, Table, measure, ratio
-from tests.bench.setting import Engine, Setting, lean, requests_of, tokens_in
+from tests.bench.setting import Engine, Setting, lean_pair, requests_of, tokens_in
 
 OFF = "off"
 LEVELS = (RecordLevel.TOKENS, RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL)
 
 
 def run(setting: Setting) -> Iterator[Table]:
-    target, draft = lean(setting.target), lean(setting.draft)
+    pair = lean_pair(setting)
+    target, draft = pair.target, pair.draft
     base = {"target": target, "draft": draft, "proposer": "draft_model", "gamma": setting.gamma}
     engines = {OFF: Engine(**base, record=False)} | {level.value: Engine(**base, level=level) for level in LEVELS}
     for group in setting.chosen("templated"):

@@ -34,17 +34,22 @@ TEMPLATED = ("tools", "json", "safety", "chat")
 
 @dataclass(frozen=True)
 class Setting:
-    """How one benchmark runs. `prompts` is per domain; no `groups` means the benchmark's own."""
+    """How one benchmark runs. `prompts` is per domain; no `groups` means the benchmark's own.
+
+    `mode` is the target's numerics; drafts run in `fast`, as they do in a suite.
+    """
 
     target: str
     draft: str
     rounds: int = 7
     prompts: int = 4
-    length: int = 64
+    length: int = 128
     gamma: int = 4
     clock_name: str = "wall"
     groups: tuple[str, ...] = ()
     quick: bool = False
+    dtype: str = "float32"
+    mode: str = "tiled"
 
     @property
     def clock(self) -> Clock:
@@ -52,6 +57,12 @@ class Setting:
 
     def chosen(self, *default: str) -> tuple[str, ...]:
         return self.groups or (default[:1] if self.quick else default)
+
+
+@dataclass(frozen=True)
+class Pair:
+    target: LeanModel
+    draft: LeanModel
 
 
 def bundled_pair() -> tuple[str, str]:
@@ -70,10 +81,15 @@ def lean(source: str, dtype: str = "float32", mode: str = "fast") -> LeanModel:
     return from_tensors(folder.config, read_tensors(folder), DTYPES[dtype], source, numerics.load(mode))
 
 
+def lean_pair(setting: Setting) -> Pair:
+    """The setting's models, as a suite would run them."""
+    return Pair(lean(setting.target, setting.dtype, setting.mode), lean(setting.draft, setting.dtype))
+
+
 def requests_of(setting: Setting, group: str) -> list[Request]:
-    """A domain's first prompts, or those of the four templated ones; all run to the full length."""
+    """A domain's first prompts, or those of the four templated ones; answers end where the model ends them."""
     backend = open_models({"target": ModelSource(setting.target)}).arm(ArmPlan(Protocol.GREEDY))
-    sampling = SamplingParams(max_new_tokens=setting.length, ignore_eos=True)
+    sampling = SamplingParams(max_new_tokens=setting.length)
     found = []
     for domain in TEMPLATED if group == "templated" else (group,):
         for line in (PROMPTS / f"{domain}.jsonl").read_text().splitlines()[: setting.prompts]:
