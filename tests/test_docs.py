@@ -201,22 +201,22 @@ def test_the_glossary_has_the_words_we_use():
 
 def test_the_reference_family_is_described_as_its_recipe_is():
     text = text_of("reference-family.md")
-    target, draft = recipe.TARGET_MODEL, recipe.DRAFT_MODEL
+    models = (recipe.TARGET_MODEL, recipe.DRAFT_MODEL, recipe.MEDIUM_MODEL, recipe.MEDIUM_DRAFT_MODEL)
     train, distil = recipe.TARGET_TRAINING, recipe.DRAFT_TRAINING
+    trainings = (train, distil, recipe.MEDIUM_TRAINING, recipe.MEDIUM_DRAFT_TRAINING)
     corpus = recipe.CorpusRecipe()
-    batch = [f"{each.rows} windows of {each.window} tokens" for each in (train, distil)]
     rows = (
-        ("layers", target.layers, draft.layers),
-        ("hidden size", target.hidden, draft.hidden),
-        ("attention heads / key-value heads", *(f"{each.heads} / {each.kv_heads}" for each in (target, draft))),
-        ("feed-forward size", target.ffn, draft.ffn),
-        ("context", target.context, draft.context),
-        ("vocabulary", corpus.vocabulary, corpus.vocabulary),
-        ("steps", train.steps, distil.steps),
-        ("batch", *batch),
-        ("learning rate", train.learning_rate, distil.learning_rate),
+        ("layers", *(each.layers for each in models)),
+        ("hidden size", *(each.hidden for each in models)),
+        ("attention heads / key-value heads", *(f"{each.heads} / {each.kv_heads}" for each in models)),
+        ("feed-forward size", *(each.ffn for each in models)),
+        ("context", *(each.context for each in models)),
+        ("vocabulary", *(corpus.vocabulary for _ in models)),
+        ("steps", *(each.steps for each in trainings)),
+        ("batch", *(f"{each.rows} windows of {each.window} tokens" for each in trainings)),
+        ("learning rate", *(each.learning_rate for each in trainings)),
     )
-    absent = [row for row in rows if "| {} | {} | {} |".format(*row) not in text]
+    absent = [row for row in rows if f"| {' | '.join(str(each) for each in row)} |" not in text]
     assert absent == []
     assert f"| {train.code_share} |" in text
     assert f"{corpus.dialogues:,} generated dialogues".replace(",", " ") in text
