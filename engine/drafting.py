@@ -48,9 +48,14 @@ def draw(rule: DraftRule, logits: NDArray[np.floating[Any]], context: DraftConte
 
     At temperature 0 every rule is the argmax.
     """
+    greedy = rule is DraftRule.GREEDY or context.params.greedy
+    if greedy and context.params.plain_scores:
+        token = int(logits.argmax())
+        if np.isfinite(logits[token]):
+            return Draw(token, QKind.ONE_HOT, None, float("nan"))
     row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
     position = len(context.history)
-    if rule is DraftRule.GREEDY or context.params.greedy:
+    if greedy:
         return Draw(int(np.argmax(row.scores)), QKind.ONE_HOT, None, float("nan"))
     if rule is DraftRule.COUPLED:
         token = gumbel_argmax(row.p, context.randomness.gumbel(position, len(row.p)))

@@ -57,3 +57,17 @@ class TargetRows:
             history = [*self._history, *path_tokens(self.tree, row - 1)]
             self._done[row] = transform(self.logits[row], history, self._n_prompt, self._params, self._eos_ids)
         return self._done[row]
+
+    def best(self, row: int) -> int:
+        """The row's most likely token, the lowest id on exact ties."""
+        if self._params.plain_scores:
+            token = int(self.logits[row].argmax())
+            if np.isfinite(self.logits[row][token]):
+                return token
+        return int(np.argmax(self[row].scores))
+
+    def chance(self, row: int, token: int) -> float:
+        """The token's p; at temperature 0 all mass is on the best one."""
+        if self._params.greedy:
+            return float(token == self.best(row))
+        return float(self[row].p[token])

@@ -84,6 +84,8 @@ def flat(values: Tensor, placement: Placement) -> Tensor:
 
 def unflat(rows: Tensor, placement: Placement) -> Tensor:
     """[N, ...] -> [B, T, ...]; what stands at padding means nothing."""
+    if not placement.ragged:
+        return rows.view(*placement.tokens.shape, *rows.shape[1:])
     pads: Padding = moved(padding(placement), rows.device)
     return pads.pad(rows)
 

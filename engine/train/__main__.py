@@ -56,7 +56,8 @@ def make_medium_draft(work: Path) -> None:
     """Stage 5: the draft of the medium target: two layers of the target, distilled from the medium target."""
     data = corpus.load(work / "corpus")
     teacher = LlamaForCausalLM.from_pretrained(work / "medium", dtype=torch.float32).eval()
-    model = trainer.prune(LlamaForCausalLM.from_pretrained(work / "target"), recipe.MEDIUM_DRAFT_LAYERS)
+    source = LlamaForCausalLM.from_pretrained(work / "target")
+    model = trainer.prune(source, recipe.MEDIUM_DRAFT_LAYERS, recipe.MEDIUM_DRAFT_MODEL.ffn)
     trainer.train(model, data, recipe.MEDIUM_DRAFT_TRAINING, work / "medium-draft-training", say, teacher)
     export(model.to(torch.bfloat16), work, "medium_draft")
 

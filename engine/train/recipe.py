@@ -56,5 +56,5 @@ MEDIUM_MODEL = ModelRecipe(layers=10, hidden=256, heads=8, kv_heads=4, ffn=688)
 MEDIUM_TRAINING = TrainRecipe(steps=2400, learning_rate=1.2e-3, seed=2)
 MEDIUM_DRAFT_LAYERS = (0, 1, 2)
 """Of the target: with any two of its layers alone a draft no longer copies from the prompt."""
-MEDIUM_DRAFT_MODEL = ModelRecipe(layers=3, hidden=256, heads=8, kv_heads=4, ffn=688)
-MEDIUM_DRAFT_TRAINING = TrainRecipe(steps=800, learning_rate=1.2e-3, distillation=0.9, seed=3)
+MEDIUM_DRAFT_MODEL = ModelRecipe(layers=3, hidden=256, heads=8, kv_heads=4, ffn=256)
+MEDIUM_DRAFT_TRAINING = TrainRecipe(steps=600, learning_rate=1.5e-3, distillation=0.9, seed=3)

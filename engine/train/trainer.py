@@ -70,14 +70,22 @@ def grow(source: LlamaForCausalLM, recipe: ModelRecipe) -> LlamaForCausalLM:
 
 
 @torch.no_grad()
-def prune(source: LlamaForCausalLM, layers: Sequence[int]) -> LlamaForCausalLM:
-    """A shallower model out of some layers of `source`, in their order; to be distilled further."""
-    config = LlamaConfig(**source.config.to_dict() | {"num_hidden_layers": len(layers)})
-    model = LlamaForCausalLM(config)
+def prune(source: LlamaForCausalLM, layers: Sequence[int], ffn: int) -> LlamaForCausalLM:
+    """A smaller model out of some layers of `source`, in their order, to be distilled further.
+
+    Of a layer's feed-forward units the `ffn` with the largest weights are kept: the product of the norms of a
+    unit's row in `up_proj` and of its column in `down_proj`.
+    """
+    sizes = {"num_hidden_layers": len(layers), "intermediate_size": ffn}
+    model = LlamaForCausalLM(LlamaConfig(**source.config.to_dict() | sizes))
     model.model.embed_tokens.load_state_dict(source.model.embed_tokens.state_dict())
     model.model.norm.load_state_dict(source.model.norm.state_dict())
     for layer, origin in zip(model.model.layers, layers, strict=True):
-        layer.load_state_dict(source.model.layers[origin].state_dict())
+        tensors = source.model.layers[origin].state_dict()
+        up, down = tensors["mlp.up_proj.weight"], tensors["mlp.down_proj.weight"]
+        kept = (up.norm(dim=1) * down.norm(dim=0)).topk(ffn).indices.sort().values
+        rows = {f"mlp.{name}.weight": tensors[f"mlp.{name}.weight"][kept] for name in ("gate_proj", "up_proj")}
+        layer.load_state_dict(tensors | rows | {"mlp.down_proj.weight": down[:, kept]})
     return model
 
 

@@ -6,8 +6,6 @@ random numbers, and knows nothing about temperature above 0.
 
 from __future__ import annotations
 
-import numpy as np
-
 from engine.rng import Randomness
 from engine.rows import TargetRows
 from engine.types import DraftRule, Proposal, Protocol, Verdict
@@ -22,4 +20,4 @@ class GreedyVerifier:
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:  # noqa: ARG002 - protocol
         """Compare with the argmax of the transformed scores."""
-        return match(proposal, rows, lambda row, _position: int(np.argmax(rows[row].scores)))
+        return match(proposal, rows, lambda row, _position: rows.best(row))

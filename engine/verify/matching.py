@@ -36,7 +36,7 @@ def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> Verdict:
                 kept = child
                 break
         role = Role.ACCEPTED if kept != ROOT else _last_role(proposal, bool(offered))
-        emitted.append(Emitted(token, role, row, float(rows[row].p[token])))
+        emitted.append(Emitted(token, role, row, rows.chance(row, token)))
         if kept == ROOT:
             return Verdict(tuple(emitted), tuple(examined))
         node = kept
@@ -44,7 +44,7 @@ def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> Verdict:
 
 def _examined(proposal: Proposal, rows: TargetRows, node: int, accepted: bool) -> Examined:
     token = proposal.tree.tokens[node]
-    p = float(rows[proposal.tree.parents[node] + 1].p[token])
+    p = rows.chance(proposal.tree.parents[node] + 1, token)
     return Examined(node, p, q_of(proposal, node), float("nan"), accepted)
 
 
