@@ -16,6 +16,8 @@ NEEDED = (
     "engine/reference/target/model.safetensors",
     "engine/reference/draft/tokenizer.json",
     "engine/reference/draft/card.json",
+    "engine/reference/medium/model.safetensors",
+    "engine/reference/medium_draft/card.json",
     "schemas/suite.json",
     "migrations/env.py",
     "migrations/versions/0001_first_tables.py",

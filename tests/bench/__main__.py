@@ -36,11 +36,14 @@ QUICK = {"rounds": 1, "prompts": 1, "length": 6}
 @click.option("--target", help="bundled:NAME or a folder.")
 @click.option("--draft", help="bundled:NAME or a folder.")
 @click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
+@click.option("--draft-dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
 @click.option(
     "--mode", type=click.Choice(tuple(REGISTRY)), default="tiled", show_default=True, help="Target's numerics."
 )
 @click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")
-def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, dtype, mode, domains) -> None:
+def main(
+    name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, dtype, draft_dtype, mode, domains
+) -> None:
     """Run the benchmark NAME on one thread."""
     torch.set_num_threads(1)
     groups = tuple(domains.split(",")) if domains else ()
@@ -48,12 +51,11 @@ def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft,
     if unknown:
         raise click.UsageError(f"no domain {unknown[0]!r}; there are: {', '.join(GROUPS)}")
     pair = bundled_pair()
-    setting = Setting(
-        target or pair[0], draft or pair[1], rounds, prompts, tokens, gamma, clock, groups, quick, dtype, mode
-    )
+    models = (target or pair[0], draft or pair[1])
+    setting = Setting(*models, rounds, prompts, tokens, gamma, clock, groups, quick, **kinds)
     setting = dataclasses.replace(setting, **QUICK) if quick else setting
     click.echo(
-        f"{name}: {setting.target} with {setting.draft}, {dtype}, {mode}, "
+        f"{name}: {setting.target} ({setting.dtype}, {setting.mode}) with {setting.draft} ({setting.draft_dtype}), "
         f"{setting.rounds} rounds, {clock} time, one torch thread"
     )
     began, tables = time.perf_counter(), []

@@ -55,10 +55,8 @@ def transformers_pair(setting: Setting) -> Transformers:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     models = []
-    for source in (setting.target, setting.draft):
-        model = AutoModelForCausalLM.from_pretrained(
-            folder_of(source), dtype=DTYPES[setting.dtype], local_files_only=True
-        )
+    for source, dtype in ((setting.target, setting.dtype), (setting.draft, setting.draft_dtype)):
+        model = AutoModelForCausalLM.from_pretrained(folder_of(source), dtype=DTYPES[dtype], local_files_only=True)
         models.append(model.eval())
     target, draft = models
     draft.generation_config.num_assistant_tokens = setting.gamma

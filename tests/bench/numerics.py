@@ -24,7 +24,7 @@ def _table(setting: Setting, group: str, dtype: str, requests) -> Table:
     engines, notes = {}, []
     for mode in numerics.REGISTRY:
         try:
-            target, draft = lean(setting.target, dtype, mode), lean(setting.draft, dtype)
+            target, draft = lean(setting.target, dtype, mode), lean(setting.draft, setting.draft_dtype)
         except Exception as error:  # a mode that this installation or dtype lacks is a line, not an end
             notes.append(f"{mode}: skipped, {' '.join(str(error).split())}")
             continue

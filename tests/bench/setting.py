@@ -49,6 +49,7 @@ class Setting:
     groups: tuple[str, ...] = ()
     quick: bool = False
     dtype: str = "float32"
+    draft_dtype: str = "float32"
     mode: str = "tiled"
 
     @property
@@ -83,7 +84,7 @@ def lean(source: str, dtype: str = "float32", mode: str = "fast") -> LeanModel:
 
 def lean_pair(setting: Setting) -> Pair:
     """The setting's models, as a suite would run them."""
-    return Pair(lean(setting.target, setting.dtype, setting.mode), lean(setting.draft, setting.dtype))
+    return Pair(lean(setting.target, setting.dtype, setting.mode), lean(setting.draft, setting.draft_dtype))
 
 
 def requests_of(setting: Setting, group: str) -> list[Request]:
