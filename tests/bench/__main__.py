@@ -41,9 +41,7 @@ QUICK = {"rounds": 1, "prompts": 1, "length": 6}
     "--mode", type=click.Choice(tuple(REGISTRY)), default="tiled", show_default=True, help="Target's numerics."
 )
 @click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")
-def main(
-    name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, dtype, draft_dtype, mode, domains
-) -> None:
+def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, domains, **kinds) -> None:
     """Run the benchmark NAME on one thread."""
     torch.set_num_threads(1)
     groups = tuple(domains.split(",")) if domains else ()
