@@ -11,15 +11,15 @@ from typing import Any
 
 import engine
 from audit.sweeping.rounds import Clock
-from engine import numerics, proposers, verify
+from engine import proposers, verify
 from engine.backends.arm import ArmPlan, ModelSource
 from engine.backends.base import Prompt
 from engine.backends.native import open_models
 from engine.drafting import draw
 from engine.loop import Loop, LoopOptions
 from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.models.folder import open_folder, read_tensors
-from engine.models.lean import LeanModel, from_tensors
+from engine.models.folder import open_folder
+from engine.models.lean import LeanModel, load_folder
 from engine.models.loading import DTYPES
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
@@ -79,7 +79,7 @@ def folder_of(source: str) -> Path:
 def lean(source: str, dtype: str = "float32", mode: str = "fast") -> LeanModel:
     """Our own forward over a folder's weights, in a numerics mode."""
     folder = open_folder(folder_of(source), source)
-    return from_tensors(folder.config, read_tensors(folder), DTYPES[dtype], source, numerics.load(mode))
+    return load_folder(folder, DTYPES[dtype], {}, mode).model
 
 
 def lean_pair(setting: Setting) -> Pair:
@@ -171,7 +171,7 @@ class Engine:
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
         capacity = min(longest + self.gamma, self.target.context)
         rows = min(self.rows, len(requests))
-        parts = ProposerParts(rows, capacity, verifier.facts.draft_rule, draw, (), self.draft, {})
+        parts = ProposerParts(rows, capacity, verifier.facts.draft_rule, draw, self.target.eos_ids, self.draft, {})
         proposer = proposers.build(self.proposer, parts) if self.proposer else PlainProposer()
         options = LoopOptions(rows, self.gamma, capacity, self.level, self.record)
         return tuple(Loop(self.target, proposer, verifier, lambda _: "", options).run(requests))
