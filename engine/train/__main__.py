@@ -53,7 +53,7 @@ def make_medium(work: Path) -> None:
 
 
 def make_medium_draft(work: Path) -> None:
-    """Stage 5: the draft of the medium target: three layers of the target, narrowed, distilled from the medium target."""
+    """Stage 5: the draft of the medium target: three narrowed layers of the target, distilled from it."""
     data = corpus.load(work / "corpus")
     teacher = LlamaForCausalLM.from_pretrained(work / "medium", dtype=torch.float32).eval()
     source = LlamaForCausalLM.from_pretrained(work / "target")
