@@ -398,9 +398,3 @@ def test_rates_are_shares_of_the_trials():
 def test_what_is_not_counted_is_refused(accepted, trials, message):
     with pytest.raises(InvalidRequest, match=message):
         rates_from_counts(accepted, trials)
-
-
-def test_counts_of_a_simulation_give_the_rates_back():
-    rates, trials = (0.5, 0.25, 0.1), 200_000
-    counts = np.random.default_rng(4).multinomial(trials, [*rates, 1 - sum(rates)])
-    np.testing.assert_allclose(rates_from_counts(counts[:3].tolist(), trials), rates, atol=4 * np.sqrt(0.25 / trials))
