@@ -123,8 +123,10 @@ def requests(count: int, protocol: Protocol) -> list[Request]:
 
 
 @functools.lru_cache
-def baseline(mode: str, dtype: str, protocol: Protocol, count: int) -> dict[str, Trace]:
-    return run(target(mode, dtype), PlainProposer(), protocol, requests(count, protocol), rows=1)
+def baseline(mode: str, dtype: str, protocol: Protocol, count: int, width: int) -> dict[str, Trace]:
+    """Plain decoding on `width` threads: that their number does not matter is promised by `exact` alone."""
+    with threads(width):
+        return run(target(mode, dtype), PlainProposer(), protocol, requests(count, protocol), rows=1)
 
 
 def run(
@@ -137,7 +139,7 @@ def run(
 
 def compare(case: Case, count: int) -> Compared:
     """Speculate on `count` requests as the case says, and hold every position against plain decoding."""
-    plain = baseline(case.mode, case.dtype, case.protocol, count)
+    plain = baseline(case.mode, case.dtype, case.protocol, count, case.threads)
     with threads(case.threads):
         wanted = requests(count, case.protocol)
         found = run(target(case.mode, case.dtype), make_proposer(case, plain), case.protocol, wanted, case.rows)
