@@ -68,14 +68,28 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The sublayers that run, by layer index from 0: attention and feed-forward apart.
+
+    What is left out adds nothing to the residual stream, and an attention left out writes no keys and
+    values. The embedding, the final norm and the head always run.
+    """
+
+    attention: tuple[int, ...]
+    ffn: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Want:
     """What a forward should return: logits of all queries or none, hidden states by layer id.
 
     Layer ids index HF `hidden_states`: 0 is the embedding, i the output of layer i, the last one after the final norm.
+    `part` names the sublayers that run; None is the whole model.
     """
 
     logits: bool = True
     hidden: tuple[int, ...] = ()
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,11 @@ class TargetModel(Protocol):
         ...
 
     @property
+    def divisible(self) -> int:
+        """Number of layers whose sublayers a `Part` can leave out; 0 if the model runs whole only."""
+        ...
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What identifies the model: source, architecture, dtype, loader, digests of its files."""
         ...
@@ -122,7 +141,11 @@ class TargetModel(Protocol):
         ...
 
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted."""
+        """Write the placed tokens into the cache and return what is wanted.
+
+        Raises:
+            InvalidRequest: a part that the model cannot run.
+        """
         ...
 
 

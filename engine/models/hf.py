@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.utils import logging
 
 from engine.cache import cache_rows, commit_moves, require_capacity, require_rollback
-from engine.errors import ModelError
+from engine.errors import InvalidRequest, ModelError
 from engine.models.base import Forward, Placement, SlotCache, Want, chain_placement
 from engine.models.folder import ModelFolder
 
@@ -127,6 +127,11 @@ class HfModel:
         dtype: torch.dtype = self.network.dtype
         return dtype
 
+    @property
+    def divisible(self) -> int:
+        """0: the network's own forward runs all layers."""
+        return 0
+
     def new_cache(self, rows: int, capacity: int) -> HfSlotCache:
         """An empty cache.
 
@@ -149,9 +154,15 @@ class HfModel:
 
     @torch.no_grad()
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted."""
+        """Write the placed tokens into the cache and return what is wanted.
+
+        Raises:
+            InvalidRequest: a part of the model is wanted.
+        """
         if not isinstance(cache, HfSlotCache):
             raise TypeError(f"a transformers model needs the cache of its new_cache, not {type(cache).__name__}")
+        if want.part is not None:
+            raise InvalidRequest("a transformers model runs whole only; use loader: lean")
         network = self.network if want.logits else self.network.base_model
         answer = network(**self.arguments(cache, placement), output_hidden_states=bool(want.hidden))
         hidden = {index: answer.hidden_states[index] for index in want.hidden}

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.cache import Aim, CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
-from engine.models.base import Forward, Placement, SlotCache, Want
+from engine.errors import InvalidRequest
+from engine.models.base import Forward, Part, Placement, SlotCache, Want
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.lean_weights import (
     LayerWeights,
@@ -94,6 +95,12 @@ class LeanModel:
         self._layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
         self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
         self._head = self.numerics.matrix(Affine(weights.head, None))
+        self._whole = Part(tuple(range(config.layers)), tuple(range(config.layers)))
+
+    @property
+    def divisible(self) -> int:
+        """Every layer's sublayers can be left out."""
+        return self.config.layers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -117,17 +124,24 @@ class LeanModel:
         return self.numerics.new_cache(shape, self.dtype)
 
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted."""
+        """Write the placed tokens into the cache and return what is wanted.
+
+        Raises:
+            InvalidRequest: the wanted part names a layer that the model does not have.
+        """
         if not isinstance(cache, TensorSlotCache):
             raise TypeError(f"a lean model needs the cache of its new_cache, not {type(cache).__name__}")
         config, numerics = self.config, self.numerics
+        part = self._whole if want.part is None else _require_part(want.part, config.layers)
         step = self._plan(placement)
         reach = Reach(cache.open(step.aim), numerics.windows(cache, step.layout))
         x = F.embedding(flat(placement.tokens, placement).to(self.device), self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
         for index, layer in enumerate(self._layers):
-            x = x + self._attention(layer.attention_norm(x), index, cache, step, reach)
-            x = x + layer.down(numerics.gate(layer.gate_up(layer.ffn_norm(x))))
+            if index in part.attention:
+                x = x + self._attention(layer.attention_norm(x), index, cache, step, reach)
+            if index in part.ffn:
+                x = x + layer.down(numerics.gate(layer.gate_up(layer.ffn_norm(x))))
             if index + 1 in want.hidden:
                 hidden[index + 1] = x
         if want.logits or config.layers in want.hidden:
@@ -162,6 +176,13 @@ class LeanModel:
         queries, keys = numerics.rotate(queries_keys, step.rope).split((config.heads, config.kv_heads), 1)
         cache.write(index, reach.opened, keys, values)
         return layer.out(numerics.attend(queries, reach.windows[index], step.layout))
+
+
+def _require_part(part: Part, layers: int) -> Part:
+    for index in (*part.attention, *part.ffn):
+        if not 0 <= index < layers:
+            raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
+    return part
 
 
 def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> Layer:

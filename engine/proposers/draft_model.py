@@ -9,55 +9,48 @@ one) are fed first. Knows nothing about the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
-
-from engine.drafting import DraftContext, Draw, DrawRule
 from engine.errors import InvalidRequest
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
+from engine.options import read_options
 from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.chain_draft import ChainDraft, Drawing
+from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.parts import ProposerParts
-from engine.types import DraftRule, Proposal, QKind, Tree, Verdict
+from engine.types import Proposal, QKind, Verdict
 
-
-@dataclass(slots=True)
-class _Drafted:
-    """Draws of one row in one round."""
-
-    context: Context
-    draws: list[Draw] = field(default_factory=list)
-
-    @property
-    def unread(self) -> bool:
-        """More tokens are wanted."""
-        return len(self.draws) < self.context.budget
-
-    @property
-    def history(self) -> list[int]:
-        """Committed and drafted tokens."""
-        return [*self.context.history, *(each.token for each in self.draws)]
+OPTIONS = {"stop_below": STOP_BELOW}
 
 
 class DraftModelProposer:
     """Autoregressive drafting with a small model."""
 
-    def __init__(self, parts: ProposerParts, model: TargetModel) -> None:
+    def __init__(self, parts: ProposerParts, model: TargetModel, stop_below: float) -> None:
         self._model = model
         self._cache = model.new_cache(parts.rows, min(parts.capacity, model.context))
         self._valid = [0] * parts.rows
-        self._rule: DraftRule = parts.rule
-        self._draw: DrawRule = parts.draw
-        self._eos_ids = parts.eos_ids
-        self.facts = ProposerFacts("draft_model", shape="chain", q_kind=QKind.FULL, can_couple=True, state="request")
+        self._how = Drawing.of(parts, stop_below)
+        self.facts = ProposerFacts(
+            "draft_model",
+            shape="chain",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            options={"stop_below": stop_below},
+        )
 
     @classmethod
     def build(cls, parts: ProposerParts) -> DraftModelProposer:
-        """From a draft model; there are no options."""
-        parts.require_options("draft_model", {})
+        """From a draft model and the option `stop_below`.
+
+        Raises:
+            InvalidRequest: an option that is not taken, or no draft model.
+        """
+        options = read_options("proposer draft_model", parts.options, OPTIONS)
         if parts.draft is None:
             raise InvalidRequest("proposer draft_model needs a draft model")
-        return cls(parts, parts.draft)
+        return cls(parts, parts.draft, options["stop_below"])
 
     def start(self, context: Context) -> None:
         """Read the prompt but its last token, which the first round feeds."""
@@ -70,16 +63,16 @@ class DraftModelProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; rows that no longer fit the draft's context get none."""
-        drafted = [_Drafted(self._limited(context)) for context in contexts]
+        drafted = [ChainDraft(self._limited(context)) for context in contexts]
         while any(each.unread for each in drafted):
             self._round(drafted)
-        return [self._proposal(each.draws) for each in drafted]
+        return [each.proposal() for each in drafted]
 
     def _limited(self, context: Context) -> Context:
         room = self._cache.capacity - len(context.history)
         return replace(context, budget=max(0, min(context.budget, room)))
 
-    def _round(self, drafted: list[_Drafted]) -> None:
+    def _round(self, drafted: list[ChainDraft]) -> None:
         """One forward for all rows that want another token."""
         waiting = {each.context.row: each for each in drafted if each.unread}
         tokens = [waiting[row].history[self._valid[row] :] if row in waiting else [] for row in range(self._cache.rows)]
@@ -87,23 +80,8 @@ class DraftModelProposer:
         logits = self._model.forward(self._cache, placement, Want()).logits
         assert logits is not None
         for row, each in waiting.items():
-            history = each.history
-            self._valid[row] = len(history)
-            context = self._draft_context(each.context, history)
-            each.draws.append(self._draw(self._rule, to_numpy(logits[row, len(tokens[row]) - 1]), context))
-
-    def _draft_context(self, context: Context, history: list[int]) -> DraftContext:
-        request = context.request
-        return DraftContext(history, len(request.prompt), request.sampling, self._eos_ids, context.randomness)
-
-    def _proposal(self, draws: list[Draw]) -> Proposal:
-        if not draws:
-            return Proposal()
-        tree = Tree.chain(tuple(each.token for each in draws))
-        if draws[0].q is None:
-            return Proposal(tree, QKind.ONE_HOT)
-        q = np.stack([each.q for each in draws if each.q is not None])
-        return Proposal(tree, QKind.FULL, q, np.array([each.uniform for each in draws]))
+            self._valid[row] = len(each.history)
+            each.extend(to_numpy(logits[row, len(tokens[row]) - 1]), self._how)
 
     def observe(self, context: Context, verdict: Verdict) -> None:
         """Columns up to the last accepted token stay valid."""
