@@ -111,6 +111,7 @@ def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -
         rows=suite.batch_size,
         level=arm.record,
         fault=arm.fault,
+        others=arm.proposer.others,
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
     return PlannedArm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)

@@ -134,6 +134,7 @@ def _spec(planned: PlannedArm) -> dict[str, Any]:
         "proposer": plan.proposer,
         "gamma": plan.gamma,
         "draft": plan.draft,
+        "other_drafts": list(plan.others),
         "options": dict(plan.options),
         "rows": plan.rows,
         "record": plan.level.value,

@@ -49,6 +49,8 @@ class ProposerSpec:
     gamma: int
     model: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    """More draft models, for families that draft with several."""
 
 
 @dataclass(frozen=True, slots=True)

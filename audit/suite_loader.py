@@ -29,7 +29,7 @@ HUB: Final = "hf:"
 SCRIPTED: Final = "scripted:"
 SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
-MODEL_KINDS: Final = frozenset({"draft_model"})
+MODEL_KINDS: Final = frozenset({"draft_model", "sequoia", "specinfer"})
 """Proposers that cannot be built without a draft model."""
 SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
 
@@ -213,7 +213,10 @@ class _Loader:
         model = entry.get("model")
         if model is not None:
             self._known((*place, "model"), "model", model, self._document.data["models"])
-        spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}))
+        for i, other in enumerate(entry.get("others", ())):
+            self._known((*place, "others", i), "model", other, self._document.data["models"])
+        others = tuple(entry.get("others", ()))
+        spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}), others)
         problem = _proposer_problem(spec)
         if problem is not None:
             raise self._document.error((*place, "options") if spec.options else place, problem)

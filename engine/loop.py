@@ -10,20 +10,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from engine.models.base import TargetModel, Want, chain_placement, to_numpy
+from engine.models.base import Forward, SlotCache, TargetModel, Want, chain_placement, to_numpy
 from engine.placement import Placed, accepted_columns, place
-from engine.proposers.base import Context, Proposer, require_fits
+from engine.proposers.base import NOTHING_READ, Context, Proposer, Read, require_fits
 from engine.record import Recorder
 from engine.rng import Randomness
 from engine.rows import TargetRows
 from engine.state import RowState
 from engine.stopping import Decode, StopRule
 from engine.trace import Header
+from engine.trees import beside
 from engine.types import (
     DraftRule,
     FinishReason,
@@ -57,14 +58,22 @@ class Loop:
     """Continues requests with a target, a proposer and a verifier."""
 
     def __init__(
-        self, target: TargetModel, proposer: Proposer, verifier: Verifier, decode: Decode, options: LoopOptions
+        self,
+        target: TargetModel,
+        proposer: Proposer,
+        verifier: Verifier,
+        decode: Decode,
+        options: LoopOptions,
+        cache: SlotCache | None = None,
     ) -> None:
         self._target = target
         self._proposer = proposer
         self._verifier = verifier
         self._decode = decode
         self._options = options
-        self._cache = target.new_cache(options.rows, options.capacity)
+        # a proposer that drafts with the target's own keys and values has the cache before the loop
+        self._cache = cache or target.new_cache(options.rows, options.capacity)
+        self._want = Want(hidden=proposer.facts.hidden)
 
     @torch.inference_mode()
     def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
@@ -91,19 +100,19 @@ class Loop:
                     rows[row] = self._admit(row, queue.popleft())
             # 2) propose: one proposal per active row
             active = [rows[row] for row in sorted(rows)]
-            contexts = [state.context(self._options.gamma, self._options.capacity) for state in active]
+            contexts = [self._context(state) for state in active]
             began = time.perf_counter()
             proposals = self._proposer.propose(contexts)
             drafted = time.perf_counter()
             for context, proposal in zip(contexts, proposals, strict=True):
                 require_fits(proposal, context)
             # 3) verify: one target forward over [root, drafted nodes] of every row
-            logits = self._forward(active, proposals)
+            forward = self._forward(active, proposals)
             verified = time.perf_counter()
             timing = Timing(round((drafted - began) * 1e6), round((verified - drafted) * 1e6), len(active))
             # 4) commit: keep the accepted path, cut at an end, record, tell the proposer
             for state, context, proposal in zip(active, contexts, proposals, strict=True):
-                self._commit(state, context, proposal, logits[state.row], timing, writer)
+                self._commit(state, context, proposal, forward, timing, writer)
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
@@ -116,12 +125,17 @@ class Loop:
         stops = StopRule(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request)) if self._options.record else None
         state = RowState(row, request, randomness, stops, recorder, list(request.prompt))
-        prompt = state.history[:-1]
+        prompt, hidden = state.history[:-1], self._want.hidden
+        read = NOTHING_READ
         if prompt:
             placement = chain_placement([prompt], [0], self._cache.trash, first_row=row)
-            self._target.forward(self._cache, placement, Want(logits=False))
-        self._proposer.start(state.context(self._options.gamma, self._options.capacity))
+            forward = self._target.forward(self._cache, placement, Want(logits=False, hidden=hidden))
+            read = Read({layer: forward.hidden[layer][0] for layer in hidden})
+        self._proposer.start(replace(self._context(state), read=read))
         return state
+
+    def _context(self, state: RowState) -> Context:
+        return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
 
     def _header(self, request: Request) -> Header:
         facts = self._verifier.facts
@@ -140,29 +154,26 @@ class Loop:
             coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
         )
 
-    def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> dict[int, torch.Tensor]:
-        """Logits [1 + N, V] of each active row."""
+    def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> Forward:
+        """Logits and hidden states after the root, the drafts and the scouts, in this order, of each row."""
         steps: list[Placed | None] = [None] * (active[-1].row + 1)
         for state, proposal in zip(active, proposals, strict=True):
-            steps[state.row] = Placed(state.history[-1], len(state.history), proposal.tree)
-        logits = self._target.forward(self._cache, place(steps, self._cache.trash), Want()).logits
-        assert logits is not None
-        return {
-            state.row: logits[state.row, : 1 + len(proposal.tree)]
-            for state, proposal in zip(active, proposals, strict=True)
-        }
+            tree = beside(proposal.tree, proposal.scouts) if len(proposal.scouts) else proposal.tree
+            steps[state.row] = Placed(state.history[-1], len(state.history), tree)
+        return self._target.forward(self._cache, place(steps, self._cache.trash), self._want)
 
     def _commit(
         self,
         state: RowState,
         context: Context,
         proposal: Proposal,
-        logits: torch.Tensor,
+        forward: Forward,
         timing: Timing,
         writer: RecordWriter,
     ) -> None:
         request = state.request
-        values = to_numpy(logits)
+        assert forward.logits is not None
+        values = to_numpy(forward.logits[state.row, : 1 + len(proposal.tree)])
         rows = TargetRows(
             values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
         )
@@ -171,6 +182,8 @@ class Loop:
         if state.recorder is not None:
             writer.step(state.recorder, _step_record(state, proposal, cut.verdict, rows, timing))
         state.commit(cut)
+        if self._want.hidden or len(proposal.scouts):
+            context = replace(context, read=_read(forward, state.row, proposal, cut.verdict))
         self._proposer.observe(context, cut.verdict)
 
     def _keep_path(self, state: RowState, verdict: Verdict) -> None:
@@ -182,9 +195,19 @@ class Loop:
             self._cache.commit(state.row, source, target)
 
 
+def _read(forward: Forward, row: int, proposal: Proposal, verdict: Verdict) -> Read:
+    """What one row's proposer gets to see of a step's forward."""
+    kept = [0, *(1 + each.node for each in verdict.examined if each.accepted)]
+    first = 1 + len(proposal.tree)
+    assert forward.logits is not None
+    scouted = forward.logits[row, first : first + len(proposal.scouts)]
+    return Read({layer: states[row, kept] for layer, states in forward.hidden.items()}, scouted)
+
+
 def _step_record(state: RowState, proposal: Proposal, verdict: Verdict, rows: TargetRows, timing: Timing) -> StepRecord:
     """Copies of the rows that decided: the model may use its own again."""
     decided = [each.row for each in verdict.emitted]
+    spared = [row for row in range(len(rows.logits)) if row not in decided] if verdict.joint else []
     plain = state.request.sampling.plain_scores
     return StepRecord(
         step=state.step,
@@ -194,4 +217,5 @@ def _step_record(state: RowState, proposal: Proposal, verdict: Verdict, rows: Ta
         logits=rows.logits[decided],
         scores=None if plain else np.stack([rows[row].scores for row in decided]),
         timing=timing,
+        spare=rows.logits[spared] if spared else None,
     )

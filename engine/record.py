@@ -30,7 +30,8 @@ NAN: Final = float("nan")
 class Kept:
     """A block of steps reduced to what a level holds: E emitted tokens, X examined nodes.
 
-    `records` have lost their rows; `logits` [E, V] and `q_rows` [X, V] are there at `full` only.
+    `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there
+    at `full` only.
     """
 
     records: tuple[StepRecord, ...]
@@ -41,6 +42,7 @@ class Kept:
     top_score: Floats
     top_lse: Floats
     logits: Rows
+    spare_logits: Rows
     q_rows: Floats
 
 
@@ -93,13 +95,14 @@ def reduce(header: Header, records: list[StepRecord]) -> Kept:
         top_score=found.scores,
         top_lse=found.lse,
         logits=logits if full else logits[:0].copy(),
+        spare_logits=_stacked([each.spare for each in records if full and each.spare is not None], header.vocabulary),
         q_rows=_q_rows(records if full else [], header.vocabulary),
     )
 
 
 def _without_rows(record: StepRecord) -> StepRecord:
     proposal = replace(record.proposal, q=None)
-    return replace(record, proposal=proposal, logits=record.logits[:0].copy(), scores=None)
+    return replace(record, proposal=proposal, logits=record.logits[:0].copy(), scores=None, spare=None)
 
 
 def _stacked(parts: list[Rows], vocabulary: int) -> Rows:
@@ -159,6 +162,7 @@ def to_trace(header: Header, kept: list[Kept]) -> Trace:
         top_score=np.concatenate([np.empty((0, _top_count(header))), *(each.top_score for each in kept)]),
         top_lse=_joined([each.top_lse for each in kept]),
         logits=_stacked([each.logits for each in kept], header.vocabulary),
+        spare_logits=_stacked([each.spare_logits for each in kept if len(each.spare_logits)], header.vocabulary),
         q_rows=np.concatenate([np.empty((0, header.vocabulary)), *(each.q_rows for each in kept)]),
     )
 

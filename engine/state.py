@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from engine.proposers.base import Context
+from engine.proposers.base import Context, Shape
 from engine.record import Recorder
 from engine.rng import Randomness
 from engine.stopping import Cut, StopRule
@@ -31,15 +31,16 @@ class RowState:
         """Tokens generated so far."""
         return self.history[len(self.request.prompt) :]
 
-    def context(self, gamma: int, capacity: int) -> Context:
+    def context(self, shape: Shape, gamma: int, capacity: int) -> Context:
         """What the proposer sees.
 
-        A step always emits one token beside the accepted ones, so drafting more
+        A step always emits one token beside the accepted ones, so drafting deeper
         than the remaining length minus one would be wasted.
         """
-        remaining = self.request.sampling.max_new_tokens - len(self.generated)
-        budget = max(0, min(gamma, remaining - 1, capacity - len(self.history)))
-        return Context(self.row, self.request, self.history, budget, self.randomness)
+        depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
+        room = max(0, capacity - len(self.history))
+        budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
+        return Context(self.row, self.request, self.history, budget, self.randomness, depth, room)
 
     def commit(self, cut: Cut) -> None:
         """Append the emitted tokens."""

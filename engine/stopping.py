@@ -7,7 +7,7 @@ dropped and never counted, accepted or not. Knows nothing about probabilities.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.types import FinishReason, SamplingParams, Verdict
 
@@ -79,6 +79,9 @@ def trim(verdict: Verdict, count: int) -> Verdict:
     """The first `count` emitted tokens and the decisions that led to them."""
     if count == len(verdict.emitted):
         return verdict
+    if verdict.joint:
+        cut = tuple(replace(each, accepted=each.accepted and each.node < count) for each in verdict.examined)
+        return Verdict(verdict.emitted[:count], cut, joint=True)
     # an accepted token was examined exactly once as accepted; rejected siblings came before it
     left, examined = count, []
     for each in verdict.examined:

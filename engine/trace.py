@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,9 +26,18 @@ from numpy.typing import NDArray
 from engine.errors import InvalidRequest, TraceError
 from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
 
-MAGIC: Final = b"SATRACE2"
-READABLE: Final = (MAGIC, b"SATRACE1")
-"""Versions that `decode` reads. Version 1 has no `logits_digest`: it reads as an empty column."""
+MAGIC: Final = b"SATRACE3"
+LACKING: Final[Mapping[bytes, tuple[str, ...]]] = {
+    MAGIC: (),
+    b"SATRACE2": ("spare_logits",),
+    b"SATRACE1": ("spare_logits", "logits_digest"),
+}
+"""Versions that `decode` reads, with the columns that they do not have: these read as empty."""
+READABLE: Final = tuple(LACKING)
+EMPTY: Final[Mapping[str, NDArray[Any]]] = {
+    "spare_logits": np.empty((0, 0), np.float32),
+    "logits_digest": np.empty(0, np.uint64),
+}
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
 DAMAGE: Final = (
@@ -118,6 +127,9 @@ class Trace:
     """[E] logsumexp of scores / temperature (temperature 1 if greedy)."""
     logits: Rows
     """[E, V] the deciding rows as the target gave them."""
+    spare_logits: Rows
+    """[R, V] the other rows of decisions on a draft as a whole, at `full` (block rule): of a step with n drafted and
+    e emitted tokens the rows of nodes e to n, in order."""
     q_rows: Floats
     """[X, V] the distribution that each examined node was drawn from."""
 
@@ -190,8 +202,7 @@ def decode(data: bytes) -> Trace:
         with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
-        missing = {} if version == MAGIC else {"logits_digest": np.empty(0, np.uint64)}
-        return Trace(header=header, **columns, **missing)
+        return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 

@@ -67,6 +67,23 @@ def ancestors(tree: Tree) -> NDArray[np.bool_]:
     return mask
 
 
+def beside(tree: Tree, other: Tree) -> Tree:
+    """Both trees under one root; the other's nodes follow the first's."""
+    shift = len(tree)
+    parents = (parent if parent == ROOT else parent + shift for parent in other.parents)
+    return Tree(tree.tokens + other.tokens, (*tree.parents, *parents))
+
+
+def orders(tree: Tree) -> tuple[int, ...]:
+    """Of each node, how many earlier nodes are as far from the root: 0 everywhere in a chain."""
+    seen: dict[int, int] = {}
+    found: list[int] = []
+    for depth in depths(tree):
+        found.append(seen.get(depth, 0))
+        seen[depth] = found[-1] + 1
+    return tuple(found)
+
+
 def prune(tree: Tree, kept: Sequence[int]) -> Tree:
     """The subtree of the `kept` nodes, in their order; each parent must be kept too."""
     index = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}

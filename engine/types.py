@@ -53,6 +53,8 @@ class Protocol(StrEnum):
 
     GREEDY = "greedy"
     CHAIN = "chain"
+    TREE = "tree"
+    BLOCK = "block"
     GUMBEL = "gumbel"
 
 
@@ -186,9 +188,11 @@ class Proposal:
     tree: Tree = Tree()
     q_kind: QKind = QKind.NONE
     q: Floats | None = None
-    """[N, V] the distribution that each token was drawn from (`QKind.FULL`)."""
+    """[N, V] the distribution that each token was drawn from, given its earlier siblings (`QKind.FULL`)."""
     uniforms: Floats | None = None
     """[N] the draft's own random numbers, NaN where a token was not drawn by one."""
+    scouts: Tree = Tree()
+    """Tokens that the target reads in the same forward and that cannot be accepted; -1 is the root here too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +227,9 @@ class Verdict:
     emitted: tuple[Emitted, ...]
     examined: tuple[Examined, ...] = ()
     residual_mass: float = float("nan")
-    """Mass of max(p - q, 0) at the rejection, before it is normalised (chain rule only)."""
+    """Mass of max(p - q, 0) at the rejection, before it is normalised (rejection rules only)."""
+    joint: bool = False
+    """One decision on the draft as a whole: it needs every row, and stays whole when the emitted tokens are cut."""
 
     @property
     def n_accepted(self) -> int:
@@ -247,6 +253,7 @@ class StepRecord:
     `logits` [E, V] are the target's rows that decided the E emitted tokens, as the
     model gave them, in its dtype; `scores` the same rows after bias, masks and
     penalties, before temperature and truncation, None where these change nothing.
+    `spare` [R, V] are the rows of a joint decision that decided no emitted token, None without any.
     The arrays belong to whoever holds the record: no one else writes to them.
     """
 
@@ -257,6 +264,7 @@ class StepRecord:
     logits: NDArray[np.floating[Any]]
     scores: Floats | None
     timing: Timing = Timing()
+    spare: NDArray[np.floating[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

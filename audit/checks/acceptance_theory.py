@@ -63,6 +63,8 @@ def _applies(evidence: Evidence) -> str | None:
         return "at temperature 0 acceptance is no matter of chance; see greedy_equality"
     if any(request.trace.header.protocol is Protocol.GREEDY for request in requests):
         return "the greedy protocol compares with the argmax; there is no acceptance law"
+    if any(request.trace.header.protocol is Protocol.BLOCK for request in requests):
+        return "the block protocol decides on a draft as a whole; there is no acceptance law by place"
     return None
 
 
@@ -74,7 +76,7 @@ def expected_acceptance(made: Decisions) -> Floats:
     told[fixed] = np.sum(np.where(made.q[fixed] > 0, made.p[fixed], 0.0), axis=1)
     drawn = np.flatnonzero(offered & ~made.one_hot)
     p, q = made.p[drawn], made.q[drawn]
-    if made.protocol is Protocol.CHAIN:
+    if made.protocol in (Protocol.CHAIN, Protocol.TREE):
         told[drawn] = chain_acceptance(p, q)
     elif made.coupled:
         told[drawn] = [coupled_acceptance(*pair) for pair in zip(p, q, strict=True)]

@@ -8,37 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from audit.checks.replay_block import Block, block_faults, spare_rows
 from audit.checks.replay_rules import NO_NODE, RULES, Offer, Place, Ruling
 from audit.checks.replay_structure import Fault
+from audit.checks.replay_tally import TOLERANCE, Tally, identical, same
 from engine.rng import Purpose, Randomness
 from engine.sampling import gumbel_argmax, inverse_cdf, transform
-from engine.trace import StepView, Trace, steps_of
-from engine.types import Examined, QKind, Role
+from engine.trace import Rows, StepView, Trace, steps_of
+from engine.trees import depths, orders
+from engine.types import Examined, Floats, Protocol, QKind, Role, Tree
 
-TOLERANCE = 1e-9
-"""Absolute or relative difference of float64 numbers that count as equal."""
 _LEFT = -2
 """The place below no node: the walk has left the tree."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Decisions counted while replaying: all, those recomputed, and what differed."""
-
-    decisions: int = 0
-    recomputed: int = 0
-    faults: list[Fault] = field(default_factory=list)
-
-    def decision(self, recomputed: bool, faults: list[Fault]) -> None:
-        """Count one decision; several differences in it are one violation."""
-        self.decisions += 1
-        self.recomputed += recomputed
-        if faults:
-            self.faults.append(Fault(faults[0].step, "; ".join(each.message for each in faults)))
 
 
 def replay_full(trace: Trace) -> Tally:
@@ -46,9 +31,20 @@ def replay_full(trace: Trace) -> Tally:
     tally = Tally()
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     history = [*trace.header.prompt, *trace.tokens]
-    for view in steps_of(trace):
-        _Step(trace, view, history, randomness, tally).run()
+    for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
+        _Step(trace, view, spare, history, randomness, tally).run()
     return tally
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A drafted token and what it was drawn from; `order` tells nodes at the same position apart."""
+
+    q: Floats
+    token: int
+    node: int
+    position: int
+    order: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +53,8 @@ class _Step:
 
     trace: Trace
     view: StepView
+    spare: Rows
+    """[R, V] rows that decided no emitted token."""
     history: list[int]
     """Prompt and every token of the generation."""
     randomness: Randomness
@@ -66,6 +64,31 @@ class _Step:
         """Decide every emitted token of the step once more."""
         for node in range(self.view.nodes.stop - self.view.nodes.start):
             self._replay_draw(node)
+        if self.trace.header.protocol is Protocol.BLOCK:
+            self._decide_whole()
+        else:
+            self._walk()
+
+    def _decide_whole(self) -> None:
+        """The block rule: one decision per step."""
+        found = block_faults(self._block(), self.trace, self.view, self.randomness)
+        self.tally.decision(True, [self._fault(message) for message in found])
+
+    def _block(self) -> Block | None:
+        """The step's rows after each drafted prefix; None if some drafted token has no q."""
+        view, header = self.view, self.trace.header
+        tokens = [int(token) for token in self.trace.node_token[view.nodes]]
+        if self.trace.examined_node[view.examined].tolist() != list(range(len(tokens))):
+            return None
+        before, start = self.history[: view.position], len(header.prompt)
+        rows = [
+            transform(row, [*before, *tokens[:i]], start, header.sampling, header.eos_ids).p
+            for i, row in enumerate([*self.trace.logits[view.emitted], *self.spare])
+        ]
+        return Block(view.position, tokens, self.trace.q_rows[view.examined], np.stack(rows))
+
+    def _walk(self) -> None:
+        """The other rules: one decision per place."""
         node, left = NO_NODE, list(range(self.view.examined.start, self.view.examined.stop))
         rejection = math.nan
         for depth, at in enumerate(range(self.view.emitted.start, self.view.emitted.stop)):
@@ -82,7 +105,7 @@ class _Step:
         if left:
             self.tally.decision(True, [self._fault(f"{len(left)} drafted tokens were examined that the rule leaves")])
         recorded = float(self.trace.residual_mass[self.view.index])
-        if not _same(recorded, rejection):
+        if not same(recorded, rejection):
             self.tally.decision(True, [self._differs("residual mass", recorded, rejection)])
 
     def _fault(self, message: str) -> Fault:
@@ -128,10 +151,10 @@ class _Step:
             (f"p of {name}", trace.examined_p[x], tried.p),
             (f"q of {name}", trace.examined_q[x], tried.q),
         ):
-            if not _same(float(recorded), computed):
+            if not same(float(recorded), computed):
                 yield self._differs(what, float(recorded), computed)
         recorded = float(trace.examined_uniform[x])
-        if not _identical(recorded, tried.uniform):
+        if not identical(recorded, tried.uniform):
             yield self._fault(f"acceptance number of {name} recorded {recorded:.10g}, key gives {tried.uniform:.10g}")
         if bool(trace.examined_accepted[x]) != tried.accepted:
             was, rule = ("accepted", "rejects") if not tried.accepted else ("rejected", "accepts")
@@ -150,9 +173,9 @@ class _Step:
             yield self._fault(
                 f"role at {where} recorded {role.name.lower()}, the rule gives {ruling.role.name.lower()}"
             )
-        if not _same(float(trace.p[at]), float(place.row.p[token])):
+        if not same(float(trace.p[at]), float(place.row.p[token])):
             yield self._differs(f"p of token {token} at {where}", float(trace.p[at]), float(place.row.p[token]))
-        if not _identical(float(trace.uniform[at]), ruling.uniform):
+        if not identical(float(trace.uniform[at]), ruling.uniform):
             yield self._fault(
                 f"number of the {role.name.lower()} token at {where} recorded {float(trace.uniform[at]):.10g}, "
                 f"key gives {ruling.uniform:.10g}"
@@ -170,14 +193,13 @@ class _Step:
         if x is None or self.view.q_kind is not QKind.FULL:
             return
         q, token = self.trace.q_rows[x], int(self.trace.node_token[self.view.nodes][node])
-        depth = self._depth(node)
-        if depth is None:
-            self.tally.decision(False, [])
-            return
-        self.tally.decision(*self._draw_outcome(q, token, node, self.view.position + depth))
+        tree = Tree(tuple(self.trace.node_token[self.view.nodes]), tuple(self.trace.node_parent[self.view.nodes]))
+        draw = Drawn(q, token, node, self.view.position + depths(tree)[node] - 1, orders(tree)[node])
+        self.tally.decision(*self._draw_outcome(draw))
 
-    def _draw_outcome(self, q: np.ndarray, token: int, node: int, position: int) -> tuple[bool, list[Fault]]:
+    def _draw_outcome(self, made: Drawn) -> tuple[bool, list[Fault]]:
         """Whether the draw could be recomputed, and what differs."""
+        q, node, position = made.q, made.node, made.position
         if not abs(float(q.sum()) - 1.0) <= TOLERANCE or np.any(q < 0):
             return True, [self._fault(f"q of drafted node {node} is no distribution, it sums to {float(q.sum()):.10g}")]
         recorded = float(self.trace.node_uniform[self.view.nodes][node])
@@ -186,25 +208,13 @@ class _Step:
         elif math.isnan(recorded):
             return False, []
         else:
-            u = self.randomness.uniform(position, Purpose.DRAFT)
+            u = self.randomness.uniform(position, Purpose.DRAFT, made.order)
             if u != recorded:
                 message = f"draft number at position {position} recorded {recorded:.10g}, key gives {u:.10g}"
                 return True, [self._fault(message)]
             drawn = inverse_cdf(q, u)
-        if drawn != token:
-            return True, [self._fault(f"drafted token {token} at position {position}, its q and number give {drawn}")]
+        if drawn != made.token:
+            return True, [
+                self._fault(f"drafted token {made.token} at position {position}, its q and number give {drawn}")
+            ]
         return True, []
-
-    def _depth(self, node: int) -> int | None:
-        """Distance below the root's child in a chain; None where a node has siblings."""
-        parents = [int(parent) for parent in self.trace.node_parent[self.view.nodes]]
-        return node if parents == list(range(-1, len(parents) - 1)) else None
-
-
-def _identical(recorded: float, computed: float) -> bool:
-    """Random numbers are equal to the last bit or not the same numbers."""
-    return recorded == computed or (math.isnan(recorded) and math.isnan(computed))
-
-
-def _same(recorded: float, computed: float) -> bool:
-    return _identical(recorded, computed) or math.isclose(recorded, computed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

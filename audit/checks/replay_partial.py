@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from audit.checks.replay_full import Tally
 from audit.checks.replay_structure import Fault
+from audit.checks.replay_tally import Tally
 from engine.rng import Purpose, Randomness
 from engine.trace import StepView, Trace, steps_of
 from engine.types import Protocol, RecordLevel, Role

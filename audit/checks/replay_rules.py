@@ -77,6 +77,28 @@ def chain(place: Place, randomness: Randomness) -> Ruling:
     return Ruling(inverse_cdf(left if mass > 0 else p, u), Role.RECOVERED, u, tried, mass)
 
 
+def tree(place: Place, randomness: Randomness) -> Ruling:
+    """Sibling after sibling: accept iff u q(x) < p'(x), else p' becomes max(p' - q, 0), made a distribution."""
+    left, mass = place.row.p, NAN
+    tried: list[Examined] = []
+    for order, offer in enumerate(place.offers):
+        if offer.q is None:
+            raise LookupError(f"drafted token {offer.token} has no q, the tree rule cannot be applied")
+        p_x, q_x = float(left[offer.token]), float(offer.q[offer.token])
+        u = randomness.uniform(place.position, Purpose.ACCEPT, order)
+        accepted = u * q_x < p_x
+        tried.append(Examined(offer.node, p_x, q_x, u, accepted))
+        if accepted:
+            return Ruling(offer.token, Role.ACCEPTED, NAN, tuple(tried))
+        over = np.maximum(left - offer.q, 0.0)
+        mass = float(over.sum())
+        if mass == 0:
+            break
+        left = over / mass
+    u = randomness.uniform(place.position, Purpose.RESIDUAL if tried else Purpose.BONUS)
+    return Ruling(inverse_cdf(left, u), _last_role(place), u, tuple(tried), mass)
+
+
 def greedy(place: Place, _randomness: Randomness) -> Ruling:
     """The argmax of the scores, the lowest id on ties."""
     return _match(place, int(np.argmax(place.row.scores)))
@@ -109,4 +131,10 @@ def _last_role(place: Place) -> Role:
     return Role.PLAIN if place.empty else Role.BONUS
 
 
-RULES: Final[Mapping[Protocol, Rule]] = {Protocol.CHAIN: chain, Protocol.GREEDY: greedy, Protocol.GUMBEL: gumbel}
+RULES: Final[Mapping[Protocol, Rule]] = {
+    Protocol.CHAIN: chain,
+    Protocol.TREE: tree,
+    Protocol.GREEDY: greedy,
+    Protocol.GUMBEL: gumbel,
+}
+"""Rules that decide place by place; the block rule decides on a draft as a whole (`audit.checks.replay_block`)."""

@@ -39,8 +39,8 @@ def structure_faults(request: RequestRecord) -> Iterator[Fault]:
 def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
     """The emitted tokens walk down the step's tree, and their roles say so."""
     parents = [int(parent) for parent in trace.node_parent[view.nodes]]
-    if trace.header.protocol is Protocol.CHAIN and parents != list(range(-1, len(parents) - 1)):
-        yield Fault(view.index, "the chain rule was applied to a branching tree")
+    if trace.header.protocol in (Protocol.CHAIN, Protocol.BLOCK) and parents != list(range(-1, len(parents) - 1)):
+        yield Fault(view.index, f"the {trace.header.protocol} rule was applied to a branching tree")
     tokens = trace.node_token[view.nodes]
     node: int | None = -1
     for at in range(view.emitted.start, view.emitted.stop):
@@ -54,7 +54,7 @@ def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
         kept = [child for child in offered if int(tokens[child]) == token]
         if role is Role.ACCEPTED and not kept:
             yield Fault(view.index, f"token {token} is recorded as accepted but was not drafted there")
-        if role is Role.RECOVERED and kept and trace.header.protocol is not Protocol.CHAIN:
+        if role is Role.RECOVERED and kept and trace.header.protocol in (Protocol.GREEDY, Protocol.GUMBEL):
             yield Fault(view.index, f"token {token} was drafted there but is recorded as recovered")
         if role is not Role.ACCEPTED and role is not _last_role(offered, parents):
             yield Fault(view.index, f"token {token} has role {role.name.lower()}, its place makes it another")

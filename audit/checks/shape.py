@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from engine.trace import Trace, steps_of
-from engine.types import QKind, RecordLevel, Role
+from engine.types import Protocol, QKind, RecordLevel, Role
 
 Rule = Callable[[Trace], Iterator[str]]
 
@@ -67,6 +67,10 @@ def _level_columns(trace: Trace) -> Iterator[str]:
 
 
 def _row_columns(trace: Trace) -> Iterator[str]:
+    joint = trace.header.protocol is Protocol.BLOCK
+    spare = int(np.sum(1 + trace.n_drafted - trace.n_emitted, dtype=np.int64)) if joint else 0
+    if len(trace.spare_logits) != spare:
+        yield f"column spare_logits has {len(trace.spare_logits)} rows instead of {spare}"
     for name, rows in (("logits", len(trace.token)), ("q_rows", len(trace.examined_node))):
         expected = (rows, trace.header.vocabulary)
         if getattr(trace, name).shape != expected:

@@ -30,7 +30,9 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class ArmPlan:
-    """One arm. `proposer` None is plain decoding; `draft` names one of the suite's models."""
+    """One arm. `proposer` None is plain decoding; `draft` and `others` name models of the suite, for proposers that
+    draft with several.
+    """
 
     protocol: types.Protocol
     proposer: str | None = None
@@ -40,6 +42,12 @@ class ArmPlan:
     rows: int = 8
     level: types.RecordLevel = types.RecordLevel.FULL
     fault: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """All models that draft, in the arm's order."""
+        return (self.draft, *self.others) if self.draft else self.others
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ from engine.drafting import draw
 from engine.errors import CapacityError, InvalidRequest, ModelError
 from engine.faults import EngineParts, break_parts
 from engine.loop import Loop, LoopOptions
+from engine.models.base import SlotCache
 from engine.models.loading import LoadedModel, check_same_tokenizer, load_model
 from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
 from engine.proposers.base import Proposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
 from engine.stopping import Decode
 from engine.types import Generation, RecordLevel, Request
@@ -42,19 +43,18 @@ class Tokens:
 class NativeBackend:
     """The loop, built anew for each batch of requests so that caches fit them."""
 
-    def __init__(self, target: Equipped, draft: Equipped | None, tokens: Tokens, plan: ArmPlan) -> None:
+    def __init__(self, target: Equipped, drafts: Sequence[Equipped], tokens: Tokens, plan: ArmPlan) -> None:
         self._target = target.model
-        self._draft = draft.model if draft else None
+        self._drafts = tuple(each.model for each in drafts)
         self._numerics = {
             "numerics": target.numerics.full_facts(),
-            "draft_numerics": draft.numerics.facts() if draft else None,
+            "draft_numerics": drafts[0].numerics.facts() if drafts else None,
         }
         self._tokens = tokens
         self._plan = plan
         parts = EngineParts(verify.load(plan.protocol), draw)
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
-        if plan.proposer is not None:
-            self._proposer(rows=1, capacity=1)
+        self._facts = self._proposer(rows=1, capacity=1).facts
 
     def capabilities(self) -> Capabilities:
         """Everything can be recorded, random numbers included; the record level decides."""
@@ -62,16 +62,16 @@ class NativeBackend:
 
     def effective_config(self) -> Mapping[str, Any]:
         """What runs, read from the built parts."""
-        proposer = self._proposer(rows=1, capacity=1)
         facts = self._parts.verifier.facts
         return {
             "backend": "native",
             "target": dict(self._target.facts),
-            "draft": dict(self._draft.facts) if self._draft else None,
+            "draft": dict(self._drafts[0].facts) if self._drafts else None,
+            "other_drafts": [dict(each.facts) for each in self._drafts[1:]],
             **self._numerics,
-            "proposer": proposer.facts.name,
-            "proposer_shape": proposer.facts.shape,
-            "proposer_options": dict(proposer.facts.options),
+            "proposer": self._facts.name,
+            "proposer_shape": self._facts.shape,
+            "proposer_options": dict(self._facts.options),
             "gamma": self._plan.gamma,
             "protocol": facts.protocol.value,
             "lossless": facts.lossless,
@@ -109,18 +109,27 @@ class NativeBackend:
             return
         self.require(requests)
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
-        capacity = min(longest + self._plan.gamma, self._target.context)
+        capacity = min(longest + self._plan.gamma + self._facts.scouts, self._target.context)
         rows = min(self._plan.rows, len(requests))
         options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level)
-        loop = Loop(self._target, self._proposer(rows, capacity), self._parts.verifier, self._tokens.decode, options)
+        cache = self._target.new_cache(rows, capacity)
+        proposer = self._proposer(rows, capacity, cache)
+        loop = Loop(self._target, proposer, self._parts.verifier, self._tokens.decode, options, cache)
         yield from loop.run(requests)
 
-    def _proposer(self, rows: int, capacity: int) -> Proposer:
+    def _proposer(self, rows: int, capacity: int, cache: SlotCache | None = None) -> Proposer:
         if self._plan.proposer is None:
             return PlainProposer()
-        rule = self._parts.verifier.facts.draft_rule
         parts = ProposerParts(
-            rows, capacity, rule, self._parts.draw, self._target.eos_ids, self._draft, self._plan.options
+            rows=rows,
+            capacity=capacity,
+            rule=self._parts.verifier.facts.draft_rule,
+            draw=self._parts.draw,
+            eos_ids=self._target.eos_ids,
+            draft=self._drafts[0] if self._drafts else None,
+            options=self._plan.options,
+            others=self._drafts[1:],
+            target=TargetSide(self._target, cache or self._target.new_cache(rows, capacity)),
         )
         return proposers.build(self._plan.proposer, parts)
 
@@ -164,11 +173,12 @@ class NativeWorkshop:
 
     def arm(self, plan: ArmPlan) -> Backend:
         """A backend over the loaded models."""
-        if plan.draft is not None and plan.draft not in self._models:
-            raise InvalidRequest(f"no model named {plan.draft!r}; there are: {', '.join(self._models)}")
+        unknown = [name for name in plan.drafts if name not in self._models]
+        if unknown:
+            raise InvalidRequest(f"no model named {unknown[0]!r}; there are: {', '.join(self._models)}")
         target = self._models["target"]
-        draft = _equipped(self._models[plan.draft]) if plan.draft else None
-        return NativeBackend(_equipped(target), draft, _tokens(target), plan)
+        drafts = [_equipped(self._models[name]) for name in plan.drafts]
+        return NativeBackend(_equipped(target), drafts, _tokens(target), plan)
 
 
 def _equipped(loaded: LoadedModel) -> Equipped:

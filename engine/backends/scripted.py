@@ -49,10 +49,11 @@ class ScriptedWorkshop:
 
     def arm(self, plan: ArmPlan) -> Backend:
         """A native backend over the scripts."""
-        if plan.draft is not None and plan.draft not in self._models:
-            raise InvalidRequest(f"no model named {plan.draft!r}; there are: {', '.join(self._models)}")
-        draft = Equipped(self._models[plan.draft], scripted()) if plan.draft else None
-        return NativeBackend(Equipped(self._models["target"], scripted()), draft, Tokens(_encode, _decode), plan)
+        unknown = [name for name in plan.drafts if name not in self._models]
+        if unknown:
+            raise InvalidRequest(f"no model named {unknown[0]!r}; there are: {', '.join(self._models)}")
+        drafts = [Equipped(self._models[name], scripted()) for name in plan.drafts]
+        return NativeBackend(Equipped(self._models["target"], scripted()), drafts, Tokens(_encode, _decode), plan)
 
 
 def _encode(prompt: Prompt) -> list[int]:

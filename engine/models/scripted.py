@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.errors import CapacityError
+from engine.errors import CapacityError, InvalidRequest
 from engine.models.base import Forward, Placement, SlotCache, Want
 from engine.types import Floats
 
 Script = Callable[[tuple[int, ...]], Floats]
 """Prefix of token ids -> [V] float64 logits of the next token."""
+LAYERS = 2
+"""Layers that a `Part` may name in a scripted model with a partial script."""
 
 
 class ScriptedCache:
@@ -48,6 +50,13 @@ class ScriptedModel:
     context: int = 4096
     eos_ids: tuple[int, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=lambda: {"loader": "scripted"})
+    partial: Script | None = None
+    """What the model says when only a part of it runs, whichever part."""
+
+    @property
+    def divisible(self) -> int:
+        """As many layers as a part may name, if there is a partial script."""
+        return 0 if self.partial is None else LAYERS
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """An empty cache.
@@ -60,8 +69,15 @@ class ScriptedModel:
         return ScriptedCache(rows, capacity)
 
     def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
-        """Logits [B, T, V] float64 of every query, zero for padding."""
+        """Logits [B, T, V] float64 of every query, zero for padding.
+
+        Raises:
+            InvalidRequest: a part is wanted and there is no partial script.
+        """
         assert isinstance(cache, ScriptedCache)
+        script = self.script if want.part is None else self.partial
+        if script is None:
+            raise InvalidRequest("a scripted model without a partial script runs whole only")
         tokens, slots = placement.tokens.numpy(), placement.slots.numpy()
         positions, visible = placement.positions.numpy(), placement.visible.numpy()
         batch, width = tokens.shape
@@ -72,7 +88,7 @@ class ScriptedModel:
             return Forward(None, {})
         logits = np.zeros((batch, width, self.vocabulary))
         for b, t in np.argwhere(slots != cache.trash):
-            logits[b, t] = self.script(_prefix(cache, placement.first_row + b, visible[b, t]))
+            logits[b, t] = script(_prefix(cache, placement.first_row + b, visible[b, t]))
         return Forward(torch.from_numpy(logits), {})
 
 

@@ -16,7 +16,13 @@ from engine.registry import resolve
 
 REGISTRY: Final[Mapping[str, str]] = {
     "draft_model": "engine.proposers.draft_model:DraftModelProposer",
+    "early_exit": "engine.proposers.early_exit:EarlyExitProposer",
+    "layer_skip": "engine.proposers.layer_skip:LayerSkipProposer",
+    "lookahead": "engine.proposers.lookahead:LookaheadProposer",
     "ngram": "engine.proposers.ngram:NgramProposer",
+    "sequoia": "engine.proposers.sequoia:SequoiaProposer",
+    "specinfer": "engine.proposers.specinfer:SpecInferProposer",
+    "suffix": "engine.proposers.suffix:SuffixProposer",
 }
 
 

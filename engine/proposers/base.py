@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+from torch import Tensor
 
 from engine.errors import InvalidRequest
 from engine.rng import Randomness
 from engine.trees import require_valid
 from engine.types import Proposal, QKind, Request, Verdict
+
+Shape = Literal["chain", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class ProposerFacts:
     """What a proposer declares about itself."""
 
     name: str
-    shape: Literal["chain", "tree"]
+    shape: Shape
     q_kind: QKind
     """The kind at temperature above 0; at 0 every draft is deterministic."""
     can_couple: bool
@@ -29,8 +33,26 @@ class ProposerFacts:
     state: Literal["none", "request", "shared"]
     """What it remembers: nothing, the request, or other requests too."""
     hidden: tuple[int, ...] = ()
-    """Target layers whose hidden states it needs."""
+    """Target layers whose hidden states it needs (`engine.models.base.Want`)."""
+    scouts: int = 0
+    """Most tokens beside its drafts that the target reads for it in one step."""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the target computed for one row, beside what the verifier needs.
+
+    hidden: [n, H] by layer id, of the n tokens that the target has newly read and that are committed: at `start` the
+        prompt but its last token, in `observe` the step's root and the accepted tokens.
+    scouted: [M, V] logits after each of the proposal's scouts.
+    """
+
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    scouted: Tensor | None = None
+
+
+NOTHING_READ: Final = Read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +66,12 @@ class Context:
     budget: int
     """Most nodes that may be drafted now; 0 or more."""
     randomness: Randomness
+    depth: int = 2**31
+    """Deepest node that can still be emitted; a chain's budget is never above it."""
+    room: int = 0
+    """Free columns in the target's cache: what drafts and scouts together may take."""
+    read: Read = NOTHING_READ
+    """Given to `start` and `observe`."""
 
 
 class Proposer(Protocol):
@@ -75,8 +103,14 @@ def require_fits(proposal: Proposal, context: Context) -> None:
         InvalidRequest: more nodes than the budget, or a parent that does not come before its child.
     """
     require_valid(proposal.tree)
+    require_valid(proposal.scouts)
     if len(proposal.tree) > context.budget:
         raise InvalidRequest(
             f"request {context.request.id}: the proposer drafted {len(proposal.tree)} tokens, "
             f"its budget was {context.budget}"
+        )
+    taken = len(proposal.tree) + len(proposal.scouts)
+    if proposal.scouts.tokens and taken > context.room:
+        raise InvalidRequest(
+            f"request {context.request.id}: the proposer wants {taken} tokens read, there is room for {context.room}"
         )

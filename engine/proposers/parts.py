@@ -8,13 +8,28 @@ from typing import Any
 
 from engine.drafting import DrawRule
 from engine.errors import InvalidRequest
-from engine.models.base import TargetModel
+from engine.models.base import SlotCache, TargetModel
 from engine.types import DraftRule
 
 
 @dataclass(frozen=True, slots=True)
+class TargetSide:
+    """The target and the loop's cache, for proposers that draft with the target itself.
+
+    Columns after the committed tokens are scratch: whatever a proposer writes there, the target's
+    forward writes anew.
+    """
+
+    model: TargetModel
+    cache: SlotCache
+
+
+@dataclass(frozen=True, slots=True)
 class ProposerParts:
-    """`rows` and `capacity` size the caches; `rule` is what the verifier asks of drafts."""
+    """`rows` and `capacity` size the caches; `rule` is what the verifier asks of drafts.
+
+    `draft` is the first of the arm's draft models, `others` are the rest.
+    """
 
     rows: int
     capacity: int
@@ -23,6 +38,13 @@ class ProposerParts:
     eos_ids: tuple[int, ...]
     draft: TargetModel | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[TargetModel, ...] = ()
+    target: TargetSide | None = None
+
+    @property
+    def drafts(self) -> tuple[TargetModel, ...]:
+        """All draft models, in the arm's order."""
+        return (self.draft, *self.others) if self.draft is not None else self.others
 
     def require_options(self, kind: str, known: Mapping[str, int]) -> dict[str, int]:
         """The proposer's positive integer options over its defaults.

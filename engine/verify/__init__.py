@@ -15,6 +15,8 @@ from engine.verify.base import Verifier
 REGISTRY: Final[Mapping[str, str]] = {
     "greedy": "engine.verify.greedy:GreedyVerifier",
     "chain": "engine.verify.chain:ChainVerifier",
+    "tree": "engine.verify.tree:TreeVerifier",
+    "block": "engine.verify.block:BlockVerifier",
     "gumbel": "engine.verify.gumbel:GumbelVerifier",
 }
 

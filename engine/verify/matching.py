@@ -35,7 +35,7 @@ def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> Verdict:
             if accepted:
                 kept = child
                 break
-        role = Role.ACCEPTED if kept != ROOT else _last_role(proposal, bool(offered))
+        role = Role.ACCEPTED if kept != ROOT else last_role(proposal, bool(offered))
         emitted.append(Emitted(token, role, row, rows.chance(row, token)))
         if kept == ROOT:
             return Verdict(tuple(emitted), tuple(examined))
@@ -48,7 +48,8 @@ def _examined(proposal: Proposal, rows: TargetRows, node: int, accepted: bool) -
     return Examined(node, p, q_of(proposal, node), float("nan"), accepted)
 
 
-def _last_role(proposal: Proposal, offered: bool) -> Role:
+def last_role(proposal: Proposal, offered: bool) -> Role:
+    """The role of a step's last token: whether drafted tokens were `offered` at its place, or anywhere."""
     if offered:
         return Role.RECOVERED
     return Role.BONUS if len(proposal.tree) else Role.PLAIN

@@ -1,11 +1,15 @@
 """Test proposers: trees that branch, and ones that break a rule of the loop."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from engine.drafting import Brood, DraftContext, Draw, Siblings, draw_siblings
 from engine.proposers.base import Context, ProposerFacts
-from engine.types import Proposal, QKind, Tree
+from engine.trees import path_tokens
+from engine.types import DraftRule, Proposal, QKind, Tree
 
-from .build import Setup, target_script
+from .build import Setup, draft_script, target_script
 
 
 class TreeProposer:
@@ -71,3 +75,70 @@ class FixedProposer:
 
     def finish(self, row):
         pass
+
+
+class DrawnTree:
+    """A tree drawn from the setup's first draft: `widths[d]` children under every node at depth d."""
+
+    facts = ProposerFacts("test_drawn", shape="tree", q_kind=QKind.FULL, can_couple=False, state="none")
+
+    def __init__(self, setup: Setup, how: Siblings, widths: Sequence[int], rule: DraftRule = DraftRule.INDEPENDENT):
+        self._script, self._how, self._widths, self._rule = draft_script(setup), how, widths, rule
+
+    def start(self, context):
+        pass
+
+    def propose(self, contexts):
+        return [self._tree(context) for context in contexts]
+
+    def _tree(self, context: Context) -> Proposal:
+        tokens, parents, draws, level = [], [], [], [-1]
+        for width in self._widths[: context.depth]:
+            below = []
+            for node in level:
+                prefix = [*context.history, *path_tokens(Tree(tuple(tokens), tuple(parents)), node)]
+                brood = Brood(width, self._how, first=len(below))
+                for drawn in self._siblings(brood, prefix, context):
+                    below.append(len(tokens))
+                    tokens.append(drawn.token)
+                    parents.append(node)
+                    draws.append(drawn)
+            level = below
+        if len(tokens) > context.budget or not tokens:
+            return Proposal()
+        return proposal_of(Tree(tuple(tokens), tuple(parents)), draws)
+
+    def _siblings(self, brood, prefix, context):
+        request = context.request
+        drafting = DraftContext(prefix, len(request.prompt), request.sampling, (), context.randomness)
+        return draw_siblings(self._rule, brood, self._script(tuple(prefix)), drafting)
+
+    def observe(self, context, verdict):
+        pass
+
+    def finish(self, row):
+        pass
+
+
+class TwoDrafters(DrawnTree):
+    """One child from each of two drafts, each with its own q, under the root only."""
+
+    def __init__(self, setup: Setup):
+        super().__init__(setup, Siblings.WITH_REPLACEMENT, (2,))
+        self._scripts = [draft_script(setup, number) for number in (0, 1)]
+
+    def _siblings(self, brood, prefix, context):
+        request = context.request
+        drafting = DraftContext(prefix, len(request.prompt), request.sampling, (), context.randomness)
+        one = [Brood(1, Siblings.WITH_REPLACEMENT, first=order) for order in (0, 1)]
+        return [
+            drawn
+            for script, brood in zip(self._scripts, one, strict=True)
+            for drawn in draw_siblings(self._rule, brood, script(tuple(prefix)), drafting)
+        ]
+
+
+def proposal_of(tree: Tree, draws: Sequence[Draw]) -> Proposal:
+    if draws[0].q is None:
+        return Proposal(tree, QKind.ONE_HOT)
+    return Proposal(tree, QKind.FULL, np.stack([each.q for each in draws]), np.array([each.uniform for each in draws]))

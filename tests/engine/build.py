@@ -11,7 +11,8 @@ from engine import proposers, verify
 from engine.drafting import draw
 from engine.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.proposers.parts import ProposerParts
+from engine.proposers.base import Proposer
+from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
 from engine.rng import stream_of
 from engine.trace import Trace, decode
@@ -44,18 +45,37 @@ def spell(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
 
 
-def make_loop(setup: Setup, decode_text: Callable[[Sequence[int]], str] = spell, capacity: int = 512) -> Loop:
-    script = target_script(setup)
-    target = ScriptedModel(script, setup.vocabulary, eos_ids=setup.eos_ids)
-    draft = ScriptedModel(blended_script(_table(2, setup.vocabulary), script, setup.likeness), setup.vocabulary)
+def draft_script(setup: Setup, number: int = 0):
+    """The number-th draft's script: part a table of its own, part the target's."""
+    return blended_script(_table(2 + number, setup.vocabulary), target_script(setup), setup.likeness)
+
+
+def drafts_of(setup: Setup) -> tuple[ScriptedModel, ...]:
+    return tuple(ScriptedModel(draft_script(setup, number), setup.vocabulary) for number in (0, 1))
+
+
+def make_loop(
+    setup: Setup,
+    decode_text: Callable[[Sequence[int]], str] = spell,
+    capacity: int = 512,
+    proposer: Proposer | None = None,
+) -> Loop:
+    """The setup's loop, with `proposer` instead of the setup's if one is given."""
+    partial = draft_script(setup)  # what the target says when only a part of it runs
+    target = ScriptedModel(target_script(setup), setup.vocabulary, eos_ids=setup.eos_ids, partial=partial)
     verifier = verify.load(setup.protocol)
-    if setup.proposer is None:
+    options = LoopOptions(setup.rows, setup.gamma, capacity, setup.level)
+    cache = target.new_cache(setup.rows, capacity)
+    if proposer is None and setup.proposer is None:
         proposer = PlainProposer()
-    else:
-        rule = verifier.facts.draft_rule
-        parts = ProposerParts(setup.rows, capacity, rule, draw, setup.eos_ids, draft, setup.options)
+    elif proposer is None:
+        first, *others = drafts_of(setup)
+        rule, side = verifier.facts.draft_rule, TargetSide(target, cache)
+        parts = ProposerParts(
+            setup.rows, capacity, rule, draw, setup.eos_ids, first, setup.options, tuple(others), side
+        )
         proposer = proposers.build(setup.proposer, parts)
-    return Loop(target, proposer, verifier, decode_text, LoopOptions(setup.rows, setup.gamma, capacity, setup.level))
+    return Loop(target, proposer, verifier, decode_text, options, cache)
 
 
 def requests(count: int, sampling: SamplingParams, vocabulary: int = 8) -> list[Request]:

@@ -85,7 +85,7 @@ def enumerate_decisions(monkeypatch) -> Branches:
     monkeypatch.setattr("engine.loop.Randomness", lambda seed, stream: CoinRandomness(found))
     # the law does not depend on the record; writing one per leaf would be half of the time
     monkeypatch.setattr("engine.loop.Recorder", lambda header: None)
-    for module in ("engine.verify.chain", "engine.drafting"):
+    for module in ("engine.verify.chain", "engine.verify.tree", "engine.verify.block", "engine.drafting"):
         monkeypatch.setattr(f"{module}.inverse_cdf", lambda weights, u: found.choose(weights))
     monkeypatch.setattr("engine.verify.gumbel.gumbel_argmax", lambda p, noise: found.choose(p))
     # under any coupling the draft is some token with q > 0: all of them are tried
@@ -106,9 +106,9 @@ def remembering(transform):
     return lambda logits, history, *others: by_content(logits.tobytes(), tuple(history), *others)
 
 
-def emitted_law(setup, params, branches):
+def emitted_law(setup, params, branches, loop=None):
     law = {}
-    loop = make_loop(setup, capacity=32)
+    loop = loop or make_loop(setup, capacity=32)
     request = Request("r", PROMPT, params)
     for branch in branches:
         (generation,) = loop.run([request])

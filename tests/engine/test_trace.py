@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import TraceError
-from engine.trace import MAGIC, READABLE, Header, Trace, decode, digest, encode, steps_of
+from engine.trace import LACKING, MAGIC, READABLE, Header, Trace, decode, digest, encode, steps_of
 from engine.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
 
 from .build import Setup, generate, requests
@@ -159,7 +159,7 @@ def test_the_frame_may_not_claim_an_absurd_size(data):
     assert refused > 100
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"SATRACE3", *READABLE, MAGIC + b"\x00\x00"])
+@pytest.mark.parametrize("data", [b"", b"hello", b"SATRACE9", *READABLE, MAGIC + b"\x00\x00"])
 def test_what_is_no_trace_is_refused(data):
     with pytest.raises(TraceError):
         decode(data)
@@ -186,16 +186,17 @@ def columns_of(data):
     return dict(np.load(io.BytesIO(zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :]))))
 
 
-def test_a_trace_of_version_1_is_read_with_an_empty_digest_column(data):
-    """Version 1 is version 2 without `logits_digest`, under its own number."""
-    columns = columns_of(data)
-    assert len(columns.pop("logits_digest")) == len(decode(data).token)
-    old = archive(b"SATRACE1", **columns)
-    assert len(decode(old).logits_digest) == 0
-    assert same(dataclasses.replace(decode(old), logits_digest=decode(data).logits_digest), decode(data))
+@pytest.mark.parametrize("version", [each for each in LACKING if each != MAGIC])
+def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
+    """An older version is the newest without some columns, under its own number."""
+    missing = {name: getattr(decode(data), name) for name in LACKING[version]}
+    columns = {name: column for name, column in columns_of(data).items() if name not in missing}
+    old = archive(version, **columns)
+    assert all(len(getattr(decode(old), name)) == 0 for name in missing)
+    assert same(dataclasses.replace(decode(old), **missing), decode(data))
     raw = zstandard.ZstdDecompressor().decompress(old[8:])
-    assert digest(old) == hashlib.sha256(b"SATRACE1" + raw).hexdigest(), "as version 1 computed it"
-    for wrong in (archive(MAGIC, **columns), archive(b"SATRACE1", **columns_of(data))):
+    assert digest(old) == hashlib.sha256(version + raw).hexdigest(), "as that version computed it"
+    for wrong in (archive(MAGIC, **columns), archive(version, **columns_of(data))):
         with pytest.raises(TraceError, match="damaged trace"):
             decode(wrong)
 
