@@ -38,6 +38,8 @@ from engine.numerics.packed import packed, padded
 ROWS = 4
 """Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
 BUCKET = 256
+SERIAL = 32768
+"""From this many numbers on, torch shares an elementwise operation among threads (its GRAIN_SIZE)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class FixedNumerics:
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up."""
-        return gated(gate_up)
+        return gated_in_parts(gate_up)
 
     def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
         """Rotary embedding in the half-split layout."""
@@ -116,6 +118,18 @@ class FixedNumerics:
             total = found if total is None or bucket.mine is None else torch.where(bucket.mine, found, total)
         assert total is not None
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def gated_in_parts(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [N, 2 F], by as many rows at once as torch leaves to one thread.
+
+    Two threads would meet in the middle of a row, and what stands at the end of a thread's share is
+    computed by other instructions than the rest, with another exponential.
+    """
+    most = max(1, (SERIAL - 1) // (gate_up.shape[-1] // 2))
+    if len(gate_up) <= most:
+        return gated(gate_up)
+    return torch.cat([gated(part) for part in gate_up.split(most)])
 
 
 def buckets(placement: Placement, pads: Padding, heads: Heads) -> list[Bucket]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from engine.numerics.base import Affine, Numerics, RopeTables
@@ -16,6 +17,7 @@ from engine.numerics.probe_parts import ModelParts, difference
 COUNTS = (*range(1, 17), 33, 64)
 MANY = 257
 """Rows of the call that the others are held against: a prefill, and no multiple of anything."""
+FEW = 16
 SEED = 41
 
 
@@ -69,6 +71,10 @@ def row_dependence(function: Callable[[Tensor], Tensor], rows: Tensor) -> str | 
         wrong = difference(function(rows[start : start + count].clone()), whole[start : start + count])
         if wrong:
             return f"row {wrong.row} of {count} differs from the same row of {len(rows)}: {wrong}"
+    # and every row once more, for with several threads it may be a single row where their shares meet
+    wrong = difference(torch.cat([function(part.clone()) for part in rows.split(FEW)]), whole)
+    if wrong:
+        return f"row {wrong.row} of {len(rows)} differs from the same row of {FEW}: {wrong}"
     turned = rows[: max(COUNTS)].flip(0)
     wrong = difference(function(turned).flip(0), whole[: len(turned)])
     return f"row {wrong.row} differs from the same row at another place: {wrong}" if wrong else None

@@ -57,6 +57,30 @@ def test_the_mode_that_holds_everywhere_holds_here(parts):
     assert all(each.microseconds > 0 for each in report.results)
 
 
+@pytest.mark.parametrize("mode", ["fixed", "tiled"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_fast_modes_with_a_promise_hold_on_two_threads(mode, dtype):
+    """Where two threads share an activation, the numbers at the seam are computed by other instructions."""
+    torch.set_num_threads(2)
+    report = probe(load_parts("bundled:target", dtype=dtype), numerics.load(mode))
+    assert failures(report) == set()
+    assert report.threads == 2
+
+
+def test_one_row_in_many_is_found():
+    """A row that no count happens to begin or end with."""
+
+    def broken_at_the_seam(rows):
+        answer = rows.clone()
+        if len(rows) > 200:
+            answer[128] += 1e-6
+        return answer
+
+    rows = torch.arange(257.0 * 4).reshape(257, 4) / 1000
+    assert row_dependence(lambda part: part.clone(), rows) is None
+    assert row_dependence(broken_at_the_seam, rows) is not None
+
+
 def test_no_more_is_tried_than_is_promised(parts):
     assert probe(parts, numerics.load("fast")).results == ()
     assert probe(parts, numerics.load("fast")).passed
