@@ -14,12 +14,13 @@ import torch
 from engine import proposers, verify
 from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
 from engine.backends.base import Backend, Capabilities, Prompt
+from engine.checkpoints.base import LoadedHead
 from engine.drafting import draw
 from engine.errors import CapacityError, InvalidRequest, ModelError
 from engine.faults import EngineParts, break_parts
 from engine.loop import Loop, LoopOptions
 from engine.models.base import SlotCache
-from engine.models.loading import LoadedModel, check_same_tokenizer, load_model
+from engine.models.loading import LoadedModel, check_same_tokenizer, load_head, load_model
 from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
 from engine.proposers.base import Proposer
@@ -43,8 +44,16 @@ class Tokens:
 class NativeBackend:
     """The loop, built anew for each batch of requests so that caches fit them."""
 
-    def __init__(self, target: Equipped, drafts: Sequence[Equipped], tokens: Tokens, plan: ArmPlan) -> None:
+    def __init__(
+        self,
+        target: Equipped,
+        drafts: Sequence[Equipped],
+        tokens: Tokens,
+        plan: ArmPlan,
+        head: LoadedHead | None = None,
+    ) -> None:
         self._target = target.model
+        self._head = head
         self._drafts = tuple(each.model for each in drafts)
         self._numerics = {
             "numerics": target.numerics.full_facts(),
@@ -68,6 +77,7 @@ class NativeBackend:
             "target": dict(self._target.facts),
             "draft": dict(self._drafts[0].facts) if self._drafts else None,
             "other_drafts": [dict(each.facts) for each in self._drafts[1:]],
+            "head": dict(self._head.facts) if self._head else None,
             **self._numerics,
             "proposer": self._facts.name,
             "proposer_shape": self._facts.shape,
@@ -130,6 +140,7 @@ class NativeBackend:
             options=self._plan.options,
             others=self._drafts[1:],
             target=TargetSide(self._target, cache or self._target.new_cache(rows, capacity)),
+            head=self._head.head if self._head else None,
         )
         return proposers.build(self._plan.proposer, parts)
 
@@ -153,8 +164,11 @@ def _require_tokens(request: Request, vocabulary: int) -> None:
 class NativeWorkshop:
     """Models loaded from folders, the hub or the bundle."""
 
-    def __init__(self, models: Mapping[str, LoadedModel]) -> None:
+    def __init__(self, models: Mapping[str, LoadedModel], heads: Mapping[str, LoadedHead]) -> None:
         self._models = models
+        self._heads = heads
+        if "target" in heads:
+            raise ModelError(f"{heads['target'].source}: a draft head cannot be the target; name a whole model")
         target = models["target"]
         if target.tokenizer is None:
             raise ModelError(f"{target.source}: the target has no tokenizer; add tokenizer.json to its folder")
@@ -169,28 +183,33 @@ class NativeWorkshop:
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
-        return tuple(_facts(name, model) for name, model in self._models.items())
+        models = (_facts(name, each.source, each.model.facts, each) for name, each in self._models.items())
+        heads = (_facts(name, each.source, each.facts, each) for name, each in self._heads.items())
+        return (*models, *heads)
 
     def arm(self, plan: ArmPlan) -> Backend:
         """A backend over the loaded models."""
-        unknown = [name for name in plan.drafts if name not in self._models]
+        known = (*self._models, *self._heads)
+        unknown = [name for name in plan.drafts if name not in known]
         if unknown:
-            raise InvalidRequest(f"no model named {unknown[0]!r}; there are: {', '.join(self._models)}")
+            raise InvalidRequest(f"no model named {unknown[0]!r}; there are: {', '.join(known)}")
         target = self._models["target"]
-        drafts = [_equipped(self._models[name]) for name in plan.drafts]
-        return NativeBackend(_equipped(target), drafts, _tokens(target), plan)
+        drafts = [_equipped(self._models[name]) for name in plan.drafts if name in self._models]
+        heads = [self._heads[name] for name in plan.drafts if name in self._heads]
+        if len(heads) > 1:
+            raise InvalidRequest(f"{heads[1].source}: an arm drafts with one head, {heads[0].source} is there already")
+        return NativeBackend(_equipped(target), drafts, _tokens(target), plan, heads[0] if heads else None)
 
 
 def _equipped(loaded: LoadedModel) -> Equipped:
     return Equipped(loaded.model, loaded.numerics)
 
 
-def _facts(name: str, loaded: LoadedModel) -> ModelFacts:
-    facts = loaded.model.facts
-    revision = loaded.resolved.partition("@")[2] or None if loaded.source.startswith("hf:") else None
+def _facts(name: str, source: str, facts: Mapping[str, Any], loaded: LoadedModel | LoadedHead) -> ModelFacts:
+    revision = loaded.resolved.partition("@")[2] or None if source.startswith("hf:") else None
     files = {file.name: {"sha256": file.sha256, "size": file.size} for file in loaded.files}
     manifest = {"facts": dict(facts), "files": files}
-    return ModelFacts(name, loaded.source, revision, facts["model_sha256"], facts["tokenizer_sha256"], manifest)
+    return ModelFacts(name, source, revision, facts["model_sha256"], facts["tokenizer_sha256"], manifest)
 
 
 def _tokens(loaded: LoadedModel) -> Tokens:
@@ -222,7 +241,9 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:
         InvalidRequest: a numerics mode that there is not, or not with this loader.
         NumericsRefused: a numerics mode that does not hold on this machine.
     """
-    return NativeWorkshop({name: _load(name, model) for name, model in models.items()})
+    heads = {name: load_head(each.source, revision=each.revision, base=each.base) for name, each in models.items()}
+    found = {name: head for name, head in heads.items() if head is not None}
+    return NativeWorkshop({name: _load(name, each) for name, each in models.items() if name not in found}, found)
 
 
 def _load(name: str, model: ModelSource) -> LoadedModel:

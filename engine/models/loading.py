@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import torch
 
+from engine.checkpoints import layout_of
+from engine.checkpoints.base import LoadedHead
 from engine.errors import ModelError
 from engine.models.base import TargetModel
 from engine.models.folder import (
@@ -33,7 +35,15 @@ from engine.numerics.probe_choice import Equipped, NumericsFacts, foreign, requi
 from engine.numerics.probe_parts import ModelParts, parts_of
 from engine.registry import resolve
 
-__all__ = ["LoadedModel", "ModelFile", "check_same_tokenizer", "load_model", "model_digest", "tokenizer_digest"]
+__all__ = [
+    "LoadedModel",
+    "ModelFile",
+    "check_same_tokenizer",
+    "load_head",
+    "load_model",
+    "model_digest",
+    "tokenizer_digest",
+]
 
 LOADERS: Final[Mapping[str, str]] = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -114,6 +124,30 @@ def load_model(
     return LoadedModel(
         ready.model, load_tokenizer(folder), folder.files, source, place.resolved, numerics=ready.numerics
     )
+
+
+def load_head(source: str, *, revision: str | None = None, base: Path | None = None) -> LoadedHead | None:
+    """The draft head in a folder; None if what is there is a model that runs alone.
+
+    Raises:
+        ModelError: the source cannot be opened, or its head cannot be read whole.
+    """
+    place = _find(source, revision, base)
+    folder = open_folder(place.path, source)
+    layout = layout_of(folder.config)
+    if layout is None:
+        return None
+    head = layout.read(folder)
+    facts = {
+        "source": source,
+        "resolved": place.resolved if source.startswith("hf:") else source,
+        "architecture": head.layout,
+        "family": head.family,
+        "declared_lossy": list(head.lossy),
+        "model_sha256": model_digest(folder.files),
+        "tokenizer_sha256": tokenizer_digest(folder.files),
+    }
+    return LoadedHead(head, folder.files, source, place.resolved, facts)
 
 
 def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Equipped:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.checkpoints.base import Head
 from engine.drafting import DrawRule
 from engine.errors import InvalidRequest
 from engine.models.base import SlotCache, TargetModel
@@ -40,6 +41,8 @@ class ProposerParts:
     options: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[TargetModel, ...] = ()
     target: TargetSide | None = None
+    head: Head | None = None
+    """A trained head, for families that draft with the target's hidden states."""
 
     @property
     def drafts(self) -> tuple[TargetModel, ...]:

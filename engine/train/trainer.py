@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.train.corpus import Corpus, Tokens
@@ -137,6 +138,22 @@ def held_out_loss(model: LlamaForCausalLM, corpus: Corpus, window: int = 512, wi
     return losses
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training: what is trained, on what, by which loss.
+
+    `loss` maps a batch of token windows [rows, window + 1] to a number; `measure` says how far it has come.
+    """
+
+    module: nn.Module
+    loss: Callable[[Tensor], Tensor]
+    measure: Callable[[], Mapping[str, float]]
+    corpus: Corpus
+    recipe: TrainRecipe
+    folder: Path
+    report: Report
+
+
 def train(
     model: LlamaForCausalLM,
     corpus: Corpus,
@@ -145,41 +162,61 @@ def train(
     report: Report,
     teacher: LlamaForCausalLM | None = None,
 ) -> None:
-    """Train to the recipe's last step, continuing from `folder` if a checkpoint is there."""
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=True
+    """Train a whole model to the recipe's last step, continuing from `folder` if a checkpoint is there."""
+    job = Job(
+        module=model,
+        loss=lambda tokens: loss_of(model, teacher, tokens, recipe),
+        measure=lambda: held_out_loss(model, corpus),
+        corpus=corpus,
+        recipe=recipe,
+        folder=folder,
+        report=report,
     )
-    first = restore(model, optimiser, folder)
-    model.train()
+    run(job)
+
+
+def run(job: Job) -> None:
+    """Train to the recipe's last step; parameters that ask for no gradients stay as they are."""
+    module, recipe = job.module, job.recipe
+    optimiser = torch.optim.AdamW(
+        (each for each in module.parameters() if each.requires_grad),
+        lr=recipe.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+    first = restore(module, optimiser, job.folder)
+    module.train()
     began = time.monotonic()
     for step in range(first, recipe.steps):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(recipe, step)
-        loss = loss_of(model, teacher, batch(corpus, recipe, step), recipe)
+        loss = job.loss(batch(job.corpus, recipe, step))
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if (step + 1) % REPORT_EVERY == 0:
             speed = (step + 1 - first) * recipe.rows * recipe.window / (time.monotonic() - began)
-            report(f"step {step + 1}/{recipe.steps} loss {loss.item():.3f} {speed:.0f} tokens/s")
+            job.report(f"step {step + 1}/{recipe.steps} loss {loss.item():.3f} {speed:.0f} tokens/s")
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == recipe.steps:
-            save(model, optimiser, folder, step + 1)
-            report("held out " + json.dumps({k: round(v, 3) for k, v in held_out_loss(model, corpus).items()}))
+            save(module, optimiser, job.folder, step + 1)
+            job.report("measured " + json.dumps({k: round(v, 3) for k, v in job.measure().items()}))
 
 
-def save(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: Path, step: int) -> None:
+def save(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path, step: int) -> None:
     """Write model, optimiser moments and step; the old checkpoint stays until the new one is whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}
-    for name, parameter in model.named_parameters():
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    tensors = {f"model.{name}": value.detach().clone() for name, value in trained.items()}
+    for name, parameter in trained.items():
         tensors |= {f"optimiser.{name}.{key}": value.clone() for key, value in optimiser.state[parameter].items()}
     partial = folder / "checkpoint.partial"
     save_file(tensors, partial, metadata={"step": str(step)})
     partial.replace(folder / "checkpoint.safetensors")
 
 
-def restore(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: Path) -> int:
+def restore(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path) -> int:
     """Load the checkpoint in `folder`; the step to go on with, 0 without one."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
@@ -189,6 +226,8 @@ def restore(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, folder: P
         step = int(checkpoint.metadata()["step"])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
             parameter.copy_(tensors[f"model.{name}"])
             keys = ("step", "exp_avg", "exp_avg_sq")
             optimiser.state[parameter] = {key: tensors[f"optimiser.{name}.{key}"] for key in keys}

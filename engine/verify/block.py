@@ -94,4 +94,5 @@ def _q_row(proposal: Proposal, node: int, vocabulary: int) -> Floats:
     """[V] the distribution that a drafted token was drawn from."""
     if proposal.q is None:
         return one_hot(proposal.tree.tokens[node], vocabulary)
-    return proposal.q[node]
+    row: Floats = proposal.q[node]
+    return row

@@ -1,0 +1,24 @@
+"""Published layouts of draft heads, one file each.
+
+A layout is added by one file, one line in `REGISTRY` and one docs page. Order
+matters: the first layout that recognises a config.json reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.checkpoints.base import Layout
+from engine.registry import resolve
+
+REGISTRY: Final[Mapping[str, str]] = {}
+
+
+def layout_of(config: Mapping[str, Any]) -> Layout | None:
+    """The layout that a config.json announces; None for a model that runs alone."""
+    for name in REGISTRY:
+        layout: Layout = resolve(REGISTRY, name, "checkpoint layout")
+        if layout.matches(config):
+            return layout
+    return None
