@@ -170,10 +170,11 @@ class LeanModel:
         layer, config, numerics = self._layers[index], self.config, self.numerics
         turned = config.heads + config.kv_heads
         qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
-        queries_keys, values = qkv.split((turned, config.kv_heads), 1)
+        queries_keys, values = torch.split(qkv, [turned, config.kv_heads], 1)
         if layer.qk_norm is not None:
             queries_keys = layer.qk_norm(queries_keys)
-        queries, keys = numerics.rotate(queries_keys, step.rope).split((config.heads, config.kv_heads), 1)
+        rotated = numerics.rotate(queries_keys, step.rope)
+        queries, keys = torch.split(rotated, [config.heads, config.kv_heads], 1)
         cache.write(index, reach.opened, keys, values)
         return layer.out(numerics.attend(queries, reach.windows[index], step.layout))
 

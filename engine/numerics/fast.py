@@ -108,7 +108,8 @@ def rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
         # widened first, for a product of two dtypes would be slower than both together
         wide = x.to(working_dtype(x.dtype))
         length = torch.linalg.vector_norm(wide, 2.0, -1, True)
-        return (wide * length.mul_(length).add_(floor).rsqrt_()).mul_(gain).to(x.dtype)
+        normed: Tensor = (wide * length.mul_(length).add_(floor).rsqrt_()).mul_(gain).to(x.dtype)
+        return normed
 
     return norm
 

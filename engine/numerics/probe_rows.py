@@ -72,7 +72,7 @@ def row_dependence(function: Callable[[Tensor], Tensor], rows: Tensor) -> str | 
         if wrong:
             return f"row {wrong.row} of {count} differs from the same row of {len(rows)}: {wrong}"
     # and every row once more, for with several threads it may be a single row where their shares meet
-    wrong = difference(torch.cat([function(part.clone()) for part in rows.split(FEW)]), whole)
+    wrong = difference(torch.cat([function(part.clone()) for part in torch.split(rows, FEW)]), whole)
     if wrong:
         return f"row {wrong.row} of {len(rows)} differs from the same row of {FEW}: {wrong}"
     turned = rows[: max(COUNTS)].flip(0)

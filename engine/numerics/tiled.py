@@ -117,7 +117,7 @@ def tile_weights(weights: Tensor, layout: TiledLayout, tile: int) -> Tensor:
     mine = weights.narrow(2, tile * TILE, layout.reach)
     if layout.members is None:
         return mine
-    by_row = mine.unflatten(0, (layout.pads.batch, layout.heads.kv_heads))
+    by_row = mine.view(layout.pads.batch, layout.heads.kv_heads, *mine.shape[1:])
     return (by_row * layout.members[tile]).flatten(0, 1)
 
 
