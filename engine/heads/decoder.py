@@ -1,0 +1,194 @@
+"""A few llama layers that read rows of numbers instead of token ids: the body of a trained head.
+
+Weights are fused and the keys and values live in a cache of its own, both as in a
+model; a placement's tokens are not looked at, only where they sit and what they
+see. Knows nothing about where the rows come from, nor what becomes of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine.cache import CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
+from engine.checkpoints.base import Slot
+from engine.models.base import Placement
+from engine.models.lean_weights import LeanConfig, rope_frequencies
+from engine.numerics.base import Affine, Heads, Layout, Matrix, Norm, RopeTables, Window
+from engine.numerics.fast import FastNumerics
+from engine.numerics.layouts import flat
+
+Residual = Literal["input", "normed"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerForm:
+    """How one layer reads its input of `len(norms)` chunks, each as wide as the hidden state.
+
+    norms: by chunk the name of its norm before attention (`input_layernorm` in a llama); None leaves the chunk as it
+        is. Queries, keys and values are made of all chunks.
+    residual: what the attention's output is added to: the last chunk as it came, or after its norm.
+    """
+
+    norms: tuple[str | None, ...] = ("input_layernorm",)
+    residual: Residual = "input"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer, ready to run; `norms` are those of the input's chunks."""
+
+    norms: tuple[Norm | None, ...]
+    residual: Residual
+    qkv: Matrix
+    qk_norm: Norm | None
+    out: Matrix
+    ffn_norm: Norm
+    gate_up: Matrix
+    down: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What the layers of one forward share."""
+
+    cache: TensorSlotCache
+    opened: Opened
+    windows: Sequence[Window]
+    rope: RopeTables
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A layer's input [N, hidden] for the residual stream, and [N, chunks * hidden] for its attention."""
+
+    kept: Tensor
+    normed: Tensor
+
+
+class Decoder:
+    """Layers of a head, in `dtype`, with the arithmetic of the mode `fast`.
+
+    Args:
+        config: sizes and rope; `layers` is not looked at.
+        tensors: by the names of `layer_slots`, under `layers.0.`, `layers.1.` and so on.
+        forms: one per layer. Only the first layer's input may have several chunks.
+        dtype: of weights and outputs.
+    """
+
+    def __init__(
+        self,
+        config: LeanConfig,
+        tensors: Mapping[str, Tensor],
+        forms: Sequence[LayerForm],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config, self.dtype = config, dtype
+        self.hidden, self.context = config.hidden, config.context
+        self._numerics = FastNumerics()
+        self._heads = Heads(config.heads, config.kv_heads, config.head_dim, config.context)
+        self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
+        self._layers = tuple(self._prepare(tensors, f"layers.{i}.", form) for i, form in enumerate(forms))
+
+    def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
+        """An empty cache.
+
+        Raises:
+            CapacityError: `capacity` exceeds the head's context.
+        """
+        require_capacity(rows, capacity, self.context)
+        shape = CacheShape(len(self._layers), rows, self.config.kv_heads, capacity, self.config.head_dim)
+        return self._numerics.new_cache(shape, self.dtype)
+
+    def forward(self, cache: TensorSlotCache, placement: Placement, inputs: Tensor) -> Tensor:
+        """[N, chunks * hidden] -> [N, hidden], before any final norm; writes the placed rows into the cache.
+
+        The rows are those of the placement, batch row by batch row, padding left out.
+        """
+        step = self._step(cache, placement)
+        x = inputs.to(self.dtype)
+        for index, layer in enumerate(self._layers):
+            entered = self._enter(layer, x)
+            x = entered.kept + self._attention(index, layer, entered.normed, step)
+            x = x + layer.down(self._numerics.gate(layer.gate_up(layer.ffn_norm(x))))
+        return x
+
+    def _step(self, cache: TensorSlotCache, placement: Placement) -> _Step:
+        positions = flat(placement.positions, placement)
+        layout = self._numerics.layout(placement, self._heads, self.dtype)
+        cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self._rope.cos, self._rope.sin))
+        opened, windows = cache.open(aim_at(placement)), self._numerics.windows(cache, layout)
+        return _Step(cache, opened, windows, RopeTables(cos, sin), layout)
+
+    def _enter(self, layer: _Layer, x: Tensor) -> _Entered:
+        chunks = torch.split(x, self.hidden, 1)
+        normed = [chunk if norm is None else norm(chunk) for norm, chunk in zip(layer.norms, chunks, strict=True)]
+        kept = normed[-1] if layer.residual == "normed" else chunks[-1]
+        return _Entered(kept, normed[0] if len(normed) == 1 else torch.cat(normed, 1))
+
+    def _attention(self, index: int, layer: _Layer, x: Tensor, step: _Step) -> Tensor:
+        config, numerics = self.config, self._numerics
+        turned = config.heads + config.kv_heads
+        qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
+        queries_keys, values = torch.split(qkv, [turned, config.kv_heads], 1)
+        if layer.qk_norm is not None:
+            queries_keys = layer.qk_norm(queries_keys)
+        queries, keys = torch.split(numerics.rotate(queries_keys, step.rope), [config.heads, config.kv_heads], 1)
+        step.cache.write(index, step.opened, keys, values)
+        return layer.out(numerics.attend(queries, step.windows[index], step.layout))
+
+    def _prepare(self, tensors: Mapping[str, Tensor], prefix: str, form: LayerForm) -> _Layer:
+        numerics, eps = self._numerics, self.config.eps
+
+        def norm(name: str) -> Norm:
+            return numerics.norm(tensors[f"{prefix}{name}.weight"].to(self.dtype), eps, self.hidden)
+
+        def fused(*names: str) -> Matrix:
+            biases = [tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in tensors]
+            weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names]).to(self.dtype)
+            return numerics.matrix(Affine(weight, torch.cat(biases).to(self.dtype) if biases else None))
+
+        return _Layer(
+            norms=tuple(None if name is None else norm(name) for name in form.norms),
+            residual=form.residual,
+            qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            qk_norm=self._qk_norm(tensors, prefix) if self.config.qk_norm else None,
+            out=fused("self_attn.o_proj"),
+            ffn_norm=norm("post_attention_layernorm"),
+            gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
+            down=fused("mlp.down_proj"),
+        )
+
+    def _qk_norm(self, tensors: Mapping[str, Tensor], prefix: str) -> Norm:
+        queries = tensors[f"{prefix}self_attn.q_norm.weight"].expand(self.config.heads, -1)
+        keys = tensors[f"{prefix}self_attn.k_norm.weight"].expand(self.config.kv_heads, -1)
+        weight = torch.cat([queries, keys]).to(self.dtype)
+        return self._numerics.norm(weight, self.config.eps, self.config.head_dim)
+
+
+def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) -> list[Slot]:
+    """The tensors of one layer: `published` and `ours` are what stands before their names, as in "layers.0."."""
+    hidden, wide = config.hidden, config.hidden * len(form.norms)
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    matrices = {
+        "self_attn.q_proj": (queries, wide, config.qkv_bias),
+        "self_attn.k_proj": (keys, wide, config.qkv_bias),
+        "self_attn.v_proj": (keys, wide, config.qkv_bias),
+        "self_attn.o_proj": (hidden, queries, config.out_bias),
+        "mlp.gate_proj": (config.ffn, hidden, config.mlp_bias),
+        "mlp.up_proj": (config.ffn, hidden, config.mlp_bias),
+        "mlp.down_proj": (hidden, config.ffn, config.mlp_bias),
+    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, (rows, columns, bias) in matrices.items():
+        shapes |= {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+    norms = {name: hidden for name in (*form.norms, "post_attention_layernorm") if name is not None}
+    if config.qk_norm:
+        norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
+    shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
+    return [Slot(f"{published}{name}", f"{ours}{name}", shape) for name, shape in shapes.items()]
