@@ -20,7 +20,7 @@ from audit.documents import Document, Place, quoted, read_yaml
 from audit.prompts import Prompts, Workload, read_prompts
 from audit.schema_errors import check_document, suggestion
 from audit.suite import ArmSpec, ModelSpec, ProposerSpec, Suite
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, ModelNeeded
 from engine.types import DraftRule, Protocol, RecordLevel, SamplingParams
 
 PACKAGED: Final = "suites:"
@@ -29,8 +29,6 @@ HUB: Final = "hf:"
 SCRIPTED: Final = "scripted:"
 SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
-MODEL_KINDS: Final = frozenset({"draft_model", "sequoia", "specinfer"})
-"""Proposers that cannot be built without a draft model."""
 SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
 
 Parameters = dict[str, dict[str, Any]]
@@ -266,11 +264,11 @@ def _proposer_problem(spec: ProposerSpec) -> str | None:
     from engine.proposers import build
     from engine.proposers.parts import ProposerParts
 
-    if spec.kind in MODEL_KINDS and spec.model is None:
-        return f"the proposer {spec.kind} needs a draft; add model: with the name of one of the suite's models"
     parts = ProposerParts(1, 1, DraftRule.GREEDY, _no_draw, eos_ids=(), options=spec.options)
     try:
         build(spec.kind, parts)
+    except ModelNeeded as error:
+        return None if spec.model else f"{error}; add model: with the name of one of the suite's models"
     except InvalidRequest as error:
         return f"{error}; change the options" if "option" in str(error) else None
     return None

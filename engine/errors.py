@@ -11,6 +11,10 @@ class InvalidRequest(EngineError):
     """A request, sampling parameter or configuration value that cannot be served."""
 
 
+class ModelNeeded(InvalidRequest):
+    """A proposer was to be built without the draft model or head that it drafts with."""
+
+
 class ModelError(EngineError):
     """A model folder that is missing, incomplete or of an unsupported architecture."""
 

@@ -23,11 +23,12 @@ from engine.models.base import SlotCache
 from engine.models.loading import LoadedModel, check_same_tokenizer, load_head, load_model
 from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
-from engine.proposers.base import Proposer
+from engine.proposers.base import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
 from engine.stopping import Decode
 from engine.types import Generation, RecordLevel, Request
+from engine.verify.base import VerifierFacts
 
 EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 2, RecordLevel.FULL: 4}
 """Evidence level of each record level: without rows, decisions cannot be recomputed."""
@@ -64,6 +65,7 @@ class NativeBackend:
         parts = EngineParts(verify.load(plan.protocol), draw)
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
         self._facts = self._proposer(rows=1, capacity=1).facts
+        _require_fit(self._parts.verifier.facts, self._facts)
 
     def capabilities(self) -> Capabilities:
         """Everything can be recorded, random numbers included; the record level decides."""
@@ -81,6 +83,7 @@ class NativeBackend:
             **self._numerics,
             "proposer": self._facts.name,
             "proposer_shape": self._facts.shape,
+            "proposer_state": self._facts.state,
             "proposer_options": dict(self._facts.options),
             "gamma": self._plan.gamma,
             "protocol": facts.protocol.value,
@@ -143,6 +146,15 @@ class NativeBackend:
             head=self._head.head if self._head else None,
         )
         return proposers.build(self._plan.proposer, parts)
+
+
+def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:
+    """Refuse a rule that does not understand the proposer's drafts, before anything runs."""
+    if drafts.shape == "tree" and not rule.trees:
+        raise InvalidRequest(
+            f"the {rule.protocol} rule cannot verify the trees of proposer {drafts.name}; "
+            "use the tree, gumbel or greedy rule"
+        )
 
 
 def _require_tokens(request: Request, vocabulary: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.errors import InvalidRequest
+from engine.errors import ModelNeeded
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
 from engine.options import read_options
 from engine.proposers.base import Context, ProposerFacts
@@ -49,7 +49,7 @@ class DraftModelProposer:
         """
         options = read_options("proposer draft_model", parts.options, OPTIONS)
         if parts.draft is None:
-            raise InvalidRequest("proposer draft_model needs a draft model")
+            raise ModelNeeded("proposer draft_model needs a draft model")
         return cls(parts, parts.draft, options["stop_below"])
 
     def start(self, context: Context) -> None:

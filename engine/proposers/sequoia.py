@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from engine.drafting import Siblings
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, ModelNeeded
 from engine.options import Numbers, Option, Setting, numbers, read_options
 from engine.planning import ROUNDING, TreeShape, best_shape
 from engine.proposers.base import ProposerFacts
@@ -44,7 +44,7 @@ class SequoiaProposer(StaticTreeProposer):
         if math.fsum(rates) > 1 + ROUNDING:
             raise InvalidRequest(f"proposer sequoia: option rates must sum to at most 1, not {math.fsum(rates):.6g}")
         if parts.draft is None:
-            raise InvalidRequest("proposer sequoia needs a draft model")
+            raise ModelNeeded("proposer sequoia needs a draft model")
         planned = functools.cache(functools.partial(planned_shape, rates))
         most, deepest = options["size"] or sys.maxsize, options["depth"]
         if options["size"]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.drafting import Siblings
-from engine.errors import InvalidRequest
+from engine.errors import ModelNeeded
 from engine.options import Choice, Numbers, Option, Setting, numbers, read_options
 from engine.planning import TreeShape
 from engine.proposers.base import ProposerFacts
@@ -40,7 +40,7 @@ class SpecInferProposer(StaticTreeProposer):
         """
         options = read_options("proposer specinfer", parts.options, OPTIONS)
         if not parts.drafts:
-            raise InvalidRequest("proposer specinfer needs a draft model")
+            raise ModelNeeded("proposer specinfer needs a draft model")
         widths = [int(width) for width in numbers(options["widths"])]
         growth = Growth(Siblings(options["siblings"]), lambda size, depth: widths_shape(widths[:depth], size))
         facts = ProposerFacts(

@@ -230,6 +230,7 @@ def test_wrong_plans_are_refused_when_the_arm_is_made(workshop):
         (ArmPlan(Protocol.GREEDY, "nonesuch", 4), "unknown proposer"),
         (ArmPlan(Protocol.GREEDY, "ngram", 4, options={"n": 3}), "has no option 'n'"),
         (ArmPlan(Protocol.GREEDY, fault="nonesuch"), "unknown fault"),
+        (ArmPlan(Protocol.CHAIN, "lookahead", 4), "the chain rule cannot verify the trees of proposer lookahead"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             workshop.arm(wrong)
