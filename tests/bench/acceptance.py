@@ -1,0 +1,147 @@
+"""`python -m tests.bench.acceptance`: every registered proposer on the bundled target, as docs/acceptance.md.
+
+Counts only, so the machine's speed does not matter. A proposer whose name is a bundled head drafts with that head, the
+others with the bundled draft where they ask for a model; a new line in the registry appears by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import torch
+
+from engine import proposers
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.base import Prompt
+from engine.backends.native import NativeWorkshop, open_models
+from engine.errors import ModelNeeded
+from engine.metrics import Acceptance, acceptance
+from engine.rng import stream_of
+from engine.trace import decode
+from engine.train.prompts import prompt_rows
+from engine.types import Protocol, RecordLevel, Request, SamplingParams
+from tests.bench.setting import REFERENCE
+
+DOMAINS = ("tools", "copy", "code")
+CHAIN_GAMMA = 5
+TREE_GAMMA = 16
+SHOWN = 4
+"""Positions in the table."""
+OPTIONS: dict[str, dict[str, object]] = {"layer_skip": {"skip_ffn": "2"}}
+"""What a proposer cannot do without."""
+PAGE = Path(__file__).parents[2] / "docs" / "acceptance.md"
+
+
+@dataclass(frozen=True)
+class Measured:
+    kind: str
+    gamma: int
+    temperature: float
+    rule: Protocol
+    domain: str
+    counts: Acceptance
+
+
+@click.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=PAGE, help="The page to write.")
+@click.option("--prompts", type=click.IntRange(min=1), default=8, show_default=True, help="Per domain.")
+@click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Most new tokens.")
+@click.option("--only", multiple=True, help="These proposers, for a try.")
+def main(out: Path, prompts: int, tokens: int, only: Sequence[str]) -> None:
+    """Measure and write the page."""
+    torch.set_num_threads(1)
+    kinds = [kind for kind in proposers.REGISTRY if not only or kind in only]
+    measured = [each for kind in kinds for each in measure(kind, prompts, tokens)]
+    out.write_text(page(measured, prompts, tokens), encoding="utf-8")
+    click.echo(out.read_text(encoding="utf-8"))
+
+
+def measure(kind: str, prompts: int, tokens: int) -> Iterator[Measured]:
+    workshop = workshop_for(kind)
+    for temperature in (0.0, 1.0):
+        plan = plan_for(workshop, kind, temperature)
+        backend = workshop.arm(plan)
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=tokens, seed=1)
+        for domain in DOMAINS:
+            rows = prompt_rows(prompts)[domain]
+            requests = [
+                Request(row["id"], backend.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in rows
+            ]
+            counts = acceptance(decode(each.trace) for each in backend.generate(requests))
+            yield Measured(kind, plan.gamma, temperature, plan.protocol, domain, counts)
+
+
+def workshop_for(kind: str) -> NativeWorkshop:
+    """The target, the draft, and the head of the proposer's name if there is one."""
+    head = {"head": ModelSource(f"bundled:{kind}")} if (REFERENCE / kind / "config.json").exists() else {}
+    models = {"target": ModelSource("bundled:target"), "draft": ModelSource("bundled:draft")}
+    return open_models(models | head)
+
+
+def plan_for(workshop: NativeWorkshop, kind: str, temperature: float) -> ArmPlan:
+    """The plan that the proposer takes: with a model only if it asks for one, under the rule for its shape."""
+    level, options = RecordLevel.TOKENS, OPTIONS.get(kind, {})
+    plan = ArmPlan(Protocol.GREEDY, kind, CHAIN_GAMMA, options=options, level=level, rows=4)
+    head = any(each.name == "head" for each in workshop.models())
+    try:
+        shape = workshop.arm(plan).effective_config()["proposer_shape"]
+    except ModelNeeded:
+        plan = ArmPlan(
+            Protocol.GREEDY, kind, CHAIN_GAMMA, "head" if head else "draft", options=options, level=level, rows=4
+        )
+        shape = workshop.arm(plan).effective_config()["proposer_shape"]
+    sampled = Protocol.TREE if shape == "tree" else Protocol.CHAIN
+    return ArmPlan(
+        protocol=sampled if temperature else Protocol.GREEDY,
+        proposer=kind,
+        gamma=TREE_GAMMA if shape == "tree" else CHAIN_GAMMA,
+        draft=plan.draft,
+        options=options,
+        level=level,
+        rows=4,
+    )
+
+
+def _prompt(row) -> Prompt:
+    return Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
+
+
+def page(measured: Sequence[Measured], prompts: int, tokens: int) -> str:
+    lines = [INTRODUCTION.format(chain=CHAIN_GAMMA, tree=TREE_GAMMA, prompts=prompts, tokens=tokens, shown=SHOWN)]
+    for temperature in (0.0, 1.0):
+        lines += [f"## Temperature {temperature:g}", "", HEAD, RULE]
+        lines += [row(each) for each in measured if each.temperature == temperature]
+        lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+INTRODUCTION = """# Proposers, measured
+
+Generated by `python -m tests.bench.acceptance`; do not edit. Every registered proposer on the bundled target: with the
+bundled head of its name, or the bundled draft where it drafts with a model, and its default options; `layer_skip`
+leaves out the feed-forward part of layer 2. Chains of at most {chain} tokens, trees of at most {tree} nodes; {prompts}
+prompts per domain, at most {tokens} new tokens. Temperature 0 under `greedy`; temperature 1 under `chain`, trees under `tree`.
+
+*Acceptance length* counts the recovered or bonus token, over steps that drafted; *by position* is the share of those
+steps that kept at least 1, 2, ... {shown} tokens; *tokens per forward* counts steps without a draft too. The target is
+tiny: the figures compare proposers on it, and say nothing about other models.
+"""
+HEAD = "| proposer | rule | domain | acceptance length | by position | tokens per forward | accepted / drafted |"
+RULE = "|---|---|---|---|---|---|---|"
+
+
+def row(each: Measured) -> str:
+    counts = each.counts
+    kept = " ".join(f"{rate:.2f}" for rate in counts.by_position[:SHOWN]) or "-"
+    length = f"{counts.acceptance_length:.2f}" if counts.drafting_steps else "-"
+    return (
+        f"| [{each.kind}](proposers/{each.kind}.md) | {each.rule} | {each.domain} | {length} | {kept} "
+        f"| {counts.tokens_per_forward:.2f} | {counts.accepted} / {counts.drafted} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
