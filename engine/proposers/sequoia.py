@@ -19,7 +19,7 @@ from engine.options import Numbers, Option, Setting, numbers, read_options
 from engine.planning import ROUNDING, TreeShape, best_shape
 from engine.proposers.base import ProposerFacts
 from engine.proposers.parts import ProposerParts
-from engine.proposers.static_trees import Growth, StaticTreeProposer
+from engine.proposers.static_trees import Growth, StaticTreeProposer, readers_of
 from engine.types import QKind
 
 OPTIONS: Final[Mapping[str, Setting]] = {
@@ -53,7 +53,7 @@ class SequoiaProposer(StaticTreeProposer):
         facts = ProposerFacts(
             "sequoia", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
         )
-        return cls(parts, [parts.draft], growth, facts)
+        return cls(parts, readers_of(parts, [parts.draft]), growth, facts)
 
 
 def planned_shape(rates: Sequence[float], size: int, depth: int) -> TreeShape:

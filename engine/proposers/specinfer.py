@@ -18,7 +18,7 @@ from engine.options import Choice, Numbers, Option, Setting, numbers, read_optio
 from engine.planning import TreeShape
 from engine.proposers.base import ProposerFacts
 from engine.proposers.parts import ProposerParts
-from engine.proposers.static_trees import Growth, StaticTreeProposer
+from engine.proposers.static_trees import Growth, StaticTreeProposer, readers_of
 from engine.trees import ROOT
 from engine.types import QKind
 
@@ -46,7 +46,7 @@ class SpecInferProposer(StaticTreeProposer):
         facts = ProposerFacts(
             "specinfer", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
         )
-        return cls(parts, parts.drafts, growth, facts)
+        return cls(parts, readers_of(parts, parts.drafts), growth, facts)
 
 
 def widths_shape(widths: Sequence[int], size: int) -> TreeShape:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.drafting import Brood, DraftContext, Draw, Siblings, draw_siblings
 from engine.models.base import TargetModel, to_numpy
@@ -113,13 +114,44 @@ class _Grown:
         return node
 
 
+class Reader(Protocol):
+    """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
+
+    def room(self, context: Context) -> int:
+        """How many nodes can be read behind the row's committed tokens."""
+        ...
+
+    def start(self, context: Context) -> None:
+        """A request enters a row."""
+        ...
+
+    def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
+        """[V] logits after each row's newest committed token."""
+        ...
+
+    def read(self, levels: Mapping[int, Level]) -> Mapping[int, Tensor]:
+        """[n, V] logits after the n new nodes of each row."""
+        ...
+
+    def observe(self, context: Context, verdict: Verdict, read: int) -> None:
+        """What became of the row's tree, whose first `read` nodes were read."""
+        ...
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        ...
+
+
+def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[TreeReader]:
+    """One reader for each draft model."""
+    return [TreeReader(model, parts.rows, parts.capacity) for model in drafts]
+
+
 class StaticTreeProposer:
     """Draws trees of fixed shapes; the drafters share the budget evenly, the first ones take what is left over."""
 
-    def __init__(
-        self, parts: ProposerParts, drafts: Sequence[TargetModel], growth: Growth, facts: ProposerFacts
-    ) -> None:
-        self._readers = [TreeReader(model, parts.rows, parts.capacity) for model in drafts]
+    def __init__(self, parts: ProposerParts, readers: Sequence[Reader], growth: Growth, facts: ProposerFacts) -> None:
+        self._readers = readers
         self._rule = parts.rule
         self._eos_ids = parts.eos_ids
         self._growth = growth

@@ -70,7 +70,7 @@ class TreeReader:
 
     def read(self, levels: Mapping[int, Level]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row; the nodes before them were read earlier."""
-        placement = _place_levels(levels, self._cache.rows, self._cache.trash)
+        placement = place_levels(levels, self._cache.rows, self._cache.trash)
         logits = self.model.forward(self._cache, placement, Want()).logits
         assert logits is not None
         return {row: logits[row, : level.count] for row, level in levels.items()}
@@ -91,7 +91,7 @@ class TreeReader:
         self._valid[row] = 0
 
 
-def _place_levels(levels: Mapping[int, Level], rows: int, trash: int) -> Placement:
+def place_levels(levels: Mapping[int, Level], rows: int, trash: int) -> Placement:
     """The placement of each row's new nodes; rows without any are padding."""
     lengths = tuple(levels[row].count if row in levels else 0 for row in range(rows))
     span = max(level.committed + len(level.tree) for level in levels.values())

@@ -26,7 +26,7 @@ from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, requests, target_script
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions
 
-from .tiny import HEADS, document, generate, made, make_loop, target_law, tiny_target
+from .tiny import HEADS, generate, made, make_loop, target_law, tiny_target
 
 CASES = sorted(case for case, (kind, _) in HEADS.items() if kind in proposers.REGISTRY)
 KINDS = sorted({HEADS[case][0] for case in CASES})
@@ -187,7 +187,7 @@ def test_start_forgets_what_the_row_held(case, prompt):
 @pytest.mark.parametrize("case", [case for case in CASES if "max_position_embeddings" in HEADS[case][1]().config])
 def test_a_head_whose_context_is_shorter_than_the_target_s_stops_drafting(case):
     kind, head = HEADS[case]
-    short = replace(head(), config=document(max_position_embeddings=12))
+    short = replace(head(), config={**head().config, "max_position_embeddings": 12})
     target = tiny_target()
     side = TargetSide(target, target.new_cache(1, 64))
     parts = ProposerParts(1, 64, DraftRule.COUPLED, draw, (), target=side, head=short)

@@ -1,0 +1,57 @@
+"""EAGLE (Li et al. 2401.15077): a head that continues the target's last hidden state drafts token by token.
+
+A chain, or with the option `widths` a tree of that shape whose siblings are drawn
+without replacement. Knows nothing about checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.drafting import Siblings
+from engine.heads.feature_reader import FeatureReader
+from engine.heads.features import feature_head
+from engine.options import Numbers, Option, Setting, numbers, read_options
+from engine.proposers.base import Proposer, ProposerFacts
+from engine.proposers.chain_draft import Drawing
+from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.feature_draft import FeatureChain
+from engine.proposers.parts import ProposerParts
+from engine.proposers.specinfer import widths_shape
+from engine.proposers.static_trees import Growth, StaticTreeProposer
+from engine.types import QKind
+
+CHAIN: Final = (1,)
+OPTIONS: Final[Mapping[str, Setting]] = {"widths": Numbers("1", Option(1, 1, 64)), "stop_below": STOP_BELOW}
+
+
+class EagleProposer(FeatureChain):
+    """Drafts with an EAGLE-1 head."""
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> Proposer:
+        """From a head and the options `widths` and `stop_below`.
+
+        Raises:
+            InvalidRequest: an option that is not taken, or a head of another family.
+            ModelNeeded: no head.
+            ModelError: a head that does not fit the target.
+        """
+        options = read_options("proposer eagle", parts.options, OPTIONS)
+        head = feature_head("eagle", parts, ("eagle",))
+        reader = FeatureReader(head, parts.rows, parts.capacity)
+        widths = tuple(int(width) for width in numbers(options["widths"]))
+        facts = ProposerFacts(
+            "eagle",
+            shape="chain" if widths == CHAIN else "tree",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            hidden=head.layers,
+            options=options,
+        )
+        if widths == CHAIN:
+            return cls(reader, Drawing.of(parts, options["stop_below"]), facts)
+        shape = Growth(Siblings.WITHOUT_REPLACEMENT, lambda size, depth: widths_shape(widths[:depth], size))
+        return StaticTreeProposer(parts, [reader], shape, facts)

@@ -1,0 +1,52 @@
+"""EAGLE-3 (Li et al. 2503.01840): a head that fuses three hidden states of the target and then feeds on its own output.
+
+A chain, or with the option `dynamic` the tree of EAGLE-2. The head may know a part
+of the vocabulary only; q is 0 elsewhere. Knows nothing about checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.heads.feature_reader import FeatureReader
+from engine.heads.features import feature_head
+from engine.options import Option, Setting, read_options
+from engine.proposers.base import Proposer, ProposerFacts
+from engine.proposers.chain_draft import Drawing
+from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.eagle2 import REACH, Eagle2Proposer
+from engine.proposers.feature_draft import FeatureChain
+from engine.proposers.parts import ProposerParts
+from engine.types import QKind
+
+OPTIONS: Final[Mapping[str, Setting]] = {"dynamic": Option(False), **REACH, "stop_below": STOP_BELOW}
+
+
+class Eagle3Proposer(FeatureChain):
+    """Drafts with an EAGLE-3 head."""
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> Proposer:
+        """From a head and the options `dynamic`, with `top_k` and `depth`, and `stop_below`, for chains.
+
+        Raises:
+            InvalidRequest: an option that is not taken, or a head of another family.
+            ModelNeeded: no head.
+            ModelError: a head that does not fit the target.
+        """
+        options = read_options("proposer eagle3", parts.options, OPTIONS)
+        head = feature_head("eagle3", parts, ("eagle3",))
+        if options["dynamic"]:
+            return Eagle2Proposer.over("eagle3", head, parts, options)
+        reader = FeatureReader(head, parts.rows, parts.capacity)
+        facts = ProposerFacts(
+            "eagle3",
+            shape="chain",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            hidden=head.layers,
+            options=options,
+        )
+        return cls(reader, Drawing.of(parts, options["stop_below"]), facts)
