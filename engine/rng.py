@@ -27,6 +27,11 @@ class Purpose(IntEnum):
     ACCEPT = 2
     RESIDUAL = 3
     BONUS = 4
+    INNER_DRAFT = 5
+    """From here on: a draft model that is itself decoded speculatively, with rejection (`engine.proposers.cascade`)."""
+    INNER_ACCEPT = 6
+    INNER_RESIDUAL = 7
+    INNER_BONUS = 8
 
 
 def stream_of(name: str) -> int:
