@@ -112,6 +112,7 @@ def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -
         level=arm.record,
         fault=arm.fault,
         others=arm.proposer.others,
+        verifier_options=arm.verifier_options,
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
     return PlannedArm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)

@@ -131,6 +131,7 @@ def _spec(planned: PlannedArm) -> dict[str, Any]:
     plan = planned.plan
     return {
         "verifier": plan.protocol.value,
+        "verifier_options": dict(plan.verifier_options),
         "proposer": plan.proposer,
         "gamma": plan.gamma,
         "draft": plan.draft,

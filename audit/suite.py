@@ -68,6 +68,8 @@ class ArmSpec:
     checks: Mapping[str, Mapping[str, Any]]
     fault: str | None = None
     """A key of `engine.faults.REGISTRY`: the arm is broken on purpose."""
+    verifier_options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the rule that the suite gives; the others are at their defaults."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,9 @@ class _Loader:
     def _arm(self, index: int, entry: Mapping[str, Any], defaults: Parameters) -> ArmSpec:
         place: Place = ("arms", index)
         sampling = self._sampling(place, entry.get("sampling", {}))
-        verifier = Protocol(entry["verifier"])
+        options = _verifier_entry(entry["verifier"])
+        verifier = Protocol(options.pop("kind"))
+        self._verifier((*place, "verifier"), verifier, options)
         if verifier is Protocol.GREEDY and not sampling.greedy:
             problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
             raise self._document.error((*place, "verifier"), problem)
@@ -192,6 +194,7 @@ class _Loader:
             record=RecordLevel(entry.get("record", self._document.data.get("record", "full"))),
             checks=self._checks((*place, "checks"), entry.get("checks"), defaults),
             fault=self._fault((*place, "fault"), entry.get("fault")),
+            verifier_options=options,
         )
 
     def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
@@ -202,6 +205,16 @@ class _Loader:
             key = str(error).split()[0]
             place = (*arm, "sampling", key) if key in overrides else ("sampling", key)
             raise self._document.error(place, f"{error}; change the value") from error
+
+    def _verifier(self, place: Place, rule: Protocol, options: Mapping[str, Any]) -> None:
+        """Hold a rule's options against what it takes, one by one, so that a mistake is told on its own line."""
+        from engine import verify
+
+        for key, value in options.items():
+            try:
+                verify.load(rule, {key: value})
+            except InvalidRequest as error:
+                raise self._document.error((*place, key), f"{error}; change the option") from error
 
     def _proposer(self, place: Place, entry: Mapping[str, Any]) -> ProposerSpec:
         # Imported here: the engine's packages take seconds to import, a malformed file should not wait for them.
@@ -257,6 +270,11 @@ class _Loader:
         words = list(accepted)
         if name not in words:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
+
+
+def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A rule's entry as a mapping, its kind among the options."""
+    return {"kind": entry} if isinstance(entry, str) else dict(entry)
 
 
 def _proposer_problem(spec: ProposerSpec) -> str | None:

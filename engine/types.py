@@ -56,6 +56,10 @@ class Protocol(StrEnum):
     TREE = "tree"
     BLOCK = "block"
     GUMBEL = "gumbel"
+    TYPICAL = "typical"
+    THRESHOLD = "threshold"
+    ENSEMBLE = "ensemble"
+    SYNTHETIC = "synthetic"
 
 
 class DraftRule(StrEnum):

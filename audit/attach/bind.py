@@ -19,6 +19,7 @@ from audit.attach.base import MAX_REPORT_BYTES, ReportFormat
 from audit.documents import mistake, quoted, read_bytes
 from audit.errors import CannotDecide
 from audit.files import staged
+from audit.records import ArmKind
 from audit.schema_errors import suggestion
 from audit.statement import Statement, digest
 from audit.store import Attachment, RunRecord, RunStatus, Store, StoredCheck
@@ -121,8 +122,11 @@ def _decoded(report: bytes) -> str:
 
 def evidence_of(run: RunRecord, checks: Sequence[StoredCheck]) -> dict[str, Any]:
     """What an attachment says about a run: all of the predicate that the store can confirm later."""
+    lossy = [arm.name for arm in run.arms if arm.kind is ArmKind.CANDIDATE and not arm.lossless]
     return {
         "version": 1,
+        # only where there is one, so that statements from before the key stay verifiable
+        **({"lossy": lossy} if lossy else {}),
         "run": run.ulid,
         "record_root": run.record_root,
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,

@@ -59,6 +59,8 @@ class Stratum:
 
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
+    if not all(request.trace.header.lossless for request in requests):
+        return "the verifier declares itself lossy; there is no acceptance law for it"
     if any(request.trace.header.sampling.greedy for request in requests):
         return "at temperature 0 acceptance is no matter of chance; see greedy_equality"
     if any(request.trace.header.protocol is Protocol.GREEDY for request in requests):

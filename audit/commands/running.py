@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
 from audit.report.results import Results, results, write_results
-from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, verdict_rows
+from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
 from audit.runner import Interrupted, Outcome, Progress
 from audit.store import Store
 from audit.store.engine import data_folder
@@ -107,7 +107,7 @@ def print_results(found: Results) -> None:
     echo_rows(ARMS, arm_rows(found.run.arms))
     click.echo()
     echo_rows(VERDICTS, verdict_rows(found.checks))
-    lines = finding_lines(found.checks)
+    lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms)]
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))
     click.echo(f"\n{conclusion(found.run.exit_code)}\nrun {found.run.ulid}")

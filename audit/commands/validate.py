@@ -36,12 +36,21 @@ def _lines(suite: Suite) -> Iterator[str]:
 def _arm(suite: Suite, arm: ArmSpec) -> str:
     requests = _requests(suite, arm)
     parts = [
-        f"{arm.proposer.kind} gamma {arm.proposer.gamma}, {arm.verifier}, temperature {arm.sampling.temperature:g}",
+        f"{arm.proposer.kind} gamma {arm.proposer.gamma}, {_rule(arm)}, temperature {arm.sampling.temperature:g}",
         f"{_count(requests, 'request')}, at most {requests * arm.sampling.max_new_tokens} tokens",
         f"record {arm.record}",
         f"checks {', '.join(arm.checks) or 'none'}",
     ]
     return "; ".join(parts + ([f"broken on purpose: {arm.fault}"] if arm.fault else []))
+
+
+def _rule(arm: ArmSpec) -> str:
+    # Imported here, as the suite loader does: the engine's packages take seconds to import.
+    from engine.verify import load
+
+    facts = load(arm.verifier, arm.verifier_options).facts
+    settings = "".join(f" {key} {value:g}" for key, value in facts.options.items())
+    return f"{arm.verifier}{settings}" + ("" if facts.lossless else " (lossy)")
 
 
 def _requests(suite: Suite, arm: ArmSpec) -> int:

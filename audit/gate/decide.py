@@ -8,6 +8,7 @@ it does not show cannot be decided; a block outweighs the rest:
 | a required check is fault or inconclusive                  | block         |
 | any check of a candidate arm is fault                      | block         |
 | an arm is broken on purpose                                | block         |
+| an arm's rule is lossy and the policy requires lossless    | block         |
 | a subject's digest differs from the run's                  | block         |
 | a required check is missing or not_run                     | cannot decide |
 | a required verdict rests on a lower evidence level         | cannot decide |
@@ -98,6 +99,7 @@ def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: da
         *_unnamed(policy, subjects),
         *(reason for subject in wanted for reason in _subject_reasons(facts.run, subject)),
         *_fault_reasons(facts, policy),
+        *_lossy_reasons(facts, policy),
         *_uncovered_reasons(facts, policy),
         *(reason for requirement in policy.require for reason in _requirement_reasons(facts, policy, requirement)),
     )
@@ -179,6 +181,13 @@ def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     for check in facts.checks:
         if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in told:
             yield Reason(Answer.BLOCK, check.claim, f"arm {check.arm}: {check.check} is fault: {check.summary}")
+
+
+def _lossy_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    for arm in facts.candidates:
+        if policy.require_lossless and not arm.lossless:
+            rule = arm.effective.get("protocol") or arm.spec.get("verifier") or "unknown"
+            yield Reason(Answer.BLOCK, "lossless", f"arm {arm.name}: its rule {rule} declares itself lossy")
 
 
 def _covered(facts: RunFacts, policy: Policy) -> Iterator[tuple[str, Requirement]]:

@@ -69,6 +69,7 @@ class Policy:
     """Hex digests by role."""
     named: tuple[str, ...]
     """Roles that the deployment must name itself."""
+    require_lossless: bool
     allow_known_bad: bool
     sha256: str
     document: Mapping[str, Any]
@@ -93,6 +94,7 @@ def load_policy(name: str | Path) -> Policy:
         suites=tuple(_hex(digest) for digest in evidence.get("suites", ())),
         digests={role: _hex(digest) for role, digest in subjects.get("digests", {}).items()},
         named=tuple(subjects.get("named", ())),
+        require_lossless=data.get("require_lossless", False),
         allow_known_bad=data.get("allow_known_bad", False),
         sha256=hashlib.sha256(document.raw).hexdigest(),
         document=data,

@@ -12,7 +12,7 @@ from audit.checks.base import Verdict
 from audit.store import ArmFacts, StoredCheck
 
 VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")
-ARMS: Final = ("arm", "kind", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
+ARMS: Final = ("arm", "kind", "lossless", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
 
 
 def verdict_rows(checks: Iterable[StoredCheck]) -> list[tuple[Any, ...]]:
@@ -31,6 +31,7 @@ def _arm(arm: ArmFacts) -> tuple[Any, ...]:
     return (
         arm.name,
         arm.kind.value,
+        "yes" if arm.lossless else "no",
         counts.requests,
         counts.output,
         counts.steps,
@@ -48,6 +49,17 @@ def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:
         if check.verdict is Verdict.FAULT
         for finding in check.findings[:most]
     ]
+
+
+def lossy_lines(arms: Iterable[ArmFacts]) -> list[str]:
+    """One line per arm whose verification rule declares itself lossy: what its verdicts are about."""
+    return [f"arm {arm.name} is lossy by declaration: {_rule(arm)}" for arm in arms if not arm.lossless]
+
+
+def _rule(arm: ArmFacts) -> str:
+    options = arm.effective.get("verifier_options") or {}
+    settings = ", ".join(f"{key} {value:g}" for key, value in options.items())
+    return str(arm.effective.get("protocol", "an unnamed rule")) + (f" ({settings})" if settings else "")
 
 
 def conclusion(exit_code: int | None) -> str:

@@ -43,6 +43,7 @@ class ArmPlan:
     level: types.RecordLevel = types.RecordLevel.FULL
     fault: str | None = None
     others: tuple[str, ...] = ()
+    verifier_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def drafts(self) -> tuple[str, ...]:

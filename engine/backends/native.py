@@ -62,7 +62,7 @@ class NativeBackend:
         }
         self._tokens = tokens
         self._plan = plan
-        parts = EngineParts(verify.load(plan.protocol), draw)
+        parts = EngineParts(verify.load(plan.protocol, plan.verifier_options), draw)
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
         self._facts = self._proposer(rows=1, capacity=1).facts
         _require_fit(self._parts.verifier.facts, self._facts)
@@ -88,6 +88,7 @@ class NativeBackend:
             "gamma": self._plan.gamma,
             "protocol": facts.protocol.value,
             "lossless": facts.lossless,
+            "verifier_options": dict(facts.options),
             "draft_rule": facts.draft_rule.value,
             "rows": self._plan.rows,
             "record": self._plan.level.value,

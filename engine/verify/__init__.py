@@ -1,13 +1,14 @@
-"""Verification rules, one file each.
+"""Verification rules, one file each; the lossy ones together in `engine.verify.lossy`.
 
-A rule is added by one file and one line in `REGISTRY`.
+A rule is added by one file and one line in `REGISTRY`, and one in `SETTINGS` if it has any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from engine.options import Option, read_options
 from engine.registry import resolve
 from engine.types import Protocol
 from engine.verify.base import Verifier
@@ -18,10 +19,26 @@ REGISTRY: Final[Mapping[str, str]] = {
     "tree": "engine.verify.tree:TreeVerifier",
     "block": "engine.verify.block:BlockVerifier",
     "gumbel": "engine.verify.gumbel:GumbelVerifier",
+    "typical": "engine.verify.lossy:TypicalVerifier",
+    "threshold": "engine.verify.lossy:ThresholdVerifier",
+    "ensemble": "engine.verify.lossy:EnsembleVerifier",
+    "synthetic": "engine.verify.lossy:SyntheticVerifier",
 }
+SETTINGS: Final[Mapping[str, Mapping[str, Option]]] = {
+    "typical": {"epsilon": Option(0.09, high=1), "delta": Option(0.3)},
+    "threshold": {"threshold_single": Option(1.0, high=1), "threshold_acc": Option(1.0, high=1)},
+    "ensemble": {"weight": Option(0.9, high=1)},
+    "synthetic": {"length": Option(2.0, low=1)},
+}
+"""The options of the rules that have any; a rule is built with all of its own."""
 
 
-def load(protocol: Protocol) -> Verifier:
-    """The verifier of a protocol."""
-    verifier: Verifier = resolve(REGISTRY, protocol, "verifier")()
+def load(protocol: Protocol, options: Mapping[str, Any] | None = None) -> Verifier:
+    """The verifier of a protocol with the given options, the others at their defaults.
+
+    Raises:
+        InvalidRequest: an option that the rule does not have, or a value that it does not take.
+    """
+    settings = read_options(f"verifier {protocol}", options or {}, SETTINGS.get(protocol, {}))
+    verifier: Verifier = resolve(REGISTRY, protocol, "verifier")(**settings)
     return verifier

@@ -6,7 +6,8 @@ Knows nothing about models or caches: it sees transformed rows and numbers.
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from engine.rng import Randomness
 from engine.rows import TargetRows
@@ -24,6 +25,8 @@ class VerifierFacts:
     """How drafts should be drawn to be accepted most often."""
     trees: bool
     """Branching proposals are understood."""
+    options: Mapping[str, typing.Any] = field(default_factory=dict)
+    """What the rule runs with, its defaults included."""
 
 
 class Verifier(typing.Protocol):

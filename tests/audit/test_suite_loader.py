@@ -92,6 +92,17 @@ class TestValid:
         suite = load_suite(write_suite(tmp_path, text.replace("{source: draft}", "scripted:4")))
         assert [model.source for model in suite.models.values()] == ["scripted:3", "scripted:4"]
 
+    def test_a_verifier_may_be_a_mapping_with_options(self, tmp_path):
+        text = SUITE.replace("verifier: chain", "verifier: {kind: typical, epsilon: 0.1}")
+        greedy, sampled = load_suite(write_suite(tmp_path, text)).arms
+        assert (sampled.verifier, sampled.verifier_options) == (Protocol.TYPICAL, {"epsilon": 0.1})
+        assert (greedy.verifier, greedy.verifier_options) == (Protocol.GREEDY, {})
+
+    def test_a_mapping_without_options_is_its_kind(self, tmp_path):
+        text = SUITE.replace("verifier: chain", "verifier: {kind: chain}")
+        sampled = load_suite(write_suite(tmp_path, text)).arms[1]
+        assert (sampled.verifier, sampled.verifier_options) == (Protocol.CHAIN, {})
+
     def test_a_byte_order_mark_is_not_content(self, tmp_path):
         path = write_suite(tmp_path)
         path.write_bytes(b"\xef\xbb\xbf" + SUITE.encode())
@@ -205,6 +216,32 @@ BROKEN = {
     "duplicate workload": Broken("name: chat", "name: tools", 10, "already used in workloads"),
     "duplicate arm": Broken("name: sampled", "name: greedy", 22, "already used in arms"),
     "unknown verifier": Broken("verifier: chain", "verifier: chian", 24, "did you mean chain?"),
+    "unknown verifier in a mapping": Broken(
+        "verifier: chain", "verifier: {kind: tipical}", 24, "did you mean typical?"
+    ),
+    "verifier without kind": Broken("verifier: chain", "verifier: {epsilon: 0.1}", 24, "lacks the key kind"),
+    "verifier as a list": Broken("verifier: chain", "verifier: [chain]", 24, "write text or a mapping"),
+    "unknown verifier option": Broken(
+        "verifier: chain",
+        "verifier:\n      kind: typical\n      delta: 0.3\n      epsilom: 0.1",
+        27,
+        "verifier typical has no option 'epsilom'; it has: delta, epsilon",
+    ),
+    "option of a rule that has none": Broken(
+        "verifier: chain", "verifier: {kind: chain, delta: 1}", 24, "it has: none"
+    ),
+    "verifier option out of range": Broken(
+        "verifier: chain", "verifier: {kind: ensemble, weight: 2}", 24, "weight must be a number from 0 to 1, not 2;"
+    ),
+    "verifier option as text": Broken(
+        "verifier: chain",
+        "verifier: {kind: typical, delta: high}",
+        24,
+        'arms[1].verifier.delta is "high"; write a number',
+    ),
+    "greedy mapping at a temperature": Broken(
+        "verifier: chain", "verifier: {kind: greedy}", 24, "needs temperature 0, not 0.8"
+    ),
     "unknown proposer": Broken("kind: ngram", "kind: ngrams", 23, "did you mean ngram?"),
     "unknown model": Broken("model: draft", "model: daft", 18, "did you mean draft?"),
     "draft model without model": Broken("      model: draft\n", "", 16, "needs a draft"),
@@ -338,6 +375,11 @@ class TestValidate:
         assert "greedy: draft_model gamma 4, greedy, temperature 0; 3 requests, at most 48 tokens" in result.stdout
         assert "sampled: ngram gamma 3, chain, temperature 0.8; 6 requests, at most 96 tokens" in result.stdout
         assert "2 arms, 3 cases, at most 144 tokens" in result.stdout
+
+    def test_says_which_rule_is_lossy_and_with_what(self, tmp_path):
+        text = SUITE.replace("verifier: chain", "verifier: {kind: typical, epsilon: 0.1}")
+        result = invoke("validate", str(write_suite(tmp_path, text)))
+        assert "sampled: ngram gamma 3, typical epsilon 0.1 delta 0.3 (lossy), temperature 0.8" in result.stdout
 
 
 class TestParsing:

@@ -30,6 +30,7 @@ class Setup:
     likeness: float = 0.7
     eos_ids: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    verifier_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @functools.lru_cache
@@ -63,7 +64,7 @@ def make_loop(
     """The setup's loop, with `proposer` instead of the setup's if one is given."""
     partial = draft_script(setup)  # what the target says when only a part of it runs
     target = ScriptedModel(target_script(setup), setup.vocabulary, eos_ids=setup.eos_ids, partial=partial)
-    verifier = verify.load(setup.protocol)
+    verifier = verify.load(setup.protocol, setup.verifier_options)
     options = LoopOptions(setup.rows, setup.gamma, capacity, setup.level)
     cache = target.new_cache(setup.rows, capacity)
     if proposer is None and setup.proposer is None:

@@ -48,24 +48,29 @@ class Branches:
 
 
 class Coin(float):
-    """A uniform number that branches when it is compared."""
+    """A uniform number that branches when it is compared, and remembers within which bounds it lies."""
 
     def __new__(cls, branches):
         coin = super().__new__(cls, 0.5)
-        coin.branches = branches
+        coin.branches, coin.low, coin.high = branches, 0.0, 1.0
         return coin
 
     def __mul__(self, q):
-        return _Scaled(self.branches, q)
+        return _Scaled(self, q)
+
+    def __lt__(self, limit):
+        limit = min(max(limit, self.low), self.high)
+        below = self.branches.choose([self.high - limit, limit - self.low]) == 1
+        self.low, self.high = (self.low, limit) if below else (limit, self.high)
+        return below
 
 
 class _Scaled:
-    def __init__(self, branches, q):
-        self.branches, self.q = branches, q
+    def __init__(self, coin, q):
+        self.coin, self.q = coin, q
 
     def __lt__(self, p):
-        accept = 1.0 if self.q <= p else p / self.q
-        return self.branches.choose([1.0 - accept, accept]) == 1
+        return self.coin < (1.0 if self.q <= p else p / self.q)
 
 
 class CoinRandomness:
@@ -85,8 +90,8 @@ def enumerate_decisions(monkeypatch) -> Branches:
     monkeypatch.setattr("engine.loop.Randomness", lambda seed, stream: CoinRandomness(found))
     # the law does not depend on the record; writing one per leaf would be half of the time
     monkeypatch.setattr("engine.loop.Recorder", lambda header: None)
-    for module in ("engine.verify.chain", "engine.verify.tree", "engine.verify.block", "engine.drafting"):
-        monkeypatch.setattr(f"{module}.inverse_cdf", lambda weights, u: found.choose(weights))
+    for module in ("verify.chain", "verify.tree", "verify.block", "verify.lossy", "drafting"):
+        monkeypatch.setattr(f"engine.{module}.inverse_cdf", lambda weights, u: found.choose(weights))
     monkeypatch.setattr("engine.verify.gumbel.gumbel_argmax", lambda p, noise: found.choose(p))
     # under any coupling the draft is some token with q > 0: all of them are tried
     monkeypatch.setattr("engine.drafting.gumbel_argmax", lambda q, noise: found.choose(q))

@@ -7,7 +7,8 @@ import pytest
 
 from engine.stopping import Cut, StopRule, trim
 from engine.trace import decode
-from engine.types import Emitted, Examined, FinishReason, Protocol, Role, SamplingParams, Verdict
+from engine.types import DraftRule, Emitted, Examined, FinishReason, Protocol, Role, SamplingParams, Verdict
+from engine.verify import load
 
 from .build import Setup, generate, make_loop, requests, spell
 
@@ -153,7 +154,8 @@ def test_in_the_loop_the_text_ends_before_its_first_stop_string(protocol, stop):
         assert not any(each in spell(generation.tokens[:-1]) for each in stop)
         assert int(trace.examined_accepted.sum()) == trace.n_accepted
         stopped += bool(places) and trace.role[-1] == Role.ACCEPTED
-    assert stopped > 0 or protocol is Protocol.GREEDY
+    # argmax drafts seldom hold the stop string
+    assert stopped > 0 or load(protocol).facts.draft_rule is DraftRule.GREEDY
 
 
 def test_stop_strings_cut_a_speculative_run_where_they_cut_a_plain_one():

@@ -75,6 +75,7 @@ class TestAttach:
         assert block["claims"] == {"acceptance": {"certified": 1}, "law": {"certified": 1}, "replay": {"certified": 1}}
         assert block["report"] == {"name": "results.json", "format": "lm_eval", "sha256": digest(LM_EVAL.encode())}
         assert [each["role"] for each in block["subjects"]] == ["draft", "target"]
+        assert "lossy" not in block
         lines = iter(text.splitlines())
         kept = [line.rstrip(",") for line in LM_EVAL.splitlines()]
         assert all(any(line.rstrip(",") == wanted for line in lines) for wanted in kept)

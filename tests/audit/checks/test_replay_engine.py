@@ -146,7 +146,7 @@ def test_the_decoding_loop_passes_every_check_that_applies(setup):
 def test_the_decoding_loop_is_greedily_equal():
     sampling = SamplingParams(max_new_tokens=48, repetition_penalty=1.1)
     baseline = loop_arm(build.Setup(None, Protocol.GREEDY), sampling, ArmKind.BASELINE)
-    for protocol in Protocol:
+    for protocol in (each for each in Protocol if load(each).facts.lossless):
         candidate = loop_arm(build.Setup("draft_model", protocol), sampling)
         result = evaluate(checks.load("greedy_equality"), Evidence(candidate, baseline), {})
         assert result.verdict is Verdict.CERTIFIED, result.summary

@@ -209,6 +209,30 @@ class TestRun:
         assert answer(base, replace(policy, allow_known_bad=True)).answer is Answer.ALLOW
 
 
+class TestLossless:
+    def lossy(self, verdict: Verdict = Verdict.CERTIFIED) -> RunFacts:
+        """The sampled arm under a lossy rule, with all its checks certified."""
+        base = with_check(facts(), check("sampled", "law", verdict))
+        changed = replace(base.run.arms[2], lossless=False, effective={"protocol": "ensemble"})
+        return replace(base, run=replace(base.run, arms=(*base.run.arms[:2], changed)))
+
+    def test_a_lossy_rule_blocks_where_the_policy_requires_lossless(self, policy):
+        outcome = answer(self.lossy(), replace(policy, require_lossless=True))
+        assert outcome.answer is Answer.BLOCK
+        assert only_reason(outcome) == "lossless: arm sampled: its rule ensemble declares itself lossy"
+
+    def test_elsewhere_its_checks_decide(self, policy):
+        lenient = replace(policy, require_lossless=False)
+        assert answer(self.lossy(), lenient) == Outcome(Answer.ALLOW, ())
+        assert answer(self.lossy(Verdict.FAULT), lenient).answer is Answer.BLOCK
+
+    def test_a_baseline_s_rule_is_nobody_s_concern(self, policy):
+        base = facts()
+        arms = (replace(base.run.arms[0], lossless=False), *base.run.arms[1:])
+        outcome = answer(replace(base, run=replace(base.run, arms=arms)), replace(policy, require_lossless=True))
+        assert outcome.answer is Answer.ALLOW
+
+
 class TestSubjects:
     @pytest.mark.parametrize("role", ["draft", "small"])
     def test_the_runs_own_digest_is_allowed(self, policy, role):

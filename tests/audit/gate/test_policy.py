@@ -32,6 +32,7 @@ def test_values(tmp_path):
     assert policy.max_age == timedelta(hours=36)
     assert policy.digests == {"draft": "a" * 64}
     assert policy.min_level is Level.L0
+    assert not policy.require_lossless
     assert policy.require[0].scope is Scope.SOME_ARM
     assert policy.require[0].arms.greedy is False
     assert policy.sha256 == hashlib.sha256(POLICY.encode()).hexdigest()
@@ -41,6 +42,7 @@ def test_values(tmp_path):
 def test_packaged_by_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_policy(name).name == "standard"
+    assert load_policy(name).require_lossless
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,7 @@ def test_what_is_no_duration(text):
         ("  min_tokens: 10\n", "", 5, "lacks the key min_tokens"),
         ("sha256:a", "sha256:A", 9, "matches"),
         ("version: 1", "version: 3", 1, "write 1"),
+        ("subjects:", "require_lossless: maybe\nsubjects:", 8, "write true or false"),
     ],
 )
 def test_a_malformed_policy_is_one_line(old, new, line, says, tmp_path):
