@@ -52,10 +52,12 @@ def loss_of(head: EagleHead, teacher: Teacher, tokens: Tensor, recipe: EagleReci
 
 
 @torch.no_grad()
-def measured(head: EagleHead, teacher: Teacher, corpus: Corpus, steps: int = 3) -> Mapping[str, float]:
+def measured(
+    head: EagleHead, teacher: Teacher, corpus: Corpus, recipe: EagleRecipe, steps: int = 3
+) -> Mapping[str, float]:
     """How often a token drawn by the head would be accepted on held-out text, by drafted position."""
     shares = [0.0] * steps
-    windows = held_out_windows(corpus, window=256)
+    windows = held_out_windows(corpus, recipe.training.window)
     for tokens in windows.values():
         lesson, unrolled = teacher.lesson(tokens), Unrolled()
         count = tokens.shape[1] - steps

@@ -90,7 +90,7 @@ def loss_of(head: Eagle3Head, teacher: Teacher, tokens: Tensor, recipe: Eagle3Re
 def measured(head: Eagle3Head, teacher: Teacher, corpus: Corpus, recipe: Eagle3Recipe) -> Mapping[str, float]:
     """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position."""
     shares = [0.0] * recipe.unroll
-    windows = held_out_windows(corpus, window=256)
+    windows = held_out_windows(corpus, recipe.training.window)
     for tokens in windows.values():
         for step, each in enumerate(unroll(head, teacher, tokens, recipe)):
             shares[step] += agreement(each.target, each.draft) / len(windows)

@@ -29,7 +29,7 @@ def train_eagle(
     job = Job(
         module=head,
         loss=lambda tokens: eagle.loss_of(head, teacher, tokens, plan),
-        measure=lambda: eagle.measured(head, teacher, corpus),
+        measure=lambda: eagle.measured(head, teacher, corpus, plan),
         corpus=corpus,
         recipe=plan.training,
         folder=_checkpoints(out),

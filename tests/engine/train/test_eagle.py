@@ -1,0 +1,167 @@
+"""The trainers of EAGLE heads: what is trained is what drafts, and what is written can be read."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine.drafting import draw
+from engine.errors import ModelError
+from engine.heads.features import feature_head
+from engine.models.base import chain_placement
+from engine.models.lean import from_tensors
+from engine.models.loading import load_head
+from engine.proposers.parts import ProposerParts, TargetSide
+from engine.train import eagle, eagle3, eagle_stages, user_data
+from engine.train.corpus import Corpus
+from engine.train.head_layer import Teacher, Unrolled, agreement
+from engine.train.held_out import held_out_windows
+from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
+from engine.types import DraftRule
+from tests.engine.heads.tiny import document
+
+TRAINING = TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2)
+ONE = EagleRecipe(TRAINING, ffn=20)
+THREE = Eagle3Recipe(TRAINING, ffn=20, aux_layers=(0, 1, 2), draft_vocabulary=24)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    torch.manual_seed(1)
+    sizes = {key: value for key, value in document(32).items() if key != "model_type"}
+    return Teacher(LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3, tie_word_embeddings=True)))
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    stream = np.random.default_rng(0).integers(0, 32, 3000).astype(np.uint16)
+    return Corpus(stream, stream, {"held": stream[:800]})
+
+
+def loaded(folder, kind, teacher):
+    """The written head, ready to draft for the teacher."""
+    target = from_tensors(teacher.document, teacher.model.state_dict(), torch.float32)
+    side = TargetSide(target, target.new_cache(1, 16))
+    head = load_head(str(folder)).head
+    parts = ProposerParts(1, 16, DraftRule.GREEDY, draw, (), target=side, head=head)
+    return feature_head(kind, parts, (kind,))
+
+
+def drafted(head, states, tokens, steps):
+    """[steps, V] logits after all tokens but `steps`, each next step on the head's own output and a true token."""
+    cache, count = head.decoder.new_cache(1, 32), len(tokens) - steps
+    fused, found = head.fuse(states[: count - 1]), []
+    placement = chain_placement([[0] * (count - 1)], [0], cache.trash)
+    out = head.decoder.forward(cache, placement, head.inputs(tokens[1:count], fused))[-1:]
+    for step in range(steps):
+        found.append(head.logits(out)[0])
+        placement = chain_placement([[0]], [count - 1 + step], cache.trash)
+        out = head.decoder.forward(cache, placement, head.inputs(tokens[count + step][None], head.settle(out)))
+    return torch.stack(found)
+
+
+def rounded(module):
+    """The module as its file holds it."""
+    module.load_state_dict({name: each.bfloat16().float() for name, each in module.state_dict().items()})
+    return module
+
+
+def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch):
+    made, build = [], eagle.EagleHead
+    monkeypatch.setattr(eagle, "EagleHead", lambda *given: made.append(build(*given)) or made[-1])
+    lines = []
+    eagle_stages.train_eagle(teacher, corpus, tmp_path / "head", lines.append, ONE)
+    trained, fresh, tokens = made[0], build(teacher, ONE), held_out_windows(corpus, 25)["held"]
+    torch.manual_seed(0)
+    before, after = (eagle.loss_of(each, teacher, tokens, ONE).item() for each in (fresh, trained))
+    assert after < 0.8 * before
+    assert any(line.startswith("measured") for line in lines)
+    head, window = loaded(tmp_path / "head", "eagle", teacher), tokens[0, :12]
+    with torch.no_grad():
+        lesson, unrolled, state = teacher.lesson(window[None]), Unrolled(), None
+        rounded(trained)
+        state = lesson.hidden[2][:, :8]
+        for step, logits in enumerate(drafted(head, lesson.hidden[2][0], window, 3)):
+            state = trained(lesson.embedded[:, 1 + step : 9 + step], state, unrolled)
+            torch.testing.assert_close(logits, state[0, -1] @ teacher.head.T, rtol=1e-3, atol=1e-3)
+
+
+def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch):
+    made, build = [], eagle3.Eagle3Head
+    monkeypatch.setattr(eagle3, "Eagle3Head", lambda *given: made.append(build(*given)) or made[-1])
+    eagle_stages.train_eagle3(teacher, corpus, tmp_path / "head", lambda line: None, THREE)
+    trained = made[0]
+    tokens = held_out_windows(corpus, 25)["held"]
+    fresh = build(teacher, trained.kept, THREE)
+    before, after = (eagle3.loss_of(each, teacher, tokens, THREE).item() for each in (fresh, trained))
+    assert after < 0.95 * before
+    head, window = loaded(tmp_path / "head", "eagle3", teacher), tokens[0, :12]
+    assert head.layers == (0, 1, 2)
+    with torch.no_grad():
+        hidden = teacher.lesson(window[None]).hidden
+        states = torch.cat([hidden[layer][0] for layer in (0, 1, 2)], 1)
+        passes = eagle3.unroll(rounded(trained), teacher, window[None, :11], THREE)
+        for logits, each in zip(drafted(head, states, window, 3), passes, strict=True):
+            torch.testing.assert_close(logits[trained.kept], each.draft[0, -1], rtol=1e-3, atol=1e-3)
+            unknown = [token for token in range(32) if token not in trained.kept.tolist()]
+            assert torch.all(logits[unknown] == -torch.inf)
+
+
+def test_a_training_is_resumed(tmp_path, teacher, corpus):
+    short = replace(ONE, training=replace(TRAINING, steps=4))
+    first, again = [], []
+    eagle_stages.train_eagle(teacher, corpus, tmp_path / "head", first.append, short)
+    eagle_stages.train_eagle(teacher, corpus, tmp_path / "head", again.append, short)
+    assert first
+    assert not again
+
+
+def test_the_draft_vocabulary_is_the_most_frequent(corpus):
+    stream = np.array([3, 3, 3, 1, 1, 7, 7, 5], np.uint16)
+    kept = eagle3.draft_vocabulary(Corpus(stream, stream[:0], {}), 3, 8)
+    assert kept.tolist() == [1, 3, 7]
+
+
+def test_a_deep_target_gets_the_published_layers():
+    assert eagle_stages.fitting_layers((1, 2, 4), 4) == (1, 2, 4)
+    assert eagle_stages.fitting_layers((1, 2, 4), 32) == (2, 16, 29)
+
+
+def test_agreement_is_the_chance_that_a_drawn_token_is_kept():
+    p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.25, 0.5]])
+    assert agreement(p.log(), q.log()) == pytest.approx(0.75)
+
+
+def test_a_user_s_lines_become_windows(tmp_path, monkeypatch):
+    class Tokenizer:
+        eos_token_id = 9
+
+        def __call__(self, text, add_special_tokens):
+            return {"input_ids": [len(word) for word in text.split()]}
+
+        def apply_chat_template(self, messages, tokenize):
+            return " ".join(each["content"] for each in messages)
+
+    monkeypatch.setattr(user_data.AutoTokenizer, "from_pretrained", lambda *given, **more: Tokenizer())
+    monkeypatch.setattr(user_data, "MIXTURE", 4)
+    lines = [{"text": "a bb ccc"}, {"text": "dd"}, {"messages": [{"role": "user", "content": "eeee f"}]}]
+    file = tmp_path / "text.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    corpus = user_data.load_corpus(file, tmp_path)
+    assert corpus.held_out["held_out"].tolist() == [1, 2, 3, 9]
+    assert corpus.code.tolist() == corpus.dialogue.tolist() == [2, 9, 4, 1, 9]
+    for bad, words in (("{", "text.jsonl:1: not JSON"), ('{"prompt": 1}', 'with "text" or "messages" is wanted')):
+        file.write_text(bad)
+        with pytest.raises(ModelError, match=words):
+            user_data.load_corpus(file, tmp_path)
+    file.write_text('{"text": "a b"}')
+    with pytest.raises(ModelError, match="0 tokens to train on are too few"):
+        user_data.load_corpus(file, tmp_path)
