@@ -115,9 +115,16 @@ def read_json(path: Path, where: str) -> dict[str, Any] | None:
 def _refuse_pickles(path: Path, label: str) -> None:
     pickles = _names(path, PICKLES)
     if pickles:
-        raise ModelError(
-            f"{label}/{pickles[0]}: pickled weights are not read, because that can run code; convert them once with "
+        # transformers writes .bin for its own models; the others are tensors by name, such as medusa_lm_head.pt
+        whole = pickles[0].endswith(".bin")
+        mend = (
             "model.save_pretrained(FOLDER) in transformers, which writes safetensors"
+            if whole
+            else f'safetensors.torch.save_file(torch.load("{pickles[0]}", weights_only=True), "{SINGLE}")'
+        )
+        raise ModelError(
+            f"{label}/{pickles[0]}: pickled weights are not read, because that can run code; "
+            f"convert them once with {mend}"
         )
     raise ModelError(f"{label}: no weights; it needs {SINGLE} or {INDEX} with its shards")
 
