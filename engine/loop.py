@@ -124,7 +124,8 @@ class Loop:
         randomness = Randomness(request.sampling.seed, request.stream)
         stops = StopRule(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request)) if self._options.record else None
-        state = RowState(row, request, randomness, stops, recorder, list(request.prompt))
+        fresh = self._verifier.facts.fresh_numbers
+        state = RowState(row, request, randomness, stops, recorder, list(request.prompt), fresh)
         prompt, hidden = state.history[:-1], self._want.hidden
         read = NOTHING_READ
         if prompt:
@@ -177,7 +178,7 @@ class Loop:
         rows = TargetRows(
             values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
         )
-        cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.randomness))
+        cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
         self._keep_path(state, cut.verdict)
         if state.recorder is not None:
             writer.step(state.recorder, _step_record(state, proposal, cut.verdict, rows, timing))

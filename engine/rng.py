@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
@@ -34,6 +35,10 @@ class Purpose(IntEnum):
     INNER_BONUS = 8
 
 
+STEP_SHIFT: Final = 16
+"""Where a step's position stands beside the purpose in the last word of the counter."""
+
+
 def stream_of(name: str) -> int:
     """A 64-bit stream number from a case's name, stable across arms and machines."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
@@ -48,11 +53,23 @@ class Randomness:
     """
 
     def __init__(self, seed: int, stream: int) -> None:
+        self._seed, self._stream = seed, stream
         self._key = np.array([seed, stream], dtype=np.uint64)
+        self._step = 0
+
+    def of_step(self, position: int) -> Randomness:
+        """Numbers of the step whose first token has this position, which no other step shares.
+
+        For rules whose decisions look at numbers behind the tokens that they emit: those positions are decided
+        again in the next step, and a number that has been looked at must not decide again.
+        """
+        fresh = Randomness(self._seed, self._stream)
+        fresh._step = position + 1
+        return fresh
 
     def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
         """[count] float64 numbers in [0, 1), 53 bits each."""
-        counter = np.array([0, index, position, purpose], dtype=np.uint64)
+        counter = np.array([0, index, position, purpose | self._step << STEP_SHIFT], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=self._key, counter=counter)).random(count)
 
     def uniform(self, position: int, purpose: Purpose, index: int = 0) -> float:

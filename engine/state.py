@@ -22,6 +22,8 @@ class RowState:
     stops: StopRule
     recorder: Recorder | None
     history: list[int]
+    fresh_numbers: bool = False
+    """Each step has random numbers of its own (`engine.verify.base.VerifierFacts`)."""
     step: int = 0
     reason: FinishReason | None = None
     began: float = field(default_factory=time.perf_counter)
@@ -30,6 +32,11 @@ class RowState:
     def generated(self) -> list[int]:
         """Tokens generated so far."""
         return self.history[len(self.request.prompt) :]
+
+    @property
+    def numbers(self) -> Randomness:
+        """The random numbers of the step that comes next."""
+        return self.randomness.of_step(len(self.history)) if self.fresh_numbers else self.randomness
 
     def context(self, shape: Shape, gamma: int, capacity: int) -> Context:
         """What the proposer sees.
@@ -40,7 +47,7 @@ class RowState:
         depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
         room = max(0, capacity - len(self.history))
         budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
-        return Context(self.row, self.request, self.history, budget, self.randomness, depth, room)
+        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room)
 
     def commit(self, cut: Cut) -> None:
         """Append the emitted tokens."""

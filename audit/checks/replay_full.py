@@ -31,8 +31,10 @@ def replay_full(trace: Trace) -> Tally:
     tally = Tally()
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     history = [*trace.header.prompt, *trace.tokens]
+    whole = trace.header.protocol is Protocol.BLOCK
     for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
-        _Step(trace, view, spare, history, randomness, tally).run()
+        numbers = randomness.of_step(view.position) if whole else randomness
+        _Step(trace, view, spare, history, numbers, tally).run()
     return tally
 
 

@@ -25,6 +25,8 @@ class VerifierFacts:
     """How drafts should be drawn to be accepted most often."""
     trees: bool
     """Branching proposals are understood."""
+    fresh_numbers: bool = False
+    """Every step needs numbers of its own, because a decision looks at those of positions that it does not decide."""
     options: Mapping[str, typing.Any] = field(default_factory=dict)
     """What the rule runs with, its defaults included."""
 

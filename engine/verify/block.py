@@ -4,7 +4,9 @@ With r_i = p_i(x_i) / q_i(x_i), P_0 = 1 and P_i = min(1, P_{i-1} r_i), a prefix 
 tokens is kept with probability h_i = R_i / (R_i + 1 - P_i), where R_i is the mass of
 max(P_i p_{i+1} - q_{i+1}, 0), and h_gamma = P_gamma; the longest prefix that passes
 wins. The emitted law is p, and no shorter on average than token by token. Each
-place has an acceptance number of its own, whether or not it comes to be looked at.
+place has an acceptance number of its own. Because the decision looks at drafts and numbers
+behind the tokens that it keeps, each step has numbers of its own too: with numbers keyed by
+position alone the next step would be drafted and decided by ones that were looked at before.
 Knows nothing about trees.
 """
 
@@ -40,7 +42,7 @@ class Prefix:
 class BlockVerifier:
     """Keeps the longest prefix whose test passes."""
 
-    facts = VerifierFacts(Protocol.BLOCK, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=False)
+    facts = VerifierFacts(Protocol.BLOCK, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=False, fresh_numbers=True)
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
         """Test prefixes from the longest to the shortest.

@@ -83,6 +83,9 @@ class CoinRandomness:
     def gumbel(self, position, vocabulary):
         return np.zeros(vocabulary)
 
+    def of_step(self, position):
+        return self
+
 
 def enumerate_decisions(monkeypatch) -> Branches:
     """Send every random decision of the loop through one enumerator."""
