@@ -12,7 +12,16 @@ from typing import Any, Final
 from engine.checkpoints.base import Layout
 from engine.registry import resolve
 
-REGISTRY: Final[Mapping[str, str]] = {}
+REGISTRY: Final[Mapping[str, str]] = {
+    "dflash": "engine.checkpoints.dflash:LAYOUT",
+    "eagle": "engine.checkpoints.eagle:LAYOUT",
+    "eagle3": "engine.checkpoints.eagle3:LAYOUT",
+    "eagle3_speculators": "engine.checkpoints.eagle3:SPECULATORS",
+    "medusa": "engine.checkpoints.medusa:LAYOUT",
+    "mlp_speculator": "engine.checkpoints.mlp_speculator:LAYOUT",
+    "qwen3_next_mtp": "engine.checkpoints.mtp:QWEN3_NEXT_LAYOUT",
+    "deepseek_mtp": "engine.checkpoints.mtp:DEEPSEEK",
+}
 
 
 def layout_of(config: Mapping[str, Any]) -> Layout | None:

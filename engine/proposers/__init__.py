@@ -15,10 +15,19 @@ from engine.proposers.parts import ProposerParts
 from engine.registry import resolve
 
 REGISTRY: Final[Mapping[str, str]] = {
+    "cascade": "engine.proposers.cascade:CascadeProposer",
+    "ddtree": "engine.proposers.ddtree:DDTreeProposer",
+    "dflash": "engine.proposers.dflash:DFlashProposer",
     "draft_model": "engine.proposers.draft_model:DraftModelProposer",
+    "eagle": "engine.proposers.eagle:EagleProposer",
+    "eagle2": "engine.proposers.eagle2:Eagle2Proposer",
+    "eagle3": "engine.proposers.eagle3:Eagle3Proposer",
     "early_exit": "engine.proposers.early_exit:EarlyExitProposer",
     "layer_skip": "engine.proposers.layer_skip:LayerSkipProposer",
     "lookahead": "engine.proposers.lookahead:LookaheadProposer",
+    "mtp": "engine.proposers.mtp:MtpProposer",
+    "medusa": "engine.proposers.medusa:MedusaProposer",
+    "mlp_speculator": "engine.proposers.mlp_speculator:MlpSpeculatorProposer",
     "ngram": "engine.proposers.ngram:NgramProposer",
     "sequoia": "engine.proposers.sequoia:SequoiaProposer",
     "specinfer": "engine.proposers.specinfer:SpecInferProposer",

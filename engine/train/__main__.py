@@ -1,20 +1,34 @@
-"""``python -m engine.train STAGE ...``: build the reference family.
+"""``python -m engine.train STAGE ...``: build the reference family, or train a draft head for any target.
 
-Every stage reads and writes one work folder and can be interrupted and resumed.
+Every stage reads and writes one work folder and can be interrupted and resumed. The
+stages of draft heads also take a target and a text of one's own:
+``python -m engine.train medusa --target FOLDER --data FILE --out FOLDER``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine.train import corpus, recipe, trainer
+from engine.registry import resolve
+from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.prompts import write_prompts
+
+HEADS: Final[Mapping[str, str]] = {
+    "dflash": "engine.train.dflash:train_dflash",
+    "eagle": "engine.train.eagle_stages:train_eagle",
+    "eagle3": "engine.train.eagle_stages:train_eagle3",
+    "medusa": "engine.train.medusa:train_medusa",
+    "mtp": "engine.train.mtp:train_mtp",
+}
+"""Draft heads: each a function of teacher, corpus, folder to write and report."""
 
 
 def say(text: str) -> None:
@@ -91,16 +105,50 @@ STAGES = {
 }
 
 
-def main() -> None:
-    """Run the named stages in order."""
+def make_head(name: str, work: Path) -> None:
+    """A draft head of the bundled target."""
+    resolve(HEADS, name, "head")(
+        user_data.load_teacher(work / "target"), corpus.load(work / "corpus"), work / name, say
+    )
+
+
+def make_own_head(name: str, arguments: argparse.Namespace) -> None:
+    """A draft head of the user's target, on the user's text."""
+    teacher = user_data.load_teacher(arguments.target)
+    text = user_data.load_corpus(arguments.data, arguments.target)
+    resolve(HEADS, name, "head")(teacher, text, arguments.out, say)
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line; ends the process if it makes no sense."""
     parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
-    parser.add_argument("stages", nargs="+", choices=sorted(STAGES))
-    parser.add_argument("--work", type=Path, required=True, help="work folder, kept between runs")
+    parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEADS]))
+    parser.add_argument("--work", type=Path, help="work folder of the reference family, kept between runs")
+    parser.add_argument("--target", type=Path, help="folder of one's own target")
+    parser.add_argument("--data", type=Path, help='JSONL file, each line with "text" or "messages"')
+    parser.add_argument("--out", type=Path, help="folder to write the head to")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     arguments = parser.parse_args()
+    own = (arguments.target, arguments.data, arguments.out)
+    if arguments.work is not None:
+        if any(own):
+            parser.error("--work is for the reference family, --target, --data and --out for one's own; not both")
+    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in HEADS:
+        parser.error(f"give --work, or one of {', '.join(sorted(HEADS))} with --target, --data and --out")
+    return arguments
+
+
+def main() -> None:
+    """Run the named stages in order."""
+    arguments = read_arguments()
     torch.set_num_threads(arguments.threads)
     for stage in arguments.stages:
-        STAGES[stage](arguments.work)
+        if arguments.work is None:
+            make_own_head(stage, arguments)
+        elif stage in HEADS:
+            make_head(stage, arguments.work)
+        else:
+            STAGES[stage](arguments.work)
 
 
 if __name__ == "__main__":

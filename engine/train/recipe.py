@@ -58,3 +58,93 @@ MEDIUM_DRAFT_LAYERS = (0, 1, 2)
 """Of the target: with any two of its layers alone a draft no longer copies from the prompt."""
 MEDIUM_DRAFT_MODEL = ModelRecipe(layers=3, hidden=256, heads=8, kv_heads=4, ffn=256)
 MEDIUM_DRAFT_TRAINING = TrainRecipe(steps=600, learning_rate=1.5e-3, distillation=0.9, seed=3)
+
+
+@dataclass(frozen=True, slots=True)
+class EagleRecipe:
+    """A head of EAGLE-1 (arXiv:2401.15077): one layer that continues the target's features."""
+
+    training: TrainRecipe
+    ffn: int
+    noise: float = 0.1
+    """Half the width of the uniform noise on the features that the head reads."""
+    token_weight: float = 0.1
+    """Weight of the cross-entropy beside the features' smooth L1 loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Recipe:
+    """A head of EAGLE-3 (arXiv:2503.01840): one layer on three hidden states, trained on its own outputs."""
+
+    training: TrainRecipe
+    ffn: int
+    aux_layers: tuple[int, ...]
+    """Which of the target's hidden states are fused, as HF counts them."""
+    draft_vocabulary: int = 1024
+    """The most frequent tokens of the corpus."""
+    unroll: int = 3
+    decay: float = 0.8
+    """Each unrolled step weighs this much of the one before it."""
+
+
+EAGLE_HEAD = EagleRecipe(TrainRecipe(steps=1200, learning_rate=6e-3, window=256, warmup=40, seed=4), ffn=688)
+EAGLE3_HEAD = Eagle3Recipe(
+    TrainRecipe(steps=450, learning_rate=5e-3, window=256, warmup=40, seed=5), ffn=512, aux_layers=(1, 2, 3)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaRecipe:
+    """Medusa heads (arXiv:2401.10774), each with an output matrix of its own."""
+
+    training: TrainRecipe
+    heads: int
+    layers: int = 1
+    known_share: float = 1.0
+    """The heads know the most frequent tokens, so many that they make up this share of the corpus; 1 is all tokens."""
+
+
+MEDUSA_HEADS = MedusaRecipe(
+    TrainRecipe(steps=1100, learning_rate=3e-3, window=256, warmup=40, weight_decay=0.0, seed=6),
+    heads=3,
+    known_share=0.98,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MtpRecipe:
+    """One multi-token prediction module, unrolled on its own outputs (FastMTP, arXiv:2509.18362)."""
+
+    training: TrainRecipe
+    ffn: int
+    unroll: int = 3
+    decay: float = 0.6
+    """Each unrolled pass weighs this much of the one before it."""
+
+
+MTP_HEAD = MtpRecipe(TrainRecipe(steps=500, learning_rate=3e-3, window=256, warmup=40, seed=7), ffn=512)
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashRecipe:
+    """A block drafter (DFlash, arXiv:2602.06036)."""
+
+    training: TrainRecipe
+    layers: int
+    ffn: int
+    target_layers: tuple[int, ...]
+    """Whose outputs it reads, counted from 0."""
+    block: int = 8
+    """The anchor and the masks."""
+    anchors: int = 24
+    """Blocks per window."""
+    reach: float = 4.0
+    """Mask i weighs exp(-i / reach)."""
+
+
+DFLASH_HEAD = DFlashRecipe(
+    TrainRecipe(steps=600, learning_rate=3e-3, window=256, warmup=40, seed=8),
+    layers=2,
+    ffn=384,
+    target_layers=(1, 2, 3),
+)

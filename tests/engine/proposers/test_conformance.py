@@ -23,8 +23,11 @@ from engine.types import FinishReason, Protocol, QKind, Request, SamplingParams
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
+from tests.engine.heads import tiny
 
-KINDS = sorted(proposers.REGISTRY)
+HEADS = {case[0] for case in tiny.HEADS.values()}
+"""Kinds that draft with the target's hidden states, which scripted models lack; tests/engine/heads tests them."""
+KINDS = sorted(set(proposers.REGISTRY) - HEADS)
 OPTIONS = {"ngram": {"min_ngram": 1}, "suffix": {"max_spec_factor": 4.0}, "layer_skip": {"skip_ffn": "1"}}
 """Settings under which a proposer drafts often on eight tokens; others run with their defaults."""
 GREEDY = SamplingParams(max_new_tokens=30)

@@ -1,0 +1,75 @@
+"""DFlash: all tokens of a draft in one pass of a block drafter.
+
+Each position's logits are a function of the committed tokens, so q factorises; what
+is drawn at one position reaches another only through the request's penalties.
+Knows nothing about checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.models.base import to_numpy
+from engine.options import read_options
+from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.block_draft import BlockDrafter
+from engine.proposers.chain_draft import ChainDraft, Drawing
+from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.parts import ProposerParts
+from engine.types import Proposal, QKind, Verdict
+
+OPTIONS = {"stop_below": STOP_BELOW}
+
+
+class DFlashProposer:
+    """Drafts chains of up to a block's masks."""
+
+    def __init__(self, drafter: BlockDrafter, how: Drawing) -> None:
+        self._drafter = drafter
+        self._how = how
+        self.facts = ProposerFacts(
+            "dflash",
+            shape="chain",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            hidden=drafter.hidden,
+            options={"stop_below": how.stop_below},
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> DFlashProposer:
+        """From a head and the option `stop_below`.
+
+        Raises:
+            InvalidRequest: an option that is not taken, no head, or one of another family.
+            ModelError: a head that does not fit the target.
+        """
+        options = read_options("proposer dflash", parts.options, OPTIONS)
+        return cls(BlockDrafter.build("dflash", parts), Drawing.of(parts, options["stop_below"]))
+
+    def start(self, context: Context) -> None:
+        """Keep the prompt's states."""
+        self._drafter.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of up to the rows' budgets."""
+        rows = {each.row: ChainDraft(self._limited(each)) for each in contexts}
+        drafting = [each.context for each in rows.values() if each.unread]
+        for row, scores in (self._drafter.logits(drafting) if drafting else {}).items():
+            for logits in scores:
+                if rows[row].unread:
+                    rows[row].extend(to_numpy(logits), self._how)
+        return [rows[context.row].proposal() for context in contexts]
+
+    def _limited(self, context: Context) -> Context:
+        return replace(context, budget=min(context.budget, self._drafter.room(context)))
+
+    def observe(self, context: Context, verdict: Verdict) -> None:
+        """Keep the states of what was committed."""
+        self._drafter.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._drafter.finish(row)

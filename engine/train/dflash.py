@@ -1,0 +1,182 @@
+"""Training of a DFlash block drafter (arXiv 2602.06036) for a frozen target.
+
+In every window blocks begin at evenly spaced anchors. A block sees the context
+before its anchor and itself; its masks learn the target's distributions, earlier
+ones with more weight, for a draft ends where one is refused. Target, embedding and
+output matrix stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.checkpoints.dflash import SECTION
+from engine.heads.decoder import LayerForm
+from engine.models.lean_weights import rope_frequencies
+from engine.numerics.base import RopeTables
+from engine.numerics.fast import rope_tables, rotated
+from engine.train import recipe, trainer
+from engine.train.corpus import Corpus
+from engine.train.eagle_stages import llama_document, write_head
+from engine.train.head_layer import HeadLayer, Teacher, agreement
+from engine.train.held_out import held_out_windows
+from engine.train.recipe import DFlashRecipe
+from engine.train.trainer import Job, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Where the blocks of a window of T tokens sit: `anchors` [A], and `size` rows each."""
+
+    anchors: Tensor
+    size: int
+
+    @classmethod
+    def spaced(cls, window: int, size: int, count: int) -> Blocks:
+        """Evenly, from position 1 on; every block's last token is inside the window."""
+        return cls(torch.linspace(1, window - size, count).long(), size)
+
+    @property
+    def positions(self) -> Tensor:
+        """[A, size]."""
+        return self.anchors[:, None] + torch.arange(self.size)
+
+    def mask(self, window: int) -> Tensor:
+        """[A * size, window + A * size]: a block sees what is before its anchor, and itself."""
+        own = torch.arange(len(self.anchors)).repeat_interleave(self.size)
+        before = torch.arange(window) < self.anchors[own][:, None]
+        return torch.cat([before, own[:, None] == own], 1)
+
+
+class DFlashHead(nn.Module):
+    """The trained tensors by their published names."""
+
+    def __init__(self, teacher: Teacher, plan: DFlashRecipe) -> None:
+        super().__init__()
+        torch.manual_seed(plan.training.seed)
+        config = replace(teacher.config, ffn=plan.ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        self._config = config
+        self.fc = nn.Linear(len(plan.target_layers) * config.hidden, config.hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(config.hidden, config.eps)
+        self.layers = nn.ModuleList(HeadLayer(config, LayerForm()) for _ in range(plan.layers))
+        self.norm = nn.RMSNorm(config.hidden, config.eps)
+        self._rope = rope_tables(rope_frequencies(config), config.context, torch.float32)
+
+    def forward(self, states: Tensor, embedded: Tensor, blocks: Blocks) -> Tensor:
+        """[rows, T, features * hidden] and [rows, A * size, hidden] -> [rows, A * size, hidden]."""
+        count, x = states.shape[1], embedded
+        features = self.hidden_norm(self.fc(states).float())
+        positions = torch.cat([torch.arange(count), blocks.positions.flatten()])
+        rope = RopeTables(self._rope.cos[positions, None], self._rope.sin[positions, None])
+        mask = blocks.mask(count)
+        for layer in self.layers:
+            entered = torch.cat([features, layer.get_submodule("input_layernorm")(x.float())], 1)
+            x = x + self._attention(layer, entered, rope, mask)
+            x = x + _fed_forward(layer, x)
+        last: Tensor = self.norm(x.float())
+        return last
+
+    def _attention(self, layer: nn.Module, rows: Tensor, rope: RopeTables, mask: Tensor) -> Tensor:
+        """Of the block's rows, which are the last ones, over all [rows, T + A * size, hidden]."""
+        count, attention = mask.shape[0], layer.get_submodule("self_attn")
+        q, k, v = (
+            attention.get_submodule(f"{name}_proj")(part).float().unflatten(-1, (-1, self._config.head_dim))
+            for name, part in (("q", rows[:, -count:]), ("k", rows), ("v", rows))
+        )
+        q = rotated(q, RopeTables(rope.cos[-count:], rope.sin[-count:])).transpose(1, 2)
+        k, v = rotated(k, rope).transpose(1, 2), v.transpose(1, 2)
+        seen = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+        out: Tensor = attention.get_submodule("o_proj")(seen.transpose(1, 2).flatten(-2))
+        return out
+
+
+def _fed_forward(layer: nn.Module, x: Tensor) -> Tensor:
+    rows = layer.get_submodule("post_attention_layernorm")(x.float())
+    gate, up, down = (layer.get_submodule(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
+    out: Tensor = down(F.silu(gate(rows)) * up(rows))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the target and the drafter say about the masks: logits [rows, A, size - 1, V] each."""
+
+    target: Tensor
+    draft: Tensor
+
+
+def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Said:
+    """Over windows [rows, T]; the target knows the block's tokens, the drafter its anchor only."""
+    lesson, blocks = teacher.lesson(tokens), Blocks.spaced(tokens.shape[1], plan.block, plan.anchors)
+    states = torch.cat([lesson.hidden[layer + 1] for layer in plan.target_layers], -1)
+    block = torch.full((len(tokens), len(blocks.anchors), plan.block), mask_token(teacher))
+    block[:, :, 0] = tokens[:, blocks.anchors]
+    out = head(states, F.embedding(block.flatten(1), teacher.embedding), blocks)
+    masks = out.unflatten(1, (-1, plan.block))[:, :, 1:]
+    return Said(lesson.logits[:, blocks.positions[:, :-1]], F.linear(masks, teacher.head).float())
+
+
+def mask_token(teacher: Teacher) -> int:
+    """A token that no text has: the padding token or, without one, the last id."""
+    found = teacher.document.get("pad_token_id")
+    return teacher.config.vocabulary - 1 if found is None else int(found)
+
+
+def loss_of(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Tensor:
+    """Of windows [rows, window + 1]: cross-entropy to the target's softmax, less for later masks."""
+    weights = torch.exp(-torch.arange(plan.block - 1) / plan.reach)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        said = compare(head, teacher, tokens, plan)
+        entropy = -(said.target.softmax(-1) * F.log_softmax(said.draft, -1)).sum(-1)
+    return (entropy.mean((0, 1)) * weights / weights.sum()).sum()
+
+
+@torch.no_grad()
+def measured(head: DFlashHead, teacher: Teacher, corpus: Corpus, plan: DFlashRecipe) -> Mapping[str, float]:
+    """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position."""
+    shares = torch.zeros(plan.block - 1)
+    windows = held_out_windows(corpus, window=min(256, teacher.config.context))
+    for tokens in windows.values():
+        said = compare(head, teacher, tokens, plan)
+        by_mask = [agreement(said.target[:, :, i], said.draft[:, :, i]) for i in range(plan.block - 1)]
+        shares += torch.tensor(by_mask) / len(windows)
+    return {f"position {i + 1}": share for i, share in enumerate(shares.tolist())}
+
+
+def train_dflash(
+    teacher: Teacher, corpus: Corpus, out: Path, report: Report, plan: DFlashRecipe = recipe.DFLASH_HEAD
+) -> None:
+    """Train a drafter, continuing from the checkpoint beside `out`, and write it to `out`."""
+    plan = replace(plan, target_layers=fitting_layers(plan.target_layers, teacher.config.layers))
+    head = DFlashHead(teacher, plan)
+    job = Job(
+        module=head,
+        loss=lambda tokens: loss_of(head, teacher, tokens, plan),
+        measure=lambda: measured(head, teacher, corpus, plan),
+        corpus=corpus,
+        recipe=plan.training,
+        folder=out.with_name(f"{out.name}-training"),
+        report=report,
+    )
+    trainer.run(job)
+    config = llama_document(teacher, plan.ffn) | {
+        "architectures": ["DFlashDraftModel"],
+        "num_hidden_layers": plan.layers,
+        "num_target_layers": teacher.config.layers,
+        "block_size": plan.block,
+        SECTION: {"mask_token_id": mask_token(teacher), "target_layer_ids": list(plan.target_layers)},
+    }
+    write_head(out, config, dict(head.state_dict()), {})
+
+
+def fitting_layers(wanted: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """The recipe's layers if the target is about as shallow as the bundled one, else five, evenly spaced."""
+    if layers <= 2 * (max(wanted) + 1):
+        return tuple(i for i in wanted if i < layers)
+    return tuple(round(1 + i * (layers - 4) / 4) for i in range(5))
