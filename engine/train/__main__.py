@@ -8,6 +8,7 @@ stages of draft heads also take a target and a text of one's own:
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from engine.registry import resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
+from engine.train.head_card import TRAININGS, write_head_card
 from engine.train.prompts import write_prompts
 
 HEADS: Final[Mapping[str, str]] = {
@@ -92,6 +94,10 @@ def make_cards(work: Path) -> None:
     for pair in PAIRS:
         if (work / pair.draft.folder).exists():
             write_cards(CardSources(work, work), pair)
+    manifest = json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
+    for name in TRAININGS:
+        if (work / name / "config.json").exists():
+            write_head_card(work / name, work / "target", manifest)
 
 
 STAGES = {

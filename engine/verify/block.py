@@ -42,7 +42,9 @@ class Prefix:
 class BlockVerifier:
     """Keeps the longest prefix whose test passes."""
 
-    facts = VerifierFacts(Protocol.BLOCK, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=False, fresh_numbers=True)
+    facts = VerifierFacts(
+        Protocol.BLOCK, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=False, fresh_numbers=True
+    )
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
         """Test prefixes from the longest to the shortest.

@@ -1,13 +1,14 @@
 """`python -m tests.bench.acceptance`: every registered proposer on the bundled target, as docs/acceptance.md.
 
-Counts only, so the machine's speed does not matter. A proposer whose name is a bundled head drafts with that head, the
-others with the bundled draft where they ask for a model; a new line in the registry appears by itself.
+Counts only, so the machine's speed does not matter. A proposer drafts with the bundled head that it takes, first the
+one of its own name, or with the bundled draft; a new line in the registry appears by itself.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -17,7 +18,8 @@ from engine import proposers
 from engine.backends.arm import ArmPlan, ModelSource
 from engine.backends.base import Prompt
 from engine.backends.native import NativeWorkshop, open_models
-from engine.errors import ModelNeeded
+from engine.checkpoints import layout_of
+from engine.errors import InvalidRequest
 from engine.metrics import Acceptance, acceptance
 from engine.rng import stream_of
 from engine.trace import decode
@@ -55,65 +57,67 @@ def main(out: Path, prompts: int, tokens: int, only: Sequence[str]) -> None:
     torch.set_num_threads(1)
     kinds = [kind for kind in proposers.REGISTRY if not only or kind in only]
     measured = [each for kind in kinds for each in measure(kind, prompts, tokens)]
-    out.write_text(page(measured, prompts, tokens), encoding="utf-8")
+    unmeasured = [kind for kind in kinds if kind not in {each.kind for each in measured}]
+    out.write_text(page(measured, unmeasured, prompts, tokens), encoding="utf-8")
     click.echo(out.read_text(encoding="utf-8"))
 
 
 def measure(kind: str, prompts: int, tokens: int) -> Iterator[Measured]:
+    """Nothing for a proposer that no bundled model suits."""
     workshop = workshop_for(kind)
     for temperature in (0.0, 1.0):
         plan = plan_for(workshop, kind, temperature)
+        if plan is None:
+            return
         backend = workshop.arm(plan)
         sampling = SamplingParams(temperature=temperature, max_new_tokens=tokens, seed=1)
         for domain in DOMAINS:
             rows = prompt_rows(prompts)[domain]
             requests = [
-                Request(row["id"], backend.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in rows
+                Request(each["id"], backend.encode(_prompt(each)), sampling, stream_of(each["id"])) for each in rows
             ]
             counts = acceptance(decode(each.trace) for each in backend.generate(requests))
             yield Measured(kind, plan.gamma, temperature, plan.protocol, domain, counts)
 
 
 def workshop_for(kind: str) -> NativeWorkshop:
-    """The target, the draft, and the head of the proposer's name if there is one."""
-    head = {"head": ModelSource(f"bundled:{kind}")} if (REFERENCE / kind / "config.json").exists() else {}
+    """The target, the draft and the bundled heads, the one of the proposer's name first."""
+    heads = sorted(heads_of_the_family(), key=lambda name: (name != kind, name))
     models = {"target": ModelSource("bundled:target"), "draft": ModelSource("bundled:draft")}
-    return open_models(models | head)
+    return open_models(models | {name: ModelSource(f"bundled:{name}") for name in heads})
 
 
-def plan_for(workshop: NativeWorkshop, kind: str, temperature: float) -> ArmPlan:
-    """The plan that the proposer takes: with a model only if it asks for one, under the rule for its shape."""
-    level, options = RecordLevel.TOKENS, OPTIONS.get(kind, {})
-    plan = ArmPlan(Protocol.GREEDY, kind, CHAIN_GAMMA, options=options, level=level, rows=4)
-    head = any(each.name == "head" for each in workshop.models())
-    try:
-        shape = workshop.arm(plan).effective_config()["proposer_shape"]
-    except ModelNeeded:
-        plan = ArmPlan(
-            Protocol.GREEDY, kind, CHAIN_GAMMA, "head" if head else "draft", options=options, level=level, rows=4
-        )
-        shape = workshop.arm(plan).effective_config()["proposer_shape"]
-    sampled = Protocol.TREE if shape == "tree" else Protocol.CHAIN
-    return ArmPlan(
-        protocol=sampled if temperature else Protocol.GREEDY,
-        proposer=kind,
-        gamma=TREE_GAMMA if shape == "tree" else CHAIN_GAMMA,
-        draft=plan.draft,
-        options=options,
-        level=level,
-        rows=4,
-    )
+def heads_of_the_family() -> list[str]:
+    folders = (path.parent for path in REFERENCE.glob("*/config.json"))
+    return [each.name for each in folders if layout_of(json.loads((each / "config.json").read_text())) is not None]
+
+
+def plan_for(workshop: NativeWorkshop, kind: str, temperature: float) -> ArmPlan | None:
+    """The plan with the first model that the proposer takes, none if it needs none, under the rule for its shape."""
+    options = OPTIONS.get(kind, {})
+    for model in (None, *(each.name for each in workshop.models() if each.name not in ("target", "draft")), "draft"):
+        plan = ArmPlan(Protocol.GREEDY, kind, CHAIN_GAMMA, model, options=options, level=RecordLevel.TOKENS, rows=4)
+        try:
+            shape = workshop.arm(plan).effective_config()["proposer_shape"]
+        except InvalidRequest:
+            continue
+        if shape == "tree":
+            plan = replace(plan, gamma=TREE_GAMMA)
+        sampled = Protocol.TREE if shape == "tree" else Protocol.CHAIN
+        return replace(plan, protocol=sampled) if temperature else plan
+    return None
 
 
 def _prompt(row) -> Prompt:
     return Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
 
 
-def page(measured: Sequence[Measured], prompts: int, tokens: int) -> str:
+def page(measured: Sequence[Measured], unmeasured: Sequence[str], prompts: int, tokens: int) -> str:
     lines = [INTRODUCTION.format(chain=CHAIN_GAMMA, tree=TREE_GAMMA, prompts=prompts, tokens=tokens, shown=SHOWN)]
     for temperature in (0.0, 1.0):
         lines += [f"## Temperature {temperature:g}", "", HEAD, RULE]
         lines += [row(each) for each in measured if each.temperature == temperature]
+        lines += [f"| [{kind}](proposers/{kind}.md) | no bundled model suits it | | | | | |" for kind in unmeasured]
         lines += [""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -121,7 +125,7 @@ def page(measured: Sequence[Measured], prompts: int, tokens: int) -> str:
 INTRODUCTION = """# Proposers, measured
 
 Generated by `python -m tests.bench.acceptance`; do not edit. Every registered proposer on the bundled target: with the
-bundled head of its name, or the bundled draft where it drafts with a model, and its default options; `layer_skip`
+bundled head that it takes, or the bundled draft where it drafts with a model, and its default options; `layer_skip`
 leaves out the feed-forward part of layer 2. Chains of at most {chain} tokens, trees of at most {tree} nodes; {prompts}
 prompts per domain, at most {tokens} new tokens. Temperature 0 under `greedy`; temperature 1 under `chain`, trees under
 `tree`.
