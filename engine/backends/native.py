@@ -20,7 +20,7 @@ from engine.errors import CapacityError, InvalidRequest, ModelError
 from engine.faults import EngineParts, break_parts
 from engine.loop import Loop, LoopOptions
 from engine.models.base import SlotCache
-from engine.models.loading import LoadedModel, check_same_tokenizer, load_head, load_model
+from engine.models.loading import LoadedModel, Way, check_same_tokenizer, load_model_or_head
 from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
 from engine.proposers.base import Proposer, ProposerFacts
@@ -254,18 +254,11 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:
         InvalidRequest: a numerics mode that there is not, or not with this loader.
         NumericsRefused: a numerics mode that does not hold on this machine.
     """
-    heads = {name: load_head(each.source, revision=each.revision, base=each.base) for name, each in models.items()}
-    found = {name: head for name, head in heads.items() if head is not None}
-    return NativeWorkshop({name: _load(name, each) for name, each in models.items() if name not in found}, found)
+    loaded = {name: _load(name, model) for name, model in models.items()}
+    heads = {name: each for name, each in loaded.items() if isinstance(each, LoadedHead)}
+    return NativeWorkshop({name: each for name, each in loaded.items() if isinstance(each, LoadedModel)}, heads)
 
 
-def _load(name: str, model: ModelSource) -> LoadedModel:
-    return load_model(
-        model.source,
-        dtype=model.dtype,
-        loader=model.loader,
-        revision=model.revision,
-        base=model.base,
-        numerics=model.numerics or (AUTO if name == "target" else "fast"),
-        device=model.device,
-    )
+def _load(name: str, model: ModelSource) -> LoadedModel | LoadedHead:
+    way = Way(model.dtype, model.loader, model.numerics or (AUTO if name == "target" else "fast"), model.device)
+    return load_model_or_head(model.source, way, model.revision, model.base)

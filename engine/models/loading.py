@@ -41,6 +41,7 @@ __all__ = [
     "check_same_tokenizer",
     "load_head",
     "load_model",
+    "load_model_or_head",
     "model_digest",
     "tokenizer_digest",
 ]
@@ -74,6 +75,35 @@ class Place:
     resolved: str
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a model is loaded: the arguments of `load_model` of the same names."""
+
+    dtype: str
+    loader: str
+    numerics: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source whose folder was found and whose files have their digests."""
+
+    source: str
+    resolved: str
+    folder: ModelFolder
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What identifies the files."""
+        return {
+            "source": self.source,
+            "resolved": self.resolved if self.source.startswith("hf:") else self.source,
+            "model_sha256": model_digest(self.folder.files),
+            "tokenizer_sha256": tokenizer_digest(self.folder.files),
+        }
+
+
 def load_model(
     source: str,
     *,
@@ -100,30 +130,19 @@ def load_model(
         InvalidRequest: no such numerics mode, or not with this loader.
         NumericsRefused: a mode that was asked for by name and does not hold on this machine.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"{source}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    if loader not in LOADERS:
-        raise ModelError(f"{source}: loader {loader!r} is not one of {', '.join(LOADERS)}")
-    require_known(numerics, source)
-    if loader == "hf" and device != "cpu":
-        raise ModelError(f"{source}: loader hf runs on the cpu only; write loader: lean, or device: cpu")
-    ask_for_stable_kernels(usable_device(device, source))
-    place = _find(source, revision, base)
-    folder = open_folder(place.path, source)
-    facts = {
-        "source": source,
-        "resolved": place.resolved if source.startswith("hf:") else source,
-        "architecture": folder.config.get("model_type"),
-        "dtype": dtype,
-        "loader": loader,
-        "device": device,
-        "model_sha256": model_digest(folder.files),
-        "tokenizer_sha256": tokenizer_digest(folder.files),
-    }
-    ready = _equip(folder, facts, numerics)
-    return LoadedModel(
-        ready.model, load_tokenizer(folder), folder.files, source, place.resolved, numerics=ready.numerics
-    )
+    way = Way(dtype, loader, numerics, device)
+    _require_way(source, way)
+    return _whole(_opened(source, revision, base), way)
+
+
+def load_model_or_head(source: str, way: Way, revision: str | None, base: Path | None) -> LoadedModel | LoadedHead:
+    """Whatever the source holds; its files are found and read once. Raises as `load_model`."""
+    opened = _opened(source, revision, base)
+    head = _head(opened)
+    if head is not None:
+        return head
+    _require_way(source, way)
+    return _whole(opened, way)
 
 
 def load_head(source: str, *, revision: str | None = None, base: Path | None = None) -> LoadedHead | None:
@@ -132,22 +151,47 @@ def load_head(source: str, *, revision: str | None = None, base: Path | None = N
     Raises:
         ModelError: the source cannot be opened, or its head cannot be read whole.
     """
+    return _head(_opened(source, revision, base))
+
+
+def _require_way(source: str, way: Way) -> None:
+    if way.dtype not in DTYPES:
+        raise ModelError(f"{source}: dtype {way.dtype!r} is not one of {', '.join(DTYPES)}")
+    if way.loader not in LOADERS:
+        raise ModelError(f"{source}: loader {way.loader!r} is not one of {', '.join(LOADERS)}")
+    require_known(way.numerics, source)
+    if way.loader == "hf" and way.device != "cpu":
+        raise ModelError(f"{source}: loader hf runs on the cpu only; write loader: lean, or device: cpu")
+    ask_for_stable_kernels(usable_device(way.device, source))
+
+
+def _opened(source: str, revision: str | None, base: Path | None) -> Opened:
     place = _find(source, revision, base)
-    folder = open_folder(place.path, source)
-    layout = layout_of(folder.config)
+    return Opened(source, place.resolved, open_folder(place.path, source))
+
+
+def _whole(opened: Opened, way: Way) -> LoadedModel:
+    folder = opened.folder
+    facts = {
+        **opened.facts,
+        "architecture": folder.config.get("model_type"),
+        "dtype": way.dtype,
+        "loader": way.loader,
+        "device": way.device,
+    }
+    ready = _equip(folder, facts, way.numerics)
+    return LoadedModel(
+        ready.model, load_tokenizer(folder), folder.files, opened.source, opened.resolved, numerics=ready.numerics
+    )
+
+
+def _head(opened: Opened) -> LoadedHead | None:
+    layout = layout_of(opened.folder.config)
     if layout is None:
         return None
-    head = layout.read(folder)
-    facts = {
-        "source": source,
-        "resolved": place.resolved if source.startswith("hf:") else source,
-        "architecture": head.layout,
-        "family": head.family,
-        "declared_lossy": list(head.lossy),
-        "model_sha256": model_digest(folder.files),
-        "tokenizer_sha256": tokenizer_digest(folder.files),
-    }
-    return LoadedHead(head, folder.files, source, place.resolved, facts)
+    head = layout.read(opened.folder)
+    own = {"architecture": head.layout, "family": head.family, "declared_lossy": list(head.lossy)}
+    return LoadedHead(head, opened.folder.files, opened.source, opened.resolved, {**opened.facts, **own})
 
 
 def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Equipped:
