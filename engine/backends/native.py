@@ -66,6 +66,7 @@ class NativeBackend:
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
         self._facts = self._proposer(rows=1, capacity=1).facts
         _require_fit(self._parts.verifier.facts, self._facts)
+        _require_room(target, self._facts, plan.gamma)
 
     def capabilities(self) -> Capabilities:
         """Everything can be recorded, random numbers included; the record level decides."""
@@ -155,6 +156,16 @@ def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:
         raise InvalidRequest(
             f"the {rule.protocol} rule cannot verify the trees of proposer {drafts.name}; "
             "use the tree, gumbel or greedy rule"
+        )
+
+
+def _require_room(target: Equipped, drafts: ProposerFacts, gamma: int) -> None:
+    """Refuse trees that the target's arithmetic has no columns for, before anything runs."""
+    most, nodes = target.numerics.most_tree_nodes, gamma + drafts.scouts
+    if most is not None and nodes > most and (drafts.shape == "tree" or drafts.scouts):
+        raise InvalidRequest(
+            f"proposer {drafts.name}: {nodes} tokens read beside each other in one step, {target.numerics.mode} "
+            f"numerics have room for {most}; lower gamma or use numerics: exact"
         )
 
 

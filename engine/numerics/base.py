@@ -95,6 +95,8 @@ class Numerics(Protocol):
 
     name: str
     promises: Invariance
+    most_tree_nodes: int | None
+    """Tokens beside a chain's, drafts and scouts of one step, that there is room for; None without a limit."""
 
     def matrix(self, affine: Affine) -> Matrix:
         """Prepare an affine map, once per model."""

@@ -75,6 +75,7 @@ class ExactNumerics:
 
     name = "exact"
     promises = Invariance.EVERYWHERE
+    most_tree_nodes: int | None = None
 
     def __init__(self) -> None:
         self._exponential = exact_functions.Exponential()

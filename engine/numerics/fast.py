@@ -38,6 +38,7 @@ class FastNumerics:
 
     name = "fast"
     promises = Invariance.NONE
+    most_tree_nodes: int | None = None
 
     def matrix(self, affine: Affine) -> Matrix:
         """Packed if that exists; in float32 the plain product of one row is faster."""

@@ -66,6 +66,7 @@ class FixedNumerics:
 
     name = "fixed"
     promises = Invariance.CHAIN
+    most_tree_nodes: int | None = None
 
     def matrix(self, affine: Affine) -> Matrix:
         """The packed product; where there is none, the plain one on padded rows."""

@@ -30,6 +30,7 @@ class NumericsFacts:
     reason: why it is not what `requested` says or prefers; None where it is.
     probe: of the mode that runs; None where nothing could be probed.
     refused: reports of the preferred modes that failed.
+    most_tree_nodes: as the mode has it (`engine.numerics.base.Numerics`).
     """
 
     mode: str
@@ -38,6 +39,7 @@ class NumericsFacts:
     reason: str | None = None
     probe: ProbeReport | None = None
     refused: tuple[ProbeReport, ...] = ()
+    most_tree_nodes: int | None = None
 
     def facts(self) -> Mapping[str, Any]:
         """Mode, request and promise as JSON."""
@@ -101,7 +103,7 @@ def choose(requested: str, parts: ModelParts, where: str) -> Choice:
             f"{where}: numerics {requested} is refused, for this machine does not keep its promise in {report.dtype} "
             f"with {_counted(report.threads)}: {_failure(report)}; use numerics: auto, or another mode"
         )
-    return Choice(mode, NumericsFacts(mode.name, requested, mode.promises, None, report))
+    return Choice(mode, NumericsFacts(mode.name, requested, mode.promises, None, report, (), mode.most_tree_nodes))
 
 
 def _first_that_holds(parts: ModelParts) -> Choice:
@@ -111,7 +113,9 @@ def _first_that_holds(parts: ModelParts) -> Choice:
         report = probe(parts, mode)
         if report.passed:
             reason = "; ".join(f"{each.mode} fails {_failure(each)}" for each in failed) or None
-            return Choice(mode, NumericsFacts(name, AUTO, mode.promises, reason, report, tuple(failed)))
+            return Choice(
+                mode, NumericsFacts(name, AUTO, mode.promises, reason, report, tuple(failed), mode.most_tree_nodes)
+            )
         failed.append(report)
     raise NumericsRefused(f"numerics auto: {_failure(failed[-1])}; no mode of {', '.join(PREFERENCE)} holds here")
 

@@ -71,6 +71,7 @@ class TiledNumerics(FixedNumerics):
 
     name = "tiled"
     promises = Invariance.TREE
+    most_tree_nodes = SCRATCH
 
     def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
         """Whole tiles of keys with a scratch region after them, and values with a column of ones."""

@@ -234,3 +234,10 @@ def test_wrong_plans_are_refused_when_the_arm_is_made(workshop):
     ):
         with pytest.raises(InvalidRequest, match=message):
             workshop.arm(wrong)
+
+
+def test_trees_that_the_target_s_numerics_have_no_room_for_are_refused_when_the_arm_is_made():
+    tiled = open_workshop("native", {"target": ModelSource("bundled:target", numerics="tiled")})
+    tiled.arm(ArmPlan(Protocol.GREEDY, "lookahead", 36))
+    with pytest.raises(InvalidRequest, match="68 tokens read beside each other in one step, tiled numerics have room"):
+        tiled.arm(ArmPlan(Protocol.GREEDY, "lookahead", 40))
