@@ -232,7 +232,7 @@ def test_a_stopped_process_can_be_resumed(tmp_path, number):
     path.write_text(path.read_text().replace("max_new_tokens: 12", "max_new_tokens: 400"))
     store = str(tmp_path / "audit.db")
     options = ["--store", store, "--results", str(tmp_path / "r.json")]
-    # a shell that started the tests in the background has told them, and so their children, to ignore the first of these
+    # whoever was started in the background ignores the first of these, and so do its children
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"{reset}; from audit.cli import main; main()"
     process = subprocess.Popen(
