@@ -31,6 +31,7 @@ from engine.proposers.base import Context, Proposer, ProposerFacts
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.draft_model import DraftModelProposer
 from engine.proposers.ngram import NgramProposer
+from engine.proposers.own_cache import read_prompt, within
 from engine.proposers.parts import ProposerParts
 from engine.rng import Purpose, Randomness
 from engine.rows import TargetRows
@@ -108,23 +109,14 @@ class CascadeProposer:
     def start(self, context: Context) -> None:
         """Both stages read the prompt but its last token."""
         self._tiny.start(context)
-        self._valid[context.row] = 0
-        prompt = list(context.history[:-1])
-        if prompt and len(prompt) < self._cache.capacity:
-            placement = chain_placement([prompt], [0], self._cache.trash, first_row=context.row)
-            self._model.forward(self._cache, placement, Want(logits=False))
-            self._valid[context.row] = len(prompt)
+        self._valid[context.row] = read_prompt(self._model, self._cache, context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of the rows' budgets; rows that no longer fit the draft model's context get shorter ones or none."""
-        drafts = [ChainDraft(self._limited(context)) for context in contexts]
+        drafts = [ChainDraft(within(self._cache, context)) for context in contexts]
         while any(each.unread for each in drafts):
             self._round({each.context.row: each for each in drafts if each.unread})
         return [each.proposal() for each in drafts]
-
-    def _limited(self, context: Context) -> Context:
-        room = self._cache.capacity - len(context.history)
-        return replace(context, budget=max(0, min(context.budget, room)))
 
     def _round(self, drafts: Mapping[int, ChainDraft]) -> None:
         """The tiny drafter drafts, the draft model reads it all in one forward and adds to every row's draft."""

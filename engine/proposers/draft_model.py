@@ -9,7 +9,6 @@ one) are fed first. Knows nothing about the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from engine.errors import ModelNeeded
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
@@ -17,6 +16,7 @@ from engine.options import read_options
 from engine.proposers.base import Context, ProposerFacts
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.own_cache import read_prompt, within
 from engine.proposers.parts import ProposerParts
 from engine.types import Proposal, QKind, Verdict
 
@@ -54,23 +54,14 @@ class DraftModelProposer:
 
     def start(self, context: Context) -> None:
         """Read the prompt but its last token, which the first round feeds."""
-        self._valid[context.row] = 0
-        prompt = list(context.history[:-1])
-        if prompt and len(prompt) < self._cache.capacity:
-            placement = chain_placement([prompt], [0], self._cache.trash, first_row=context.row)
-            self._model.forward(self._cache, placement, Want(logits=False))
-            self._valid[context.row] = len(prompt)
+        self._valid[context.row] = read_prompt(self._model, self._cache, context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; rows that no longer fit the draft's context get none."""
-        drafted = [ChainDraft(self._limited(context)) for context in contexts]
+        drafted = [ChainDraft(within(self._cache, context)) for context in contexts]
         while any(each.unread for each in drafted):
             self._round(drafted)
         return [each.proposal() for each in drafted]
-
-    def _limited(self, context: Context) -> Context:
-        room = self._cache.capacity - len(context.history)
-        return replace(context, budget=max(0, min(context.budget, room)))
 
     def _round(self, drafted: list[ChainDraft]) -> None:
         """One forward for all rows that want another token."""

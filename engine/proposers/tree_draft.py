@@ -18,6 +18,7 @@ from torch import Tensor
 from engine.models.base import Placement, TargetModel, Want, chain_placement
 from engine.placement import accepted_columns
 from engine.proposers.base import Context
+from engine.proposers.own_cache import read_prompt
 from engine.trees import ancestors, depths
 from engine.types import Tree, Verdict
 
@@ -50,12 +51,7 @@ class TreeReader:
 
     def start(self, context: Context) -> None:
         """Read the prompt but its last token, if it fits."""
-        self._valid[context.row] = 0
-        prompt = list(context.history[:-1])
-        if prompt and len(prompt) < self._cache.capacity:
-            placement = chain_placement([prompt], [0], self._cache.trash, first_row=context.row)
-            self.model.forward(self._cache, placement, Want(logits=False))
-            self._valid[context.row] = len(prompt)
+        self._valid[context.row] = read_prompt(self.model, self._cache, context)
 
     def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """[V] logits after each row's newest committed token; tokens not read yet are read first."""
