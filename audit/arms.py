@@ -8,9 +8,10 @@ a time, which measures the engine's own numerical noise. Runs nothing itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from audit.checks import load
 from audit.records import ArmKind
 from audit.suite import ArmSpec, Case, Suite
 from engine.backends.arm import ArmPlan
@@ -18,6 +19,8 @@ from engine.rng import stream_of
 from engine.types import Protocol, RecordLevel, SamplingParams
 
 LEVELS = tuple(RecordLevel)
+COMPANION_REQUESTS = 16
+"""Requests of a companion arm: what it shows is deterministic, or shows in a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class PlannedArm:
     spec: ArmSpec | None = None
     baseline: str | None = None
     control: str | None = None
+    of: str | None = None
+    """The candidate that a companion arm belongs to."""
+    most: int | None = None
+    """At most so many requests, spread evenly over the suite's; None runs all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +56,14 @@ class Slot:
 
 def slots(suite: Suite, arm: PlannedArm) -> list[Slot]:
     """The arm's requests in order. Greedy arms run each case once: repetitions would be copies."""
-    return [Slot(case, sample) for case in suite.cases for sample in range(arm.samples)]
+    every = [Slot(case, sample) for case in suite.cases for sample in range(arm.samples)]
+    if arm.most is not None and arm.most < len(every):
+        every = [every[index * len(every) // arm.most] for index in range(arm.most)]
+    return every[::-1] if arm.kind is ArmKind.REVERSED else every
 
 
 def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
-    """Baselines, then controls, then the candidates in the suite's order."""
+    """Baselines, then controls, then the candidates in the suite's order, each with its companions behind it."""
     groups: dict[SamplingParams, list[ArmSpec]] = {}
     for arm in suite.arms:
         groups.setdefault(arm.sampling, []).append(arm)
@@ -67,7 +77,41 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
             controls.append(_plain(suite, control, ArmKind.CONTROL, sampling, _control_level(sampling, level), 1))
         for arm in arms:
             candidates[arm.name] = _candidate(suite, arm, name, control)
-    return (*baselines, *controls, *(candidates[arm.name] for arm in suite.arms))
+    planned = (each for arm in suite.arms for each in _with_companions(candidates[arm.name]))
+    return (*baselines, *controls, *planned)
+
+
+def _with_companions(candidate: PlannedArm) -> Iterator[PlannedArm]:
+    """The candidate, then the arms that its checks compare it with."""
+    yield candidate
+    assert candidate.spec is not None
+    asked = {kind for name in candidate.spec.checks for kind in load(name).companions}
+    for kind in (kind for kind in ArmKind if kind in asked):
+        yield _companion(candidate, kind)
+
+
+def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
+    plan = candidate.plan
+    if kind is ArmKind.ALONE:
+        plan = dataclasses.replace(plan, rows=1)
+    if kind is ArmKind.REGAMMA:
+        plan = dataclasses.replace(plan, gamma=_other_gamma(plan.gamma))
+    return dataclasses.replace(
+        candidate,
+        name=f"{candidate.name}/{kind}",
+        kind=kind,
+        plan=plan,
+        spec=None,
+        baseline=None,
+        control=None,
+        of=candidate.name,
+        most=COMPANION_REQUESTS,
+    )
+
+
+def _other_gamma(gamma: int) -> int:
+    """Half the draft length, or one more where half is none."""
+    return gamma // 2 or gamma + 1
 
 
 def _promises_equality(arm: ArmSpec) -> bool:

@@ -20,7 +20,8 @@ def judge(arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable
     """Run every candidate's checks and store their results."""
     # neighbouring candidates share a baseline and a control; more of them would fill the memory
     reference = lru_cache(maxsize=2)(partial(store.load_arm, run))
-    for planned in arms:
+    listed = tuple(arms)
+    for planned in listed:
         if planned.spec is None:
             continue
         announce(planned.name)
@@ -28,6 +29,7 @@ def judge(arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable
             candidate=store.load_arm(run, planned.name),
             baseline=reference(planned.baseline) if planned.baseline else None,
             control=reference(planned.control) if planned.control else None,
+            companions={each.kind: store.load_arm(run, each.name) for each in listed if each.of == planned.name},
         )
         for name, overrides in planned.spec.checks.items():
             check = load(name)

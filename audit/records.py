@@ -6,7 +6,7 @@ A check gets one `Evidence` and nothing else: no models, no files, no engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -37,6 +37,16 @@ class ArmKind(StrEnum):
     CONTROL = "control"
     """The baseline again in another batch shape: measures the engine's own noise."""
     CANDIDATE = "candidate"
+    REPEAT = "repeat"
+    """The candidate once more, unchanged: shows what its seed fixes."""
+    ALONE = "alone"
+    """The candidate, one request at a time."""
+    REVERSED = "reversed"
+    """The candidate with its requests in reverse order."""
+    REGAMMA = "regamma"
+    """The candidate at another draft length."""
+    ANCHOR = "anchor"
+    """The target's own rows on the candidate's tokens, by a pass that shares nothing with the candidate's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +94,5 @@ class Evidence:
     candidate: ArmRecord
     baseline: ArmRecord | None = None
     control: ArmRecord | None = None
+    companions: Mapping[ArmKind, ArmRecord] = field(default_factory=dict)
+    """Further arms that the candidate's checks asked for (`audit.checks.base.Check.companions`)."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
 from audit.checks.decisions import Decisions, decisions, unreadable
 from audit.records import Evidence, Level, RequestRecord
 from audit.stats.acceptance import (
@@ -192,4 +192,7 @@ CHECK = Check(
     defaults={"margin": 0.05, "alpha": 0.001},
     run=_run,
     applies=_applies,
+    null="a drafted token is kept with the probability that p, q and the declared rule give",
+    effect="difference in rate",
+    plan=needs_nothing,
 )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from audit.records import Evidence, Level
+from audit.records import ArmKind, Evidence, Level
+from audit.stats.power import Need
 
 
 class Verdict(StrEnum):
@@ -52,6 +53,8 @@ class CheckResult:
     effect: float | None = None
     bound: float | None = None
     margin: float | None = None
+    detectable: float | None = None
+    """The smallest effect that this much evidence would have shown with probability 0.9, in the effect's unit."""
     findings: tuple[Finding, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able numbers behind the summary."""
@@ -61,12 +64,27 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Design:
+    """What is known of an arm before anything runs."""
+
+    requests: int
+    prompts: int
+    tokens: int
+    """At most; requests that end early give fewer."""
+    gamma: int
+    greedy: bool
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """A named instrument.
 
     `defaults` are all parameters with their default values; the suite may
     override these names and no others. `applies` says why the check does not
-    apply to an arm, or None.
+    apply to an arm, or None. `null` is what it tests and `effect` the unit of
+    its effect, bound and margin. `plan` says how much evidence the margin
+    needs, before a model is loaded; None where any amount will do.
     """
 
     name: str
@@ -75,6 +93,16 @@ class Check:
     defaults: Params
     run: Callable[[Evidence, Params], CheckResult]
     applies: Callable[[Evidence], str | None]
+    null: str
+    effect: str
+    plan: Callable[[Params, Design], Need | None]
+    companions: tuple[ArmKind, ...] = ()
+    """Further arms that it compares with; they run only if a check asks for them."""
+
+
+def needs_nothing(params: Params, design: Design) -> None:
+    """The plan of a check that any amount of evidence decides."""
+    del params, design
 
 
 def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult:

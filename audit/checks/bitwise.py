@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
 from audit.checks.pairing import Pair, Pairing, compared, pair_arms
 from audit.records import ArmRecord, Evidence, Level
 from audit.stats.binomial import upper_bound
@@ -154,4 +154,7 @@ CHECK = Check(
     defaults={"min_positions": 200, "force": False},
     run=_run,
     applies=_applies,
+    null="every row of logits is the baseline's, bit by bit",
+    effect="share of positions that differ",
+    plan=needs_nothing,
 )

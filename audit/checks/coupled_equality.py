@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Params, Verdict
+from audit.checks.base import Check, CheckResult, Params, Verdict, needs_nothing
 from audit.checks.decisions import deciding_row
 from audit.checks.equality import Instrument, judge_equality
 from audit.checks.pairing import Divergence, pair_arms
@@ -116,4 +116,7 @@ CHECK = Check(
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200},
     run=_run,
     applies=_applies,
+    null="every token is the one that the target alone would have drawn from the same numbers, up to noise",
+    effect="real divergences per 1000 tokens",
+    plan=needs_nothing,
 )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Params
+from audit.checks.base import Check, CheckResult, Params, needs_nothing
 from audit.checks.decisions import deciding_row
 from audit.checks.equality import Instrument, judge_equality
 from audit.checks.pairing import Divergence
@@ -67,4 +67,7 @@ CHECK = Check(
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200},
     run=_run,
     applies=_applies,
+    null="every token is the one that the target alone would have chosen, up to the engine's noise",
+    effect="real divergences per 1000 tokens",
+    plan=needs_nothing,
 )

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
 from audit.checks.decisions import unreadable
 from audit.checks.law_battery import Component, battery
 from audit.checks.law_table import Law, moments_of, seed_of, tabulate
@@ -170,4 +170,7 @@ CHECK = Check(
     defaults={"alpha": 0.01, "leak_margin": 0.06, "min_tokens": 500},
     run=_run,
     applies=_applies,
+    null="each emitted token is drawn from its recorded p given all that came before",
+    effect="total variation per emitted token",
+    plan=needs_nothing,
 )

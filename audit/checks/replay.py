@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
 from audit.checks.replay_digest import digest_faults
 from audit.checks.replay_full import replay_full
 from audit.checks.replay_partial import replay_partial
@@ -109,4 +109,7 @@ CHECK = Check(
     defaults={"confidence": 0.99, "max_findings": 20},
     run=_run,
     applies=_applies,
+    null="the engine decided as its declared protocol says",
+    effect="share of decisions that differ",
+    plan=needs_nothing,
 )

@@ -259,11 +259,17 @@ def add_check(
         n=int(result.n),
         summary=storable(result.summary),
         findings=jsonable(result.findings),
-        details=jsonable(result.details),
+        details=jsonable(_details(result)),
         created_at=now(),
         **{name: number(getattr(result, name)) for name in numbers},
     )
     session.add(row)
+
+
+def _details(result: CheckResult) -> dict[str, Any]:
+    """The details with the detectable effect, where the check has one."""
+    found = {} if result.detectable is None else {"detectable": result.detectable}
+    return {**result.details, **found}
 
 
 def add_decision(session: Session, decision: Decision) -> None:

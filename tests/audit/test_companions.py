@@ -1,0 +1,53 @@
+"""Companion arms: planned only where a check asks for them, and shaped as their kind says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from audit import arms, checks
+from audit.records import ArmKind
+from audit.suite_loader import load_suite
+from tests.audit.suite_files import write_suite
+
+
+@pytest.fixture
+def suite(tmp_path):
+    return load_suite(write_suite(tmp_path))
+
+
+def asking(monkeypatch, *kinds):
+    """Every check of the registry asks for arms of these kinds."""
+    known = checks.load
+    monkeypatch.setattr(arms, "load", lambda name: dataclasses.replace(known(name), companions=kinds))
+
+
+def test_no_companion_runs_unless_a_check_asks(suite, monkeypatch):
+    asking(monkeypatch)
+    kinds = {arm.kind for arm in arms.plan_arms(suite)}
+    assert kinds <= {ArmKind.BASELINE, ArmKind.CONTROL, ArmKind.CANDIDATE}
+
+
+def test_companions_follow_their_candidate_and_differ_in_what_they_are_for(suite, monkeypatch):
+    asking(monkeypatch, ArmKind.ALONE, ArmKind.REVERSED, ArmKind.REGAMMA)
+    planned = arms.plan_arms(suite)
+    at = next(i for i, arm in enumerate(planned) if arm.kind is ArmKind.CANDIDATE)
+    candidate, alone, backwards, regamma = planned[at : at + 4]
+    assert [each.kind for each in (alone, backwards, regamma)] == [ArmKind.ALONE, ArmKind.REVERSED, ArmKind.REGAMMA]
+    assert {each.of for each in (alone, backwards, regamma)} == {candidate.name}
+    assert alone.plan == dataclasses.replace(candidate.plan, rows=1)
+    assert regamma.plan.gamma != candidate.plan.gamma
+    assert regamma.plan == dataclasses.replace(candidate.plan, gamma=regamma.plan.gamma)
+    forward = arms.slots(suite, dataclasses.replace(alone, most=None))
+    reverse = arms.slots(suite, dataclasses.replace(backwards, most=None))
+    assert reverse == forward[::-1]
+
+
+def test_a_companion_runs_at_most_so_many_requests_of_the_candidate(suite, monkeypatch):
+    asking(monkeypatch, ArmKind.ALONE)
+    alone = next(arm for arm in arms.plan_arms(suite) if arm.kind is ArmKind.ALONE)
+    few = arms.slots(suite, dataclasses.replace(alone, most=2, samples=3))
+    every = arms.slots(suite, dataclasses.replace(alone, most=None, samples=3))
+    assert len(few) == 2
+    assert all(slot in every for slot in few)
