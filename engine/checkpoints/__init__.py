@@ -18,6 +18,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "eagle3": "engine.checkpoints.eagle3:LAYOUT",
     "eagle3_speculators": "engine.checkpoints.eagle3:SPECULATORS",
     "medusa": "engine.checkpoints.medusa:LAYOUT",
+    "mimo_mtp": "engine.checkpoints.mimo:LAYOUT",
     "mlp_speculator": "engine.checkpoints.mlp_speculator:LAYOUT",
     "qwen3_next_mtp": "engine.checkpoints.mtp:QWEN3_NEXT_LAYOUT",
     "deepseek_mtp": "engine.checkpoints.mtp:DEEPSEEK",

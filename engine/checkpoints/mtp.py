@@ -136,14 +136,14 @@ def _refuse_experts(config: Mapping[str, Any], where: str) -> None:
 
 
 def _head(layout: str, folder: ModelFolder, slots: Sequence[Slot], config: LeanConfig) -> Head:
-    own = {name: tensor for name, tensor in read_tensors(folder).items() if not _is_model_s(name, config.layers)}
+    own = {name: tensor for name, tensor in read_tensors(folder).items() if not model_s_own(name, config.layers)}
     tensors: dict[str, Tensor] = take(own, slots, folder.name())
     modules = 1 + max(int(name.split(".")[1]) for name in tensors)
     settings = {"modules": modules, "hidden": config.hidden, "vocabulary": config.vocabulary}
     return Head(layout, FAMILY, folder.config, tensors, settings)
 
 
-def _is_model_s(name: str, layers: int) -> bool:
+def model_s_own(name: str, layers: int) -> bool:
     """Whether a tensor belongs to the model beside which the modules were published."""
     first, _, rest = name.removeprefix("model.layers.").partition(".")
     numbered = name.startswith("model.layers.") and first.isdecimal() and bool(rest)

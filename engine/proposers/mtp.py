@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.errors import InvalidRequest
+from engine.checkpoints.mimo import BEFORE_NORM
+from engine.errors import InvalidRequest, ModelError
 from engine.heads.fitted import FittedHead, fitted_head
 from engine.heads.mtp import MtpModule
 from engine.models.base import Placement, chain_placement, to_numpy
@@ -86,6 +87,7 @@ class MtpProposer:
         self._empty = target.weights.embedding[:0]
         self._waiting: list[list[_Run]] = [self._nothing() for _ in range(parts.rows)]
         self._layer = target.config.layers
+        self._norm = _final_norm(fitted) if fitted.head.settings.get(BEFORE_NORM) else None
         self._how = Drawing.of(parts, stop_below)
         self.facts = ProposerFacts(
             "mtp",
@@ -127,7 +129,8 @@ class MtpProposer:
     def _keep(self, context: Context, most: int) -> None:
         states = context.read.hidden.get(self._layer, self._empty)
         waiting = self._waiting[context.row]
-        waiting[0] = waiting[0].then(states[:most])
+        # a state and its norm's input differ by the norm's weights and a factor, which the module's own norm takes out
+        waiting[0] = waiting[0].then(states[:most] if self._norm is None else states[:most] / self._norm)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; none before the first state, or beyond the head's context."""
@@ -208,6 +211,21 @@ def _seen(placement: Placement, k: int, modules: int, ends: Sequence[int]) -> Te
     # padding has to see something
     seen[:, :, 0] |= ~seen.any(2)
     return seen
+
+
+def _final_norm(fitted: FittedHead) -> Tensor:
+    """[H] the weights of the target's final norm.
+
+    Raises:
+        ModelError: a weight is 0, which leaves nothing of that part of the state.
+    """
+    weights = fitted.model.weights.norm
+    if not bool(weights.all()):
+        raise ModelError(
+            f"{fitted.head.layout} head: it reads states from before the target's final norm, which has weights of 0; "
+            "use a head of another layout"
+        )
+    return weights
 
 
 def _own(fitted: FittedHead, k: int) -> dict[str, Tensor]:
