@@ -85,6 +85,9 @@ class Brood:
     first: int = 0
 
 
+SiblingRule = Callable[[DraftRule, Brood, NDArray[np.floating[Any]], DraftContext], list[Draw]]
+
+
 def draw_siblings(
     rule: DraftRule, brood: Brood, logits: NDArray[np.floating[Any]], context: DraftContext
 ) -> list[Draw]:

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from engine.models.base import Forward, SlotCache, TargetModel, Want, chain_placement, to_numpy
-from engine.placement import Placed, accepted_columns, place
+from engine.parts import LoopParts
+from engine.placement import Placed, place
 from engine.proposers.base import NOTHING_READ, Context, Proposer, Read, require_fits
 from engine.record import Recorder
-from engine.rng import Randomness
 from engine.rows import TargetRows
 from engine.state import RowState
-from engine.stopping import Decode, StopRule
+from engine.stopping import Decode
 from engine.trace import Header
 from engine.trees import beside
 from engine.types import (
@@ -65,12 +65,14 @@ class Loop:
         decode: Decode,
         options: LoopOptions,
         cache: SlotCache | None = None,
+        parts: LoopParts | None = None,
     ) -> None:
         self._target = target
         self._proposer = proposer
         self._verifier = verifier
         self._decode = decode
         self._options = options
+        self._parts = parts or LoopParts()
         # a proposer that drafts with the target's own keys and values has the cache before the loop
         self._cache = cache or target.new_cache(options.rows, options.capacity)
         self._want = Want(hidden=proposer.facts.hidden)
@@ -121,8 +123,8 @@ class Loop:
             yield from writer.ready()
 
     def _admit(self, row: int, request: Request) -> RowState:
-        randomness = Randomness(request.sampling.seed, request.stream)
-        stops = StopRule(request.sampling, self._target.eos_ids, self._decode)
+        randomness = self._parts.numbers(request.sampling.seed, request.stream)
+        stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request)) if self._options.record else None
         fresh = self._verifier.facts.fresh_numbers
         state = RowState(row, request, randomness, stops, recorder, list(request.prompt), fresh)
@@ -175,25 +177,19 @@ class Loop:
         request = state.request
         assert forward.logits is not None
         values = to_numpy(forward.logits[state.row, : 1 + len(proposal.tree)])
-        rows = TargetRows(
+        rows = self._parts.rows(
             values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
         )
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
-        self._keep_path(state, cut.verdict)
+        path = [each.node for each in cut.verdict.examined if each.accepted]
+        self._parts.keep(self._cache, state.row, len(state.history), path)
         if state.recorder is not None:
-            writer.step(state.recorder, _step_record(state, proposal, cut.verdict, rows, timing))
+            record = _step_record(state, proposal, cut.verdict, rows, timing)
+            writer.step(state.recorder, self._parts.record(request, record))
         state.commit(cut)
         if self._want.hidden or len(proposal.scouts):
             context = replace(context, read=_read(forward, state.row, proposal, cut.verdict))
         self._proposer.observe(context, cut.verdict)
-
-    def _keep_path(self, state: RowState, verdict: Verdict) -> None:
-        """Move the accepted nodes' columns to their final places, unless they are there."""
-        path = [each.node for each in verdict.examined if each.accepted]
-        source = accepted_columns(len(state.history), path)
-        target = accepted_columns(len(state.history), range(len(path)))
-        if source != target:
-            self._cache.commit(state.row, source, target)
 
 
 def _read(forward: Forward, row: int, proposal: Proposal, verdict: Verdict) -> Read:

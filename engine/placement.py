@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.models.base import Placement, chain_placement
+from engine.models.base import Placement, SlotCache, chain_placement
 from engine.trees import ancestors, depths, is_chain
 from engine.types import Tree
 
@@ -65,3 +65,11 @@ def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
 def accepted_columns(committed: int, path: Sequence[int]) -> tuple[int, ...]:
     """The scratch columns of an accepted path's nodes."""
     return tuple(committed + node for node in path)
+
+
+def keep_path(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
+    """Move the accepted nodes' columns behind the `committed` tokens of before the step, unless they are there."""
+    source = accepted_columns(committed, path)
+    target = accepted_columns(committed, range(len(path)))
+    if source != target:
+        cache.commit(row, source, target)

@@ -10,6 +10,7 @@ Knows nothing about distributions or tokens.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from enum import IntEnum
 from typing import Final
@@ -63,7 +64,7 @@ class Randomness:
         For rules whose decisions look at numbers behind the tokens that they emit: those positions are decided
         again in the next step, and a number that has been looked at must not decide again.
         """
-        fresh = Randomness(self._seed, self._stream)
+        fresh = copy.copy(self)
         fresh._step = position + 1
         return fresh
 

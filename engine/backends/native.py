@@ -15,14 +15,14 @@ from engine import proposers, verify
 from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
 from engine.backends.base import Backend, Capabilities, Prompt
 from engine.checkpoints.base import LoadedHead
-from engine.drafting import draw
 from engine.errors import CapacityError, InvalidRequest, ModelError
-from engine.faults import EngineParts, break_parts
+from engine.faults import break_parts
 from engine.loop import Loop, LoopOptions
 from engine.models.base import SlotCache
 from engine.models.loading import LoadedModel, Way, check_same_tokenizer, load_model_or_head
 from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
+from engine.parts import EngineParts
 from engine.proposers.base import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
@@ -62,7 +62,7 @@ class NativeBackend:
         }
         self._tokens = tokens
         self._plan = plan
-        parts = EngineParts(verify.load(plan.protocol, plan.verifier_options), draw)
+        parts = EngineParts(verifier=verify.load(plan.protocol, plan.verifier_options))
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
         self._facts = self._proposer(rows=1, capacity=1).facts
         _require_fit(self._parts.verifier.facts, self._facts)
@@ -129,25 +129,28 @@ class NativeBackend:
         options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level)
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
-        loop = Loop(self._target, proposer, self._parts.verifier, self._tokens.decode, options, cache)
+        target = self._parts.target(self._target)
+        loop = Loop(target, proposer, self._parts.verifier, self._tokens.decode, options, cache, self._parts)
         yield from loop.run(requests)
 
     def _proposer(self, rows: int, capacity: int, cache: SlotCache | None = None) -> Proposer:
         if self._plan.proposer is None:
             return PlainProposer()
+        drafts = tuple(self._parts.draft(each) for each in self._drafts)
         parts = ProposerParts(
             rows=rows,
             capacity=capacity,
             rule=self._parts.verifier.facts.draft_rule,
             draw=self._parts.draw,
             eos_ids=self._target.eos_ids,
-            draft=self._drafts[0] if self._drafts else None,
+            draft=drafts[0] if drafts else None,
             options=self._plan.options,
-            others=self._drafts[1:],
+            others=drafts[1:],
             target=TargetSide(self._target, cache or self._target.new_cache(rows, capacity)),
             head=self._head.head if self._head else None,
+            draw_siblings=self._parts.draw_siblings,
         )
-        return proposers.build(self._plan.proposer, parts)
+        return self._parts.proposer(proposers.build(self._plan.proposer, parts))
 
 
 def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:

@@ -6,44 +6,37 @@ the checks see them; an arm with a fault says so in its effective configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
-from engine.drafting import DrawRule
+from engine.errors import InvalidRequest
+from engine.faults.base import Fault
+from engine.parts import EngineParts
 from engine.registry import resolve
-from engine.verify.base import Verifier
 
 REGISTRY: Final[Mapping[str, str]] = {
     "argmax_draft_soft_q": "engine.faults.argmax_draft_soft_q:FAULT",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EngineParts:
-    """The replaceable parts of an engine."""
+def load(name: str) -> Fault:
+    """The fault behind a registered name.
 
-    verifier: Verifier
-    draw: DrawRule
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One bug: what it breaks, where it was seen, and how it is re-created."""
-
-    name: str
-    breaks: str
-    """The claim that no longer holds."""
-    upstream: str
-    """Repository and number of the bug that it re-creates."""
-    apply: Callable[[EngineParts], EngineParts]
+    Raises:
+        InvalidRequest: unknown fault.
+    """
+    fault: Fault = resolve(REGISTRY, name, "fault")
+    return fault
 
 
 def break_parts(name: str, parts: EngineParts) -> EngineParts:
     """The parts with one fault built in.
 
     Raises:
-        InvalidRequest: unknown fault.
+        InvalidRequest: unknown fault, or one that has no place in the arm's verification rule.
     """
-    fault: Fault = resolve(REGISTRY, name, "fault")
+    fault, protocol = load(name), parts.verifier.facts.protocol
+    if fault.suits.protocols and protocol not in fault.suits.protocols:
+        rules = ", ".join(fault.suits.protocols)
+        raise InvalidRequest(f"fault {name} has no place in the {protocol} rule; it breaks: {rules}")
     return fault.apply(parts)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.drafting import DraftContext, Draw
-from engine.faults import EngineParts, Fault
+from engine.faults.base import Fault
+from engine.parts import EngineParts
 from engine.types import DraftRule
 
 
@@ -30,5 +31,7 @@ FAULT = Fault(
     name="argmax_draft_soft_q",
     breaks="law",
     upstream="huggingface/transformers#32867, #47932",
+    seen_from="text",
+    parts=("draw",),
     apply=_apply,
 )

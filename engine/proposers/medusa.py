@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.drafting import Brood, DraftContext, Draw, Siblings, draw_siblings
+from engine.drafting import Brood, DraftContext, Draw, Siblings
 from engine.errors import InvalidRequest
 from engine.heads.fitted import FittedHead, LastStates, fitted_head
 from engine.models.base import to_numpy
@@ -100,6 +100,7 @@ class MedusaProposer:
         soft = options["draw"] == "soft"
         rule = parts.rule if soft else DraftRule.GREEDY
         self._how = Drawing(rule, parts.draw, parts.eos_ids, stop_below=0.0)
+        self._draw_siblings = parts.draw_siblings
         layer = side.model.config.layers
         self._states = LastStates(layer)
         self.facts = ProposerFacts(
@@ -174,7 +175,7 @@ class MedusaProposer:
             [*context.history, *path], len(request.prompt), request.sampling, self._how.eos_ids, context.randomness
         )
         brood = Brood(self._widths[len(path)], Siblings.TOP)
-        return draw_siblings(DraftRule.GREEDY, brood, logits, drafting)
+        return self._draw_siblings(DraftRule.GREEDY, brood, logits, drafting)
 
     def observe(self, context: Context, verdict: Verdict) -> None:  # noqa: ARG002 - the states say enough
         """Keep the state of the last accepted token, or of the root."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.checkpoints.base import Head
-from engine.drafting import DrawRule
+from engine.drafting import DrawRule, SiblingRule, draw_siblings
 from engine.errors import InvalidRequest
 from engine.models.base import SlotCache, TargetModel
 from engine.types import DraftRule
@@ -43,6 +43,7 @@ class ProposerParts:
     target: TargetSide | None = None
     head: Head | None = None
     """A trained head, for families that draft with the target's hidden states."""
+    draw_siblings: SiblingRule = draw_siblings
 
     @property
     def drafts(self) -> tuple[TargetModel, ...]:

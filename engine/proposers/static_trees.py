@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.drafting import Brood, DraftContext, Draw, Siblings, draw_siblings
+from engine.drafting import Brood, DraftContext, Draw, Siblings
 from engine.models.base import TargetModel, to_numpy
 from engine.planning import TreeShape
 from engine.proposers.base import Context, ProposerFacts
@@ -153,6 +153,7 @@ class StaticTreeProposer:
     def __init__(self, parts: ProposerParts, readers: Sequence[Reader], growth: Growth, facts: ProposerFacts) -> None:
         self._readers = readers
         self._rule = parts.rule
+        self._draw_siblings = parts.draw_siblings
         self._eos_ids = parts.eos_ids
         self._growth = growth
         self._grown: dict[int, _Grown] = {}
@@ -212,7 +213,7 @@ class StaticTreeProposer:
         history = [*context.history, *node.path]
         drafting = DraftContext(history, len(request.prompt), request.sampling, self._eos_ids, context.randomness)
         brood = Brood(len(node.below), self._growth.siblings, grown.order)
-        return draw_siblings(self._rule, brood, logits, drafting)
+        return self._draw_siblings(self._rule, brood, logits, drafting)
 
     def observe(self, context: Context, verdict: Verdict) -> None:
         """Each drafter keeps what was accepted of its own tree."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine import proposers, verify
-from engine.drafting import draw
+from engine.drafting import SiblingRule, draw, draw_siblings
 from engine.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel, blended_script, table_script
 from engine.proposers.base import Proposer
@@ -60,6 +60,7 @@ def make_loop(
     decode_text: Callable[[Sequence[int]], str] = spell,
     capacity: int = 512,
     proposer: Proposer | None = None,
+    siblings: SiblingRule = draw_siblings,
 ) -> Loop:
     """The setup's loop, with `proposer` instead of the setup's if one is given."""
     partial = draft_script(setup)  # what the target says when only a part of it runs
@@ -73,7 +74,16 @@ def make_loop(
         first, *others = drafts_of(setup)
         rule, side = verifier.facts.draft_rule, TargetSide(target, cache)
         parts = ProposerParts(
-            setup.rows, capacity, rule, draw, setup.eos_ids, first, setup.options, tuple(others), side
+            setup.rows,
+            capacity,
+            rule,
+            draw,
+            setup.eos_ids,
+            first,
+            setup.options,
+            tuple(others),
+            side,
+            draw_siblings=siblings,
         )
         proposer = proposers.build(setup.proposer, parts)
     return Loop(target, proposer, verifier, decode_text, options, cache)

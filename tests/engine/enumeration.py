@@ -12,6 +12,7 @@ import itertools
 import numpy as np
 
 from engine import drafting, sampling
+from engine.parts import LoopParts
 from engine.types import Request
 
 from .build import make_loop, target_script
@@ -90,7 +91,8 @@ class CoinRandomness:
 def enumerate_decisions(monkeypatch) -> Branches:
     """Send every random decision of the loop through one enumerator."""
     found = Branches()
-    monkeypatch.setattr("engine.loop.Randomness", lambda seed, stream: CoinRandomness(found))
+    parts = LoopParts(numbers=lambda seed, stream: CoinRandomness(found))
+    monkeypatch.setattr("engine.loop.LoopParts", lambda: parts)
     # the law does not depend on the record; writing one per leaf would be half of the time
     monkeypatch.setattr("engine.loop.Recorder", lambda header: None)
     for module in ("verify.chain", "verify.tree", "verify.block", "verify.lossy", "drafting"):

@@ -21,7 +21,7 @@ from engine.trace import steps_of
 from engine.trees import ROOT, children, depths, path_tokens
 from engine.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
 from tests.audit.checks.simulator import record
-from tests.engine.build import Setup, draft_script, generate, requests, traces
+from tests.engine.build import Setup, draft_script, generate, make_loop, requests, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 
 SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=40, seed=5)
@@ -122,11 +122,11 @@ def test_the_full_q_for_every_child_would_break_the_law(monkeypatch):
         draws = draw_siblings(*given)
         return [replace(each, q=draws[0].q) for each in draws]
 
-    monkeypatch.setattr("engine.proposers.static_trees.draw_siblings", with_the_first_q)
     branches = enumerate_decisions(monkeypatch)
     setup = Setup("sequoia", Protocol.TREE, gamma=3, vocabulary=4, likeness=0.3, options=BUSHY)
     params = SamplingParams(temperature=1.0, max_new_tokens=2)
-    assert distance(emitted_law(setup, params, branches), target_law(setup, params)) > 1e-4
+    loop = make_loop(setup, capacity=32, siblings=with_the_first_q)
+    assert distance(emitted_law(setup, params, branches, loop), target_law(setup, params)) > 1e-4
 
 
 def run(options, gamma):

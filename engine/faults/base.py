@@ -1,0 +1,74 @@
+"""What a fault is, and the arm in which it shows.
+
+Knows nothing about checks: which of them see a fault is for them to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from engine.parts import EngineParts
+from engine.proposers.base import Shape
+from engine.types import Protocol, SamplingParams
+
+Trait = Literal[
+    "penalties", "truncation", "temperature", "end tokens", "stop strings", "several requests", "hidden states"
+]
+"""What a request or an arm must have for a fault to be more than a dead line of code: `temperature` is one other than
+1, `truncation` a top-k, top-p or min-p, `hidden states` a proposer that reads the target's.
+"""
+
+SAMPLED: Final = SamplingParams(temperature=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Suits:
+    """Where a fault has a place.
+
+    protocols: the rules that it breaks, the others refuse it; empty for all.
+    shape: the proposals that it needs; None for both.
+    temperature: whether it shows when sampling, at temperature 0, or in both cases.
+    needs: what else must be there for it to show.
+    """
+
+    protocols: tuple[Protocol, ...] = ()
+    shape: Shape | None = None
+    temperature: Literal["sampled", "greedy", "both"] = "sampled"
+    needs: tuple[Trait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """One arm in which a fault shows itself, for a self-test to build: the models are the test's.
+
+    drafts: how many draft models the proposer needs.
+    rows: requests decoded at once.
+    """
+
+    protocol: Protocol = Protocol.CHAIN
+    proposer: str = "draft_model"
+    gamma: int = 4
+    sampling: SamplingParams = SAMPLED
+    options: Mapping[str, Any] = field(default_factory=dict)
+    drafts: int = 1
+    rows: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One bug: what it breaks, where it was seen, and how it is re-created."""
+
+    name: str
+    breaks: str
+    """The claim that no longer holds."""
+    upstream: str
+    """Repository and number of the bug that it re-creates, or `none known:` and why it is here."""
+    seen_from: Literal["text", "engine evidence"]
+    """The least that must be looked at: whether what is emitted is wrong, or only how it came about."""
+    parts: tuple[str, ...]
+    """The fields of `engine.parts.EngineParts` that it replaces."""
+    apply: Callable[[EngineParts], EngineParts]
+    suits: Suits = Suits()
+    arena: Arena = Arena()
