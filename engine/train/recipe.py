@@ -107,7 +107,6 @@ class MedusaRecipe:
 MEDUSA_HEADS = MedusaRecipe(
     TrainRecipe(steps=1100, learning_rate=3e-3, window=256, warmup=40, weight_decay=0.0, seed=6),
     heads=3,
-    known_share=0.98,
 )
 
 
