@@ -187,18 +187,19 @@ class Loop:
             record = _step_record(state, proposal, cut.verdict, rows, timing)
             writer.step(state.recorder, self._parts.record(request, record))
         state.commit(cut)
-        if self._want.hidden or len(proposal.scouts):
-            context = replace(context, read=_read(forward, state.row, proposal, cut.verdict))
+        context = replace(context, read=self._read(state.row, proposal, cut.verdict, forward, rows))
         self._proposer.observe(context, cut.verdict)
 
-
-def _read(forward: Forward, row: int, proposal: Proposal, verdict: Verdict) -> Read:
-    """What one row's proposer gets to see of a step's forward."""
-    kept = [0, *(1 + each.node for each in verdict.examined if each.accepted)]
-    first = 1 + len(proposal.tree)
-    assert forward.logits is not None
-    scouted = forward.logits[row, first : first + len(proposal.scouts)]
-    return Read({layer: states[row, kept] for layer, states in forward.hidden.items()}, scouted)
+    def _read(self, row: int, proposal: Proposal, verdict: Verdict, forward: Forward, rows: TargetRows) -> Read:
+        """What one row's proposer gets to see of a step's forward."""
+        decided = rows.logits[[each.row for each in verdict.emitted]] if self._proposer.facts.decided else None
+        if not (self._want.hidden or len(proposal.scouts)):
+            return NOTHING_READ if decided is None else Read(decided=decided)
+        kept = [0, *(1 + each.node for each in verdict.examined if each.accepted)]
+        first = 1 + len(proposal.tree)
+        assert forward.logits is not None
+        scouted = forward.logits[row, first : first + len(proposal.scouts)]
+        return Read({layer: states[row, kept] for layer, states in forward.hidden.items()}, scouted, decided)
 
 
 def _step_record(state: RowState, proposal: Proposal, verdict: Verdict, rows: TargetRows, timing: Timing) -> StepRecord:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from engine.sampling import log_sum_exp
 from engine.trace import Header, Rows, Trace, encode
 from engine.types import FinishReason, Floats, QKind, RecordLevel, StepRecord
+from engine.versions import DraftVersion
 
 TOP: Final = 20
 BLOCK: Final = 2**17
@@ -45,6 +46,11 @@ class Kept:
     spare_logits: Rows
     q_rows: Floats
 
+    @property
+    def versions(self) -> frozenset[DraftVersion]:
+        """The versions that drafted."""
+        return frozenset(each.proposal.version for each in self.records if each.proposal.version is not None)
+
 
 @dataclass(slots=True)
 class Recorder:
@@ -69,7 +75,9 @@ class Recorder:
     def finish(self, reason: FinishReason) -> bytes:
         """The encoded trace."""
         self._reduce()
-        return encode(to_trace(replace(self.header, finish_reason=reason), self._kept))
+        versions = {each.number: each for kept in self._kept for each in kept.versions}
+        known = tuple(versions[number] for number in sorted(versions))
+        return encode(to_trace(replace(self.header, finish_reason=reason, draft_versions=known), self._kept))
 
     def _reduce(self) -> None:
         if self._waiting:
@@ -139,6 +147,7 @@ def to_trace(header: Header, kept: list[Kept]) -> Trace:
         n_emitted=np.array([len(record.verdict.emitted) for record in records], dtype=np.int16),
         q_kind=np.array([record.proposal.q_kind for record in records], dtype=np.uint8),
         residual_mass=np.array([record.verdict.residual_mass for record in records if scalars], dtype=np.float64),
+        draft_version=_version_numbers([record.proposal.version for record in records]),
         draft_us=np.array([record.timing.draft_us for record in records], dtype=np.int32),
         verify_us=np.array([record.timing.verify_us for record in records], dtype=np.int32),
         batch=np.array([record.timing.batch for record in records], dtype=np.int16),
@@ -165,6 +174,12 @@ def to_trace(header: Header, kept: list[Kept]) -> Trace:
         spare_logits=_stacked([each.spare_logits for each in kept if len(each.spare_logits)], header.vocabulary),
         q_rows=np.concatenate([np.empty((0, header.vocabulary)), *(each.q_rows for each in kept)]),
     )
+
+
+def _version_numbers(versions: list[DraftVersion | None]) -> NDArray[np.int32]:
+    """[S] -1 where a step does not say; empty if none does."""
+    said = any(version is not None for version in versions)
+    return np.array([-1 if each is None else each.number for each in versions if said], dtype=np.int32)
 
 
 def _numbers(values: list[float], kept: bool) -> Floats:

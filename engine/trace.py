@@ -25,16 +25,19 @@ from numpy.typing import NDArray
 
 from engine.errors import InvalidRequest, TraceError
 from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.versions import DraftVersion
 
-MAGIC: Final = b"SATRACE3"
+MAGIC: Final = b"SATRACE4"
 LACKING: Final[Mapping[bytes, tuple[str, ...]]] = {
     MAGIC: (),
-    b"SATRACE2": ("spare_logits",),
-    b"SATRACE1": ("spare_logits", "logits_digest"),
+    b"SATRACE3": ("draft_version",),
+    b"SATRACE2": ("draft_version", "spare_logits"),
+    b"SATRACE1": ("draft_version", "spare_logits", "logits_digest"),
 }
 """Versions that `decode` reads, with the columns that they do not have: these read as empty."""
 READABLE: Final = tuple(LACKING)
 EMPTY: Final[Mapping[str, NDArray[Any]]] = {
+    "draft_version": np.empty(0, np.int32),
     "spare_logits": np.empty((0, 0), np.float32),
     "logits_digest": np.empty(0, np.uint64),
 }
@@ -75,6 +78,8 @@ class Header:
     prompt: tuple[int, ...]
     coupled_draft: bool = False
     """The draft used the target's own noise (shared-randomness drafting)."""
+    draft_versions: tuple[DraftVersion, ...] = ()
+    """The versions that `draft_version` names, in order; none for a draft that does not learn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class Trace:
     draft_us: Ints
     verify_us: Ints
     batch: Ints
+    draft_version: Ints
+    """[S] number of the version that drafted, -1 where the step does not say; empty if no step says."""
     node_token: Ints
     node_parent: Ints
     """[N] index of the parent within the step's tree, -1 for the root."""
@@ -257,5 +264,6 @@ def _header_from_json(data: dict[str, Any]) -> Header:
         eos_ids=tuple(data.pop("eos_ids")),
         finish_reason=FinishReason(data.pop("finish_reason")),
         prompt=tuple(data.pop("prompt")),
+        draft_versions=tuple(DraftVersion(**each) for each in data.pop("draft_versions", ())),
         **data,
     )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidRequest
+from engine.versions import DraftVersion
 
 Floats = NDArray[np.float64]
 
@@ -197,6 +198,8 @@ class Proposal:
     """[N] the draft's own random numbers, NaN where a token was not drawn by one."""
     scouts: Tree = Tree()
     """Tokens that the target reads in the same forward and that cannot be accepted; -1 is the root here too."""
+    version: DraftVersion | None = None
+    """Which version drafted, of a draft that learns while it serves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from audit.checks.replay_digest import digest_faults
 from audit.checks.replay_full import replay_full
 from audit.checks.replay_partial import replay_partial
 from audit.checks.replay_structure import Fault, structure_faults
+from audit.checks.replay_versions import unknown_versions, version_faults
 from audit.checks.shape import shape_fault
 from audit.records import Evidence, Level, RequestRecord
 from audit.stats.binomial import upper_bound
@@ -40,7 +41,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _replay(request: RequestRecord) -> _Replayed:
+def _replay(request: RequestRecord, strange: tuple[Fault, ...]) -> _Replayed:
     trace = request.trace
     damaged = () if request.intact else (Fault(0, "the stored record no longer has the digest stored with it"),)
     fault = shape_fault(trace)
@@ -48,13 +49,21 @@ def _replay(request: RequestRecord) -> _Replayed:
         return _Replayed(max(1, len(trace.token)), 0, (*damaged, Fault(0, fault)))
     tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
     # decisions first: a wrong decision explains the contradictions that follow from it
-    faults = (*damaged, *tally.faults, *digest_faults(trace), *structure_faults(request))
+    faults = (
+        *damaged,
+        *tally.faults,
+        *digest_faults(trace),
+        *structure_faults(request),
+        *version_faults(trace),
+        *strange,
+    )
     return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     requests = evidence.candidate.requests
-    replayed = [_replay(request) for request in requests]
+    strange = unknown_versions(evidence.candidate)
+    replayed = [_replay(request, strange.get(request.request_id, ())) for request in requests]
     findings = [
         Finding(request.request_id, fault.step, fault.message)
         for request, each in zip(requests, replayed, strict=True)

@@ -25,6 +25,8 @@ def _step_columns(trace: Trace) -> Iterator[str]:
     for name in ("n_drafted", "n_examined", "n_emitted", "q_kind"):
         if len(getattr(trace, name)) != trace.steps:
             yield f"column {name} has {len(getattr(trace, name))} entries for {trace.steps} steps"
+    if len(trace.draft_version) not in (0, trace.steps):
+        yield f"column draft_version has {len(trace.draft_version)} entries for {trace.steps} steps"
     for name in ("n_drafted", "n_examined"):
         if np.any(getattr(trace, name) < 0):
             yield f"column {name} holds a negative count"

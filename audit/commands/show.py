@@ -11,8 +11,10 @@ from audit.commands.options import json_option, store_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.results import Results, results
 from audit.store import ArmFacts, RunRecord, Store, StoredCheck
+from audit.store.values import DraftCounts
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
+DRAFTS = ("arm", "versions", "steps", "first", "last")
 CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "margin", "summary")
 
 
@@ -24,12 +26,14 @@ def command(run: str, as_json: bool, store: str) -> None:
     """Show RUN: an unambiguous beginning of its id, or `latest`."""
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
-        shown = results(opened, ulid)
+        shown, drafts = results(opened, ulid), opened.draft_versions(ulid)
     if as_json:
         echo_json(shown)
         return
     _facts(shown.run)
     _section("arms", ARMS, [_arm(arm) for arm in shown.run.arms])
+    if drafts:
+        _section("drafts that learn (audit query draft_versions)", DRAFTS, _drafts(drafts))
     _section("checks", CHECKS, [_check(check) for check in shown.checks])
     for finding in (each for check in shown.checks for each in check.findings[:3]):
         click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
@@ -64,6 +68,16 @@ def _arm(arm: ArmFacts) -> tuple[object, ...]:
     counts = arm.counts
     facts = (arm.name, arm.kind, arm.level.name, "yes" if arm.lossless else "no")
     return (*facts, counts.requests, counts.steps, counts.drafted, counts.accepted, counts.output)
+
+
+def _drafts(versions: Sequence[DraftCounts]) -> list[tuple[object, ...]]:
+    """Per arm, how many versions drafted, and which: number and beginning of the digest."""
+    rows: list[tuple[object, ...]] = []
+    for arm in dict.fromkeys(each.arm for each in versions):
+        own = [each for each in versions if each.arm == arm]
+        ends = (f"{each.number} sha256:{each.sha256[:12]}" for each in (own[0], own[-1]))
+        rows.append((arm, len(own), sum(each.steps for each in own), *ends))
+    return rows
 
 
 def _check(check: StoredCheck) -> tuple[object, ...]:

@@ -46,8 +46,20 @@ REQUEST_FIELDS: Final = (
 """Columns of a request that its record hash covers."""
 STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted", "draft_us", "verify_us")
 """Columns of a step that its request's record hash covers."""
+VERSION_FIELDS: Final = ("draft_version", "draft_sha256")
+"""And these, where they are not NULL: the steps of drafts that do not learn are hashed as before there were any."""
 
-PER_STEP: Final = ("n_drafted", "n_examined", "n_emitted", "q_kind", "residual_mass", "draft_us", "verify_us", "batch")
+PER_STEP: Final = (
+    "n_drafted",
+    "n_examined",
+    "n_emitted",
+    "q_kind",
+    "residual_mass",
+    "draft_us",
+    "verify_us",
+    "batch",
+    "draft_version",
+)
 PER_NODE: Final = ("node_token", "node_parent", "node_uniform")
 PER_EXAMINED: Final = (
     "examined_node",
@@ -71,9 +83,18 @@ PER_EMITTED: Final = (
     "logits",
 )
 OPTIONAL: Final = frozenset(
-    ("residual_mass", "node_uniform", "examined_p", "examined_q", "examined_uniform", "q_rows", *PER_EMITTED[3:])
+    (
+        "residual_mass",
+        "draft_version",
+        "node_uniform",
+        "examined_p",
+        "examined_q",
+        "examined_uniform",
+        "q_rows",
+        *PER_EMITTED[3:],
+    )
 )
-"""Columns that a trace's level may leave empty."""
+"""Columns that a trace's level, or its proposer, may leave empty."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,10 +144,17 @@ def arm_context(arm: Arm) -> dict[str, Any]:
     return {name: getattr(arm, name) for name in ("name", "kind", "level", "spec", "effective", "lossless")}
 
 
-def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[int]], trace_sha256: str) -> str:
-    """Digest of one request; `steps` are the values of `STEP_FIELDS`, in order."""
+def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[Any]], trace_sha256: str) -> str:
+    """Digest of one request; `steps` are the values of `STEP_FIELDS` and `VERSION_FIELDS`, in order."""
     fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
-    return sha256_json({"context": context, "request": fields, "steps": list(steps), "trace": trace_sha256})
+    told = [_told(step) for step in steps]
+    return sha256_json({"context": context, "request": fields, "steps": told, "trace": trace_sha256})
+
+
+def _told(step: Sequence[Any]) -> list[Any]:
+    """A step's values without the version, if there is none."""
+    count = len(STEP_FIELDS)
+    return list(step[:count] if all(value is None for value in step[count:]) else step)
 
 
 def root_of(leaves: Iterable[Leaf]) -> str:
@@ -176,7 +204,7 @@ def _recomputed(session: Session, request: RequestRow, context: str) -> str | Br
     trace = session.get(TokenTrace, request.id)
     if trace is None:
         return Broken("", "its trace is missing")
-    columns = [getattr(DecodeStep, name) for name in STEP_FIELDS]
+    columns = [getattr(DecodeStep, name) for name in (*STEP_FIELDS, *VERSION_FIELDS)]
     query = select(*columns).where(DecodeStep.request_id == request.id).order_by(DecodeStep.step)
     steps = [list(row) for row in session.execute(query)]
     intact = payload_intact(trace.payload, trace.sha256)

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0001"
+REVISION: Final = "0002"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -233,6 +233,9 @@ class DecodeStep(Base):
     n_emitted: Mapped[int] = mapped_column(Integer)
     draft_us: Mapped[int] = mapped_column(BigInteger)
     verify_us: Mapped[int] = mapped_column(BigInteger)
+    draft_version: Mapped[int | None] = mapped_column(Integer)
+    draft_sha256: Mapped[str | None] = mapped_column(Digest)
+    """Number and digest of the version that drafted, of a draft that learns (`engine.versions`)."""
 
 
 class TokenTrace(Base):

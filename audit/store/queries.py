@@ -111,6 +111,11 @@ SELECT arm, check_name, claim, verdict, level, n, effect, bound, margin, p_value
 FROM v_check WHERE run = :run ORDER BY arm, check_name
 """
 
+DRAFT_VERSIONS: Final = """
+SELECT arm, draft_version, draft_sha256, n_requests, n_steps, n_drafted, n_accepted, draft_acceptance_rate
+FROM v_draft_version WHERE run = :run ORDER BY arm, draft_version, draft_sha256
+"""
+
 LIMIT: Final = MappingProxyType({"limit": 20})
 
 NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
@@ -118,6 +123,7 @@ NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
         "acceptance": NamedQuery("accepted and emitted tokens by arm and domain", ACCEPTANCE),
         "checks": NamedQuery("verdicts by arm and check", CHECKS),
         "divergent": NamedQuery("requests whose output differs from a baseline at the same sampling", DIVERGENT),
+        "draft_versions": NamedQuery("accepted tokens by version of a draft that learns", DRAFT_VERSIONS),
         "positions": NamedQuery("unconditional acceptance by draft position", POSITIONS),
         "rejected": NamedQuery("requests with the lowest draft acceptance rate", REJECTED, LIMIT),
         "slow": NamedQuery("requests with the largest latency", SLOW, LIMIT),

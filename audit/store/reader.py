@@ -22,6 +22,7 @@ from audit.store.models import (
     Artifact,
     AttachmentRow,
     CheckRow,
+    DecodeStep,
     EnvironmentRow,
     GateDecision,
     RequestRow,
@@ -37,6 +38,7 @@ from audit.store.values import (
     Attachment,
     Counts,
     Decision,
+    DraftCounts,
     RequestKey,
     RunEventRecord,
     RunRecord,
@@ -197,6 +199,21 @@ def _counts(session: Session, arm: Arm) -> Counts:
     sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
     row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
     return Counts(*(int(value) for value in row))
+
+
+def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
+    """The versions of drafts that learn, arms in the suite's order; empty if none does."""
+    version = (DecodeStep.draft_version, DecodeStep.draft_sha256)
+    sums = (func.count(), func.sum(DecodeStep.n_drafted), func.sum(DecodeStep.n_accepted))
+    rows = session.execute(
+        select(Arm.name, *version, *sums)
+        .join(RequestRow, RequestRow.id == DecodeStep.request_id)
+        .join(Arm, Arm.id == RequestRow.arm_id)
+        .where(RequestRow.run_id == find_run(session, ulid).id, DecodeStep.draft_sha256.is_not(None))
+        .group_by(Arm.id, Arm.name, *version)
+        .order_by(Arm.id, *version)
+    )
+    return tuple(DraftCounts(row[0], row[1] or 0, row[2] or "", *map(int, row[3:])) for row in rows)
 
 
 def load_arm(session: Session, ulid: str, name: str) -> ArmRecord:

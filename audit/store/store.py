@@ -24,6 +24,7 @@ from audit.store.integrity import Broken
 from audit.store.values import (
     Attachment,
     Decision,
+    DraftCounts,
     RequestKey,
     RunRecord,
     RunStart,
@@ -137,6 +138,10 @@ class Store:
     def load_run(self, run: str) -> RunRecord:
         """Everything about a run but its requests."""
         return self._read(lambda session: reader.load_run(session, run))
+
+    def draft_versions(self, run: str) -> tuple[DraftCounts, ...]:
+        """What each version of a draft that learns did, by arm."""
+        return self._read(lambda session: reader.draft_versions(session, run))
 
     def resolve(self, name: str) -> str:
         """A run's ULID from `latest` or a unique prefix.

@@ -106,6 +106,18 @@ class ArmFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """What one version of a draft that learns did in an arm."""
+
+    arm: str
+    number: int
+    sha256: str
+    steps: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunEventRecord:
     """One change of a run's state."""
 

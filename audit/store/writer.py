@@ -184,7 +184,8 @@ def _add_request(session: Session, run: Run, arm: Arm, new: NewRequest) -> None:
     session.add(row)
     session.flush()
     if steps:
-        named = [dict(zip(integrity.STEP_FIELDS, step, strict=True)) for step in steps]
+        columns = (*integrity.STEP_FIELDS, *integrity.VERSION_FIELDS)
+        named = [dict(zip(columns, step, strict=True)) for step in steps]
         session.execute(insert(DecodeStep), [{"request_id": row.id, **step} for step in named])
     stored = {"format": int(traces.MAGIC[-1:]), "n_events": len(trace.token), "sha256": digest}
     session.execute(insert(TokenTrace).values(request_id=row.id, payload=new.generation.trace, **stored))
@@ -214,14 +215,17 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
     )
 
 
-def _step_values(trace: traces.Trace) -> list[list[int]]:
-    """[S] rows of `integrity.STEP_FIELDS`."""
+def _step_values(trace: traces.Trace) -> list[list[Any]]:
+    """[S] rows of `integrity.STEP_FIELDS` and `integrity.VERSION_FIELDS`."""
     rows = []
+    digests = {each.number: each.digest for each in trace.header.draft_versions}
+    versions = trace.draft_version.tolist() or [None] * trace.steps
     for step in traces.steps_of(trace):
         roles = trace.role[step.emitted]
         accepted, i = int(np.sum(roles == Role.ACCEPTED)), step.index
         counts = [int(trace.n_drafted[i]), accepted, int(trace.n_emitted[i])]
-        rows.append([i, step.position, *counts, int(trace.draft_us[i]), int(trace.verify_us[i])])
+        version = [versions[i], digests.get(versions[i])]
+        rows.append([i, step.position, *counts, int(trace.draft_us[i]), int(trace.verify_us[i]), *version])
     return rows
 
 

@@ -86,6 +86,7 @@ class NativeBackend:
             "proposer_shape": self._facts.shape,
             "proposer_state": self._facts.state,
             "proposer_options": dict(self._facts.options),
+            "draft_version": self._facts.version.digest if self._facts.version else None,
             "gamma": self._plan.gamma,
             "protocol": facts.protocol.value,
             "lossless": facts.lossless,

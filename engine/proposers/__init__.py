@@ -29,6 +29,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "medusa": "engine.proposers.medusa:MedusaProposer",
     "mlp_speculator": "engine.proposers.mlp_speculator:MlpSpeculatorProposer",
     "ngram": "engine.proposers.ngram:NgramProposer",
+    "online": "engine.proposers.online:OnlineProposer",
     "sequoia": "engine.proposers.sequoia:SequoiaProposer",
     "specinfer": "engine.proposers.specinfer:SpecInferProposer",
     "suffix": "engine.proposers.suffix:SuffixProposer",

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import InvalidRequest
 from engine.rng import Randomness
 from engine.trees import require_valid
 from engine.types import Proposal, QKind, Request, Verdict
+from engine.versions import DraftVersion
 
 Shape = Literal["chain", "tree"]
 
@@ -36,6 +39,10 @@ class ProposerFacts:
     """Target layers whose hidden states it needs (`engine.models.base.Want`)."""
     scouts: int = 0
     """Most tokens beside its drafts that the target reads for it in one step."""
+    decided: bool = False
+    """It learns from the target's rows that decided the emitted tokens."""
+    version: DraftVersion | None = None
+    """What drafts first, of a draft that learns while it serves."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -46,10 +53,12 @@ class Read:
     hidden: [n, H] by layer id, of the n tokens that the target has newly read and that are committed: at `start` the
         prompt but its last token, in `observe` the step's root and the accepted tokens.
     scouted: [M, V] logits after each of the proposal's scouts.
+    decided: [E, V] the rows of the E emitted tokens, as the target gave them; in `observe`, to who declares `decided`.
     """
 
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     scouted: Tensor | None = None
+    decided: NDArray[np.floating[Any]] | None = None
 
 
 NOTHING_READ: Final = Read()

@@ -74,6 +74,15 @@ class DraftModelProposer:
             self._valid[row] = len(each.history)
             each.extend(to_numpy(logits[row, len(tokens[row]) - 1]), self._how)
 
+    def replace_model(self, model: TargetModel, contexts: Sequence[Context]) -> None:
+        """Draft with other weights of the same shape from here on.
+
+        What the cache holds came of the old ones: the histories of `contexts`, all rows that are active, are read anew.
+        """
+        self._model = model
+        for context in contexts:
+            self._valid[context.row] = read_prompt(model, self._cache, context)
+
     def observe(self, context: Context, verdict: Verdict) -> None:
         """Columns up to the last accepted token stay valid."""
         committed = len(context.history) - len(verdict.emitted) + verdict.n_accepted
