@@ -1,0 +1,280 @@
+"""A mixture e-process over named faults: evidence that may be watched, and whose leader says what broke.
+
+Each alternative is a law r that is fixed before the token Y is drawn, so the
+product of r(Y) / p(Y) is a nonnegative martingale under the claim Y ~ p, and so
+is the prior-weighted average of all products. By Ville's inequality (1939) it
+ever reaches 1 / alpha with probability at most alpha. Finding alternative k takes
+about (log(1 / alpha) - log(weight of k)) / KL(r_k || p) tokens. Exact, no
+asymptotics. Rows may be whole vocabularies or cells of one, such as the top
+entries of p and q and a tail: lumping keeps every martingale. Cost: O(C) per
+token for the base laws and one addition per token and alternative; state is
+O(K), whatever the length of the run. Knows nothing about traces; that a flag was
+fixed before its token is the caller's promise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from audit.stats.martingale import AnytimeTest
+from engine.types import Floats
+
+DRAFT_LEAKS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
+EXPONENTS = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)
+ARGMAX_LEAKS = (0.01, 0.03, 0.1, 0.3)
+REPEATS = (0.01, 0.05, 0.2)
+ROW_LEAKS = (0.01, 0.1, 0.5, 0.9)
+REFUSED_LEAKS = (0.01, 0.1, 0.5)
+LAST_DEPTH = 7
+"""Block positions from here on are one stratum."""
+WHOLE_RUN = 0.5
+"""Prior share of the alternatives that hold for every token; the strata share the rest."""
+_ROWS = 2048
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """E consecutive tokens on C cells each; everything but `token` was fixed before `token` was drawn."""
+
+    p: Floats
+    """[E, C] the claimed law; p(token) > 0."""
+    q: Floats
+    """[E, C] the draft's law, rows of NaN where there is none."""
+    previous: Floats
+    """[E, C] p of the position before, on this row's cells; rows of NaN at the start of a request."""
+    token: NDArray[np.int64]
+    """[E] cell of the emitted token."""
+    depth: NDArray[np.int64]
+    """[E] position in the block."""
+    bonus: NDArray[np.bool_]
+    """[E] everything drafted was accepted before."""
+    last: NDArray[np.bool_]
+    """[E] last drafted position of its block. Where a draft's own tokens decide its length: all False."""
+    repeated: NDArray[np.int64]
+    """[E] cell of the token before, or NO_TOKEN."""
+    refused: NDArray[np.int64]
+    """[E] cell of the draft token refused here, or refused one position earlier, or NO_TOKEN.
+
+    Refused here, it looks at the decision. That is valid for rules that leave a
+    refused token no likelier than it was, as rejection sampling does: the
+    product is then a supermartingale.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What has been seen; O(K) numbers. A new one is made by `extend`."""
+
+    n: int
+    alpha: float
+    log_wealth: Floats
+    """[K] log of each alternative's product."""
+    log_final: float
+    log_max: float
+    crossing: int | None
+    crossed_by: str
+    """The leader when the average first reached 1 / alpha; empty if it never did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One alternative: its log wealth, and its share of the average."""
+
+    name: str
+    log_e: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Laws of one kind. `ratios` gives the log likelihood ratios [E, len(names)] of a chunk."""
+
+    names: tuple[str, ...]
+    ratios: Callable[[Chunk], Floats]
+    at_depths: bool
+    at_bonus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Dictionary:
+    """Column k is the base law `base[k]`, played only where the stratum is `stratum[k]`."""
+
+    names: tuple[str, ...]
+    base: NDArray[np.int64]
+    stratum: NDArray[np.int64]
+    log_weights: Floats
+
+
+_ALWAYS, _BONUS, _LAST = -1, LAST_DEPTH + 1, LAST_DEPTH + 2
+
+
+def start(alpha: float = 0.01) -> Evidence:
+    """Nothing seen yet. `alpha` only decides what counts as a crossing."""
+    return Evidence(0, alpha, np.zeros(len(NAMES)), 0.0, 0.0, None, "")
+
+
+def extend(evidence: Evidence, chunk: Chunk) -> Evidence:
+    """The evidence after `chunk`. How a run is cut into chunks makes no difference."""
+    own = chunk.p[np.arange(len(chunk.token)), chunk.token]
+    if np.any(own <= 0):
+        raise ValueError(f"token {int(np.argmin(own))} of the chunk has no probability: a finding, not evidence")
+    for begin in range(0, len(chunk.token), _ROWS):
+        evidence = _extend(evidence, _rows(chunk, begin, begin + _ROWS))
+    return evidence
+
+
+def summary(evidence: Evidence) -> AnytimeTest:
+    """The test so far. `leader` is the best of all tokens seen: early leaders are often neighbours of the fault."""
+    leader = ranking(evidence, 1)[0].name if evidence.n else ""
+    p = math.exp(-evidence.log_max)
+    return AnytimeTest(evidence.n, evidence.log_final, evidence.log_max, p, evidence.crossing, leader)
+
+
+def ranking(evidence: Evidence, count: int = 5) -> tuple[Named, ...]:
+    """The alternatives with the largest shares of the average, largest first."""
+    logs = evidence.log_wealth + _TABLE.log_weights
+    shares = np.exp(logs - logsumexp(logs))
+    order = np.argsort(-logs, kind="stable")[:count]
+    return tuple(Named(NAMES[k], float(evidence.log_wealth[k]), float(shares[k])) for k in order)
+
+
+def log_ratios(chunk: Chunk) -> Floats:
+    """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 where an alternative does not differ from p."""
+    base = np.concatenate([family.ratios(chunk) for family in _FAMILIES], axis=1)
+    depth = np.where(chunk.bonus, _BONUS, np.minimum(chunk.depth, LAST_DEPTH))
+    active = (_TABLE.stratum == _ALWAYS) | (_TABLE.stratum == depth[:, None])
+    active |= (_TABLE.stratum == _LAST) & chunk.last[:, None]
+    return np.where(active, base[:, _TABLE.base], 0.0)
+
+
+def _extend(evidence: Evidence, chunk: Chunk) -> Evidence:
+    paths = evidence.log_wealth + np.cumsum(log_ratios(chunk), axis=0)
+    average = logsumexp(paths + _TABLE.log_weights, axis=1)
+    crossing, leader = evidence.crossing, evidence.crossed_by
+    if crossing is None and float(np.max(average)) >= -math.log(evidence.alpha):
+        at = int(np.argmax(average >= -math.log(evidence.alpha)))
+        crossing, leader = evidence.n + at + 1, NAMES[int(np.argmax(paths[at] + _TABLE.log_weights))]
+    return replace(
+        evidence,
+        n=evidence.n + len(average),
+        log_wealth=paths[-1],
+        log_final=float(average[-1]),
+        log_max=max(evidence.log_max, float(np.max(average))),
+        crossing=crossing,
+        crossed_by=leader,
+    )
+
+
+def _rows(chunk: Chunk, begin: int, end: int) -> Chunk:
+    return Chunk(
+        chunk.p[begin:end],
+        chunk.q[begin:end],
+        chunk.previous[begin:end],
+        chunk.token[begin:end],
+        chunk.depth[begin:end],
+        chunk.bonus[begin:end],
+        chunk.last[begin:end],
+        chunk.repeated[begin:end],
+        chunk.refused[begin:end],
+    )
+
+
+def _leak(towards: Floats, own: Floats, known: NDArray[np.bool_], shares: tuple[float, ...]) -> Floats:
+    """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards`; 0 where s is unknown."""
+    surplus = np.where(known, np.where(known, towards, 0.0) / own - 1.0, 0.0)
+    return np.asarray(np.log1p(np.asarray(shares) * surplus[:, None]))
+
+
+def _own(chunk: Chunk) -> Floats:
+    return np.asarray(chunk.p[np.arange(len(chunk.token)), chunk.token])
+
+
+def _row_leak(chunk: Chunk, rows: Floats, shares: tuple[float, ...]) -> Floats:
+    known = ~np.isnan(rows[:, 0])
+    return _leak(rows[np.arange(len(chunk.token)), chunk.token], _own(chunk), known, shares)
+
+
+def _point_leak(chunk: Chunk, cell: NDArray[np.int64], shares: tuple[float, ...]) -> Floats:
+    return _leak((cell == chunk.token).astype(np.float64), _own(chunk), cell != NO_TOKEN, shares)
+
+
+def _draft(chunk: Chunk) -> Floats:
+    return _row_leak(chunk, chunk.q, DRAFT_LEAKS)
+
+
+def _previous(chunk: Chunk) -> Floats:
+    return _row_leak(chunk, chunk.previous, ROW_LEAKS)
+
+
+def _argmax(chunk: Chunk) -> Floats:
+    return _point_leak(chunk, np.argmax(chunk.p, axis=1), ARGMAX_LEAKS)
+
+
+def _repeat(chunk: Chunk) -> Floats:
+    return _point_leak(chunk, chunk.repeated, REPEATS)
+
+
+def _refused(chunk: Chunk) -> Floats:
+    return _point_leak(chunk, chunk.refused, REFUSED_LEAKS)
+
+
+def _tilt(chunk: Chunk) -> Floats:
+    with np.errstate(divide="ignore"):
+        logs = np.log(chunk.p)
+    own = np.log(_own(chunk))
+    columns = [(power - 1.0) * own - np.log(np.sum(np.exp(power * logs), axis=1)) for power in EXPONENTS]
+    return np.stack(columns, axis=1)
+
+
+def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(f"{text} {value:g}" for value in values)
+
+
+_FAMILIES = (
+    _Family(_named("draft leak", DRAFT_LEAKS), _draft, at_depths=True, at_bonus=False),
+    _Family(_named("p to the power", EXPONENTS), _tilt, at_depths=True, at_bonus=True),
+    _Family(_named("argmax leak", ARGMAX_LEAKS), _argmax, at_depths=True, at_bonus=True),
+    _Family(_named("repeat of the previous token", REPEATS), _repeat, at_depths=True, at_bonus=True),
+    _Family(_named("previous row", ROW_LEAKS), _previous, at_depths=True, at_bonus=True),
+    # a refusal is a stratum of its own
+    _Family(_named("refused draft token", REFUSED_LEAKS), _refused, at_depths=False, at_bonus=False),
+)
+
+
+def _strata(family: _Family) -> tuple[int, ...]:
+    depths = tuple(range(LAST_DEPTH + 1)) if family.at_depths else ()
+    last = (_LAST,) if family.ratios is _draft else ()
+    return (_ALWAYS, *depths, *((_BONUS,) if family.at_bonus else ()), *last)
+
+
+def _prefix(stratum: int) -> str:
+    special = {_ALWAYS: "", _BONUS: "bonus: ", _LAST: "last draft: ", LAST_DEPTH: f"position {LAST_DEPTH} and on: "}
+    return special.get(stratum, f"position {stratum}: ")
+
+
+def _dictionary() -> _Dictionary:
+    names: list[str] = []
+    base: list[int] = []
+    stratum: list[int] = []
+    offset = 0
+    for family in _FAMILIES:
+        for where in _strata(family):
+            names.extend(_prefix(where) + name for name in family.names)
+            base.extend(range(offset, offset + len(family.names)))
+            stratum.extend([where] * len(family.names))
+        offset += len(family.names)
+    whole = np.array(stratum) == _ALWAYS
+    weights = np.where(whole, WHOLE_RUN / whole.sum(), (1.0 - WHOLE_RUN) / (~whole).sum())
+    return _Dictionary(tuple(names), np.array(base), np.array(stratum), np.log(weights))
+
+
+_TABLE = _dictionary()
+NAMES = _TABLE.names
+"""[K] every alternative, in the order of `Evidence.log_wealth`."""
