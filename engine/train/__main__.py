@@ -21,16 +21,17 @@ from engine.registry import resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.head_card import TRAININGS, write_head_card
+from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
 
 HEADS: Final[Mapping[str, str]] = {
     "dflash": "engine.train.dflash:train_dflash",
-    "eagle": "engine.train.eagle_stages:train_eagle",
-    "eagle3": "engine.train.eagle_stages:train_eagle3",
+    "eagle": "engine.train.eagle:train_eagle",
+    "eagle3": "engine.train.eagle3:train_eagle3",
     "medusa": "engine.train.medusa:train_medusa",
     "mtp": "engine.train.mtp:train_mtp",
 }
-"""Draft heads: each a function of teacher, corpus, folder to write and report."""
+"""Draft heads: each a function of a `HeadStage`."""
 
 
 def say(text: str) -> None:
@@ -113,16 +114,15 @@ STAGES = {
 
 def make_head(name: str, work: Path) -> None:
     """A draft head of the bundled target."""
-    resolve(HEADS, name, "head")(
-        user_data.load_teacher(work / "target"), corpus.load(work / "corpus"), work / name, say
-    )
+    teacher, text = user_data.load_teacher(work / "target"), corpus.load(work / "corpus")
+    resolve(HEADS, name, "head")(HeadStage(teacher, text, work / name, say))
 
 
 def make_own_head(name: str, arguments: argparse.Namespace) -> None:
     """A draft head of the user's target, on the user's text."""
     teacher = user_data.load_teacher(arguments.target)
     text = user_data.load_corpus(arguments.data, arguments.target)
-    resolve(HEADS, name, "head")(teacher, text, arguments.out, say)
+    resolve(HEADS, name, "head")(HeadStage(teacher, text, arguments.out, say))
 
 
 def read_arguments() -> argparse.Namespace:

@@ -40,6 +40,11 @@ class Corpus:
     held_out: dict[str, Tokens]
 
 
+def most_frequent(weights: NDArray[np.int64 | np.float64], count: int) -> NDArray[np.int64]:
+    """The `count` token ids of the largest weights [V], ascending; of equal ones the lower ids."""
+    return np.sort(np.argsort(-weights, kind="stable")[:count])
+
+
 def standard_library() -> list[str]:
     """One document per source file of the running Python, in path order."""
     root = Path(sysconfig.get_paths()["stdlib"])

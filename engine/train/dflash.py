@@ -8,9 +8,8 @@ output matrix stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +20,10 @@ from engine.heads.decoder import LayerForm
 from engine.models.lean_weights import rope_frequencies
 from engine.numerics.base import RopeTables
 from engine.numerics.fast import rope_tables, rotated
-from engine.train import recipe, trainer
-from engine.train.corpus import Corpus
-from engine.train.eagle_stages import llama_document, write_head
-from engine.train.head_layer import HeadLayer, Teacher, agreement
-from engine.train.held_out import held_out_windows
-from engine.train.recipe import DFlashRecipe
-from engine.train.trainer import Job, Report
+from engine.train.head_layer import HeadLayer, Teacher
+from engine.train.head_stage import HeadStage
+from engine.train.passes import Pass, agreements
+from engine.train.recipe import DFLASH_HEAD, DFlashRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class DFlashHead(nn.Module):
     def __init__(self, teacher: Teacher, plan: DFlashRecipe) -> None:
         super().__init__()
         torch.manual_seed(plan.training.seed)
-        config = replace(teacher.config, ffn=plan.ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        config = teacher.layer_sizes(plan.ffn)
         self._config = config
         self.fc = nn.Linear(len(plan.target_layers) * config.hidden, config.hidden, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden, config.eps)
@@ -103,23 +99,15 @@ def _fed_forward(layer: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What the target and the drafter say about the masks: logits [rows, A, size - 1, V] each."""
-
-    target: Tensor
-    draft: Tensor
-
-
-def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Said:
-    """Over windows [rows, T]; the target knows the block's tokens, the drafter its anchor only."""
+def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Pass:
+    """Over windows [rows, T], [rows, A, size - 1]; the target knows the block's tokens, the drafter its anchor only."""
     lesson, blocks = teacher.lesson(tokens), Blocks.spaced(tokens.shape[1], plan.block, plan.anchors)
     states = torch.cat([lesson.hidden[layer + 1] for layer in plan.target_layers], -1)
     block = torch.full((len(tokens), len(blocks.anchors), plan.block), mask_token(teacher))
     block[:, :, 0] = tokens[:, blocks.anchors]
     out = head(states, F.embedding(block.flatten(1), teacher.embedding), blocks)
     masks = out.unflatten(1, (-1, plan.block))[:, :, 1:]
-    return Said(lesson.logits[:, blocks.positions[:, :-1]], F.linear(masks, teacher.head).float())
+    return Pass(lesson.logits[:, blocks.positions[:, :-1]], F.linear(masks, teacher.head).float())
 
 
 def mask_token(teacher: Teacher) -> int:
@@ -132,47 +120,36 @@ def loss_of(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashReci
     """Of windows [rows, window + 1]: cross-entropy to the target's softmax, less for later masks."""
     weights = torch.exp(-torch.arange(plan.block - 1) / plan.reach)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        said = compare(head, teacher, tokens, plan)
-        entropy = -(said.target.softmax(-1) * F.log_softmax(said.draft, -1)).sum(-1)
+        entropy = compare(head, teacher, tokens, plan).entropy()
     return (entropy.mean((0, 1)) * weights / weights.sum()).sum()
 
 
-@torch.no_grad()
-def measured(head: DFlashHead, teacher: Teacher, corpus: Corpus, plan: DFlashRecipe) -> Mapping[str, float]:
-    """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position."""
-    shares = torch.zeros(plan.block - 1)
-    windows = held_out_windows(corpus, window=min(256, teacher.config.context))
-    for tokens in windows.values():
-        said = compare(head, teacher, tokens, plan)
-        by_mask = [agreement(said.target[:, :, i], said.draft[:, :, i]) for i in range(plan.block - 1)]
-        shares += torch.tensor(by_mask) / len(windows)
-    return {f"position {i + 1}": share for i, share in enumerate(shares.tolist())}
+def by_mask(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Iterator[Pass]:
+    """Of windows [rows, T], one pass per mask."""
+    said = compare(head, teacher, tokens, plan)
+    for i in range(plan.block - 1):
+        yield Pass(said.target[:, :, i], said.draft[:, :, i])
 
 
-def train_dflash(
-    teacher: Teacher, corpus: Corpus, out: Path, report: Report, plan: DFlashRecipe = recipe.DFLASH_HEAD
-) -> None:
-    """Train a drafter, continuing from the checkpoint beside `out`, and write it to `out`."""
+def train_dflash(stage: HeadStage, plan: DFlashRecipe = DFLASH_HEAD) -> None:
+    """Train a drafter and write it in the published layout."""
+    teacher = stage.teacher
     plan = replace(plan, target_layers=fitting_layers(plan.target_layers, teacher.config.layers))
-    head = DFlashHead(teacher, plan)
-    job = Job(
-        module=head,
+    head, window = DFlashHead(teacher, plan), min(256, teacher.config.context)
+    stage.train(
+        head,
+        plan.training,
         loss=lambda tokens: loss_of(head, teacher, tokens, plan),
-        measure=lambda: measured(head, teacher, corpus, plan),
-        corpus=corpus,
-        recipe=plan.training,
-        folder=out.with_name(f"{out.name}-training"),
-        report=report,
+        measure=lambda: agreements(stage.corpus, window, lambda tokens: by_mask(head, teacher, tokens, plan)),
     )
-    trainer.run(job)
-    config = llama_document(teacher, plan.ffn) | {
+    config = stage.llama_document(plan.ffn) | {
         "architectures": ["DFlashDraftModel"],
         "num_hidden_layers": plan.layers,
         "num_target_layers": teacher.config.layers,
         "block_size": plan.block,
         SECTION: {"mask_token_id": mask_token(teacher), "target_layer_ids": list(plan.target_layers)},
     }
-    write_head(out, config, dict(head.state_dict()), {})
+    stage.write(config, head.state_dict())
 
 
 def fitting_layers(wanted: tuple[int, ...], layers: int) -> tuple[int, ...]:

@@ -8,18 +8,17 @@ as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
-from engine.train.corpus import Corpus
-from engine.train.head_layer import HeadLayer, Lesson, Teacher, Unrolled, agreement
-from engine.train.held_out import held_out_windows
-from engine.train.recipe import EagleRecipe
+from engine.train.head_layer import HeadLayer, Teacher, Unrolled
+from engine.train.head_stage import HeadStage
+from engine.train.passes import Pass, agreements
+from engine.train.recipe import EAGLE_HEAD, EagleRecipe
 
 
 class EagleHead(nn.Module):
@@ -28,7 +27,7 @@ class EagleHead(nn.Module):
     def __init__(self, teacher: Teacher, recipe: EagleRecipe) -> None:
         super().__init__()
         torch.manual_seed(recipe.training.seed)
-        config = replace(teacher.config, ffn=recipe.ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        config = teacher.layer_sizes(recipe.ffn)
         self.fc = nn.Linear(2 * config.hidden, config.hidden, bias=False)
         self.layers = nn.ModuleList([HeadLayer(config, LayerForm((None,)))])
 
@@ -51,23 +50,24 @@ def loss_of(head: EagleHead, teacher: Teacher, tokens: Tensor, recipe: EagleReci
     return near + recipe.token_weight * said
 
 
-@torch.no_grad()
-def measured(
-    head: EagleHead, teacher: Teacher, corpus: Corpus, recipe: EagleRecipe, steps: int = 3
-) -> Mapping[str, float]:
-    """How often a token drawn by the head would be accepted on held-out text, by drafted position."""
-    shares = [0.0] * steps
-    windows = held_out_windows(corpus, recipe.training.window)
-    for tokens in windows.values():
-        lesson, unrolled = teacher.lesson(tokens), Unrolled()
-        count = tokens.shape[1] - steps
-        state = lesson.hidden[teacher.config.layers][:, :count]
-        for step in range(steps):
-            state = head(_shifted(lesson, step, count), state, unrolled)
-            truth = lesson.logits[:, 1 + step : 1 + step + count]
-            shares[step] += agreement(truth, F.linear(state, teacher.head)) / len(windows)
-    return {f"position {step + 1}": share for step, share in enumerate(shares)}
+def unroll(head: EagleHead, teacher: Teacher, tokens: Tensor, steps: int = 3) -> Iterator[Pass]:
+    """Passes on the head's own outputs over windows [rows, T]; it is measured so, and not trained so."""
+    lesson, unrolled = teacher.lesson(tokens), Unrolled()
+    state = lesson.hidden[teacher.config.layers][:, : tokens.shape[1] - steps]
+    for embedded, truth in lesson.ahead(steps):
+        state = head(embedded, state, unrolled)
+        yield Pass(truth, F.linear(state, teacher.head))
 
 
-def _shifted(lesson: Lesson, step: int, count: int) -> Tensor:
-    return lesson.embedded[:, 1 + step : 1 + step + count]
+def train_eagle(stage: HeadStage, plan: EagleRecipe = EAGLE_HEAD) -> None:
+    """Train a head and write it in the published layout."""
+    teacher = stage.teacher
+    head = EagleHead(teacher, plan)
+    stage.train(
+        head,
+        plan.training,
+        loss=lambda tokens: loss_of(head, teacher, tokens, plan),
+        measure=lambda: agreements(stage.corpus, plan.training.window, lambda tokens: unroll(head, teacher, tokens)),
+    )
+    config = stage.llama_document(plan.ffn) | {"architectures": ["EagleLlamaForCausalLM"], "bias": False}
+    stage.write(config, head.state_dict())

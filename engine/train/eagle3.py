@@ -7,19 +7,19 @@ loss on features. Embedding and target stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
-from engine.train.corpus import Corpus
-from engine.train.head_layer import HeadLayer, Teacher, Unrolled, agreement
-from engine.train.held_out import held_out_windows
-from engine.train.recipe import Eagle3Recipe
+from engine.train.corpus import Corpus, most_frequent
+from engine.train.head_layer import HeadLayer, Teacher, Unrolled
+from engine.train.head_stage import HeadStage
+from engine.train.passes import Pass, agreements, weighted_loss
+from engine.train.recipe import EAGLE3_HEAD, Eagle3Recipe
 
 
 class Eagle3Head(nn.Module):
@@ -28,7 +28,7 @@ class Eagle3Head(nn.Module):
     def __init__(self, teacher: Teacher, kept: Tensor, recipe: Eagle3Recipe) -> None:
         super().__init__()
         torch.manual_seed(recipe.training.seed)
-        config = replace(teacher.config, ffn=recipe.ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        config = teacher.layer_sizes(recipe.ffn)
         self.kept = kept
         self.fc = nn.Linear(len(recipe.aux_layers) * config.hidden, config.hidden, bias=False)
         self.midlayer = HeadLayer(config, LayerForm(("input_layernorm", "hidden_norm")))
@@ -47,51 +47,52 @@ def draft_vocabulary(corpus: Corpus, size: int, vocabulary: int) -> Tensor:
     """The `size` most frequent token ids of the corpus, ascending; of equally frequent ones the lower ids."""
     streams = np.concatenate([corpus.code, corpus.dialogue])
     counts = np.bincount(streams, minlength=vocabulary)
-    return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:size]))
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One unrolled pass: the target's logits and the head's, [rows, T, draft vocabulary] each.
-
-    inside: [rows, T] whether the target's favourite is in the draft vocabulary.
-    """
-
-    target: Tensor
-    draft: Tensor
-    inside: Tensor
+    return torch.from_numpy(most_frequent(counts, size))
 
 
 def unroll(head: Eagle3Head, teacher: Teacher, tokens: Tensor, recipe: Eagle3Recipe) -> Iterator[Pass]:
-    """The passes over windows [rows, T]."""
+    """The passes over windows [rows, T], on the draft vocabulary."""
     lesson, unrolled = teacher.lesson(tokens), Unrolled()
     count = tokens.shape[1] - recipe.unroll
     state = head.fc(torch.cat([lesson.hidden[layer][:, :count] for layer in recipe.aux_layers], -1)).float()
     known = torch.zeros(lesson.logits.shape[-1], dtype=torch.bool)
     known[head.kept] = True
-    for step in range(recipe.unroll):
-        after = slice(1 + step, 1 + step + count)
-        state = head.midlayer(torch.cat([lesson.embedded[:, after], state], -1), unrolled).float()
-        truth = lesson.logits[:, after]
+    for embedded, truth in lesson.ahead(recipe.unroll):
+        state = head.midlayer(torch.cat([embedded, state], -1), unrolled).float()
         yield Pass(truth[..., head.kept], head.lm_head(head.norm(state)).float(), known[truth.argmax(-1)])
 
 
 def loss_of(head: Eagle3Head, teacher: Teacher, tokens: Tensor, recipe: Eagle3Recipe) -> Tensor:
     """Of windows [rows, window + 1]."""
-    total = torch.zeros(())
+    weights = [recipe.decay**step for step in range(recipe.unroll)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for step, each in enumerate(unroll(head, teacher, tokens, recipe)):
-            said = -(each.target.softmax(-1) * F.log_softmax(each.draft, -1)).sum(-1)
-            total = total + recipe.decay**step * (said * each.inside).sum() / each.inside.sum().clamp(min=1)
-    return total
+        return weighted_loss(unroll(head, teacher, tokens, recipe), weights)
 
 
-@torch.no_grad()
-def measured(head: Eagle3Head, teacher: Teacher, corpus: Corpus, recipe: Eagle3Recipe) -> Mapping[str, float]:
-    """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position."""
-    shares = [0.0] * recipe.unroll
-    windows = held_out_windows(corpus, recipe.training.window)
-    for tokens in windows.values():
-        for step, each in enumerate(unroll(head, teacher, tokens, recipe)):
-            shares[step] += agreement(each.target, each.draft) / len(windows)
-    return {f"position {step + 1}": share for step, share in enumerate(shares)}
+def train_eagle3(stage: HeadStage, plan: Eagle3Recipe = EAGLE3_HEAD) -> None:
+    """Train a head and write it in the published layout."""
+    teacher, corpus = stage.teacher, stage.corpus
+    plan = replace(plan, aux_layers=fitting_layers(plan.aux_layers, teacher.config.layers))
+    head = Eagle3Head(teacher, draft_vocabulary(corpus, plan.draft_vocabulary, teacher.config.vocabulary), plan)
+    stage.train(
+        head,
+        plan.training,
+        loss=lambda tokens: loss_of(head, teacher, tokens, plan),
+        measure=lambda: agreements(corpus, plan.training.window, lambda tokens: unroll(head, teacher, tokens, plan)),
+    )
+    t2d = torch.zeros(teacher.config.vocabulary, dtype=torch.bool)
+    t2d[head.kept] = True
+    config = stage.llama_document(plan.ffn) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": len(head.kept),
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": list(plan.aux_layers),
+            "use_aux_hidden_state": True,
+        },
+    }
+    stage.write(config, head.state_dict(), d2t=head.d2t, t2d=t2d)
+
+
+def fitting_layers(wanted: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """The recipe's layers if the target is as shallow as the bundled one, else the published choice."""
+    return wanted if layers <= max(wanted) + 1 else (2, layers // 2, layers - 3)

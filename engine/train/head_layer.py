@@ -7,8 +7,8 @@ drafting. Does not know which head it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -102,6 +102,15 @@ class Lesson:
     hidden: Mapping[int, Tensor]
     logits: Tensor
 
+    def ahead(self, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """For pass k of `steps` over rows t: the embedding of token t + 1 + k, and the logits after that token.
+
+        [rows, T - steps, hidden] and [rows, T - steps, V]: all passes have the rows that the last one has.
+        """
+        count = self.logits.shape[1] - steps
+        for step in range(1, 1 + steps):
+            yield self.embedded[:, step : step + count], self.logits[:, step : step + count]
+
 
 class Teacher:
     """A frozen target."""
@@ -120,9 +129,6 @@ class Teacher:
         hidden = {layer: states.float() for layer, states in enumerate(out.hidden_states)}
         return Lesson(hidden[0], hidden, out.logits.float())
 
-
-@torch.no_grad()
-def agreement(target: Tensor, draft: Tensor) -> float:
-    """The mean over rows of sum_x min(p, q), for logits [..., V] of both: how often a drawn token is accepted."""
-    p, q = target.softmax(-1), draft.softmax(-1)
-    return torch.minimum(p, q).sum(-1).mean().item()
+    def layer_sizes(self, ffn: int) -> LeanConfig:
+        """The target's sizes for a layer of a head, which is a plain llama layer with a feed-forward of its own."""
+        return replace(self.config, ffn=ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)

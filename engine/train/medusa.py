@@ -10,7 +10,6 @@ know where the text came from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.train.corpus import Corpus
-from engine.train.eagle_stages import write_head
+from engine.train.corpus import Corpus, most_frequent
 from engine.train.head_layer import Teacher
+from engine.train.head_stage import HeadStage
 from engine.train.held_out import held_out_windows
 from engine.train.recipe import MEDUSA_HEADS, MedusaRecipe
-from engine.train.trainer import Job, Report, run
 
 
 class ResidualBlock(nn.Module):
@@ -65,24 +63,18 @@ class MedusaModule(nn.Module):
         return [head(block(states)) for block, head in zip(self.blocks, self.lm_heads, strict=True)]
 
 
-def train_medusa(
-    teacher: Teacher, corpus: Corpus, out: Path, report: Report, plan: MedusaRecipe = MEDUSA_HEADS
-) -> None:
-    """Train heads, continuing from the checkpoint beside `out`, and write them to `out` as vLLM reads them."""
+def train_medusa(stage: HeadStage, plan: MedusaRecipe = MEDUSA_HEADS) -> None:
+    """Train heads and write them as vLLM reads them."""
+    teacher, corpus = stage.teacher, stage.corpus
     module = MedusaModule(teacher.head, frequent(corpus, plan, teacher.config.vocabulary), plan)
-    run(
-        Job(
-            module=module,
-            loss=lambda tokens: loss_of(module, teacher, tokens),
-            measure=lambda: measured(module, teacher, corpus),
-            corpus=corpus,
-            recipe=plan.training,
-            folder=out.with_name(f"{out.name}-training"),
-            report=report,
-        )
+    stage.train(
+        module,
+        plan.training,
+        loss=lambda tokens: loss_of(module, teacher, tokens),
+        measure=lambda: measured(module, teacher, corpus),
     )
     known = {"token_map": module.tokens} if len(module.tokens) < teacher.config.vocabulary else {}
-    write_head(out, document(teacher, plan, len(module.tokens)), dict(module.named_parameters()), known)
+    stage.write(document(teacher, plan, len(module.tokens)), module.state_dict(), **known)
 
 
 def frequent(corpus: Corpus, plan: MedusaRecipe, vocabulary: int) -> Tensor:
@@ -90,9 +82,9 @@ def frequent(corpus: Corpus, plan: MedusaRecipe, vocabulary: int) -> Tensor:
     share = plan.training.code_share
     code, dialogue = (np.bincount(each, minlength=vocabulary) / len(each) for each in (corpus.code, corpus.dialogue))
     weights = share * code + (1 - share) * dialogue
-    order = np.argsort(-weights, kind="stable")
-    count = vocabulary if plan.known_share >= 1 else int(np.searchsorted(weights[order].cumsum(), plan.known_share)) + 1
-    return torch.from_numpy(np.sort(order[:count]))
+    shares = np.sort(weights)[::-1].cumsum()
+    count = vocabulary if plan.known_share >= 1 else int(np.searchsorted(shares, plan.known_share)) + 1
+    return torch.from_numpy(most_frequent(weights, count))
 
 
 def loss_of(module: MedusaModule, teacher: Teacher, tokens: Tensor) -> Tensor:

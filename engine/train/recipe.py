@@ -73,24 +73,29 @@ class EagleRecipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Eagle3Recipe:
-    """A head of EAGLE-3 (arXiv:2503.01840): one layer on three hidden states, trained on its own outputs."""
+class UnrolledRecipe:
+    """One layer, unrolled on its own outputs: a multi-token prediction module (FastMTP, arXiv:2509.18362)."""
 
     training: TrainRecipe
     ffn: int
-    aux_layers: tuple[int, ...]
+    unroll: int = 3
+    decay: float = 0.6
+    """Each unrolled pass weighs this much of the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Recipe(UnrolledRecipe):
+    """A head of EAGLE-3 (arXiv:2503.01840): such a layer on three hidden states."""
+
+    decay: float = 0.8
+    aux_layers: tuple[int, ...] = (1, 2, 3)
     """Which of the target's hidden states are fused, as HF counts them."""
     draft_vocabulary: int = 1024
     """The most frequent tokens of the corpus."""
-    unroll: int = 3
-    decay: float = 0.8
-    """Each unrolled step weighs this much of the one before it."""
 
 
 EAGLE_HEAD = EagleRecipe(TrainRecipe(steps=1200, learning_rate=6e-3, window=256, warmup=40, seed=4), ffn=688)
-EAGLE3_HEAD = Eagle3Recipe(
-    TrainRecipe(steps=450, learning_rate=5e-3, window=256, warmup=40, seed=5), ffn=512, aux_layers=(1, 2, 3)
-)
+EAGLE3_HEAD = Eagle3Recipe(TrainRecipe(steps=450, learning_rate=5e-3, window=256, warmup=40, seed=5), ffn=512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +115,7 @@ MEDUSA_HEADS = MedusaRecipe(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MtpRecipe:
-    """One multi-token prediction module, unrolled on its own outputs (FastMTP, arXiv:2509.18362)."""
-
-    training: TrainRecipe
-    ffn: int
-    unroll: int = 3
-    decay: float = 0.6
-    """Each unrolled pass weighs this much of the one before it."""
-
-
-MTP_HEAD = MtpRecipe(TrainRecipe(steps=500, learning_rate=3e-3, window=256, warmup=40, seed=7), ffn=512)
+MTP_HEAD = UnrolledRecipe(TrainRecipe(steps=500, learning_rate=3e-3, window=256, warmup=40, seed=7), ffn=512)
 
 
 @dataclass(frozen=True, slots=True)

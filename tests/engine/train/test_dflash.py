@@ -14,6 +14,7 @@ from engine.proposers.block_draft import whole
 from engine.train.corpus import Corpus
 from engine.train.dflash import Blocks, DFlashHead, compare, fitting_layers, loss_of, mask_token, train_dflash
 from engine.train.head_layer import Teacher
+from engine.train.head_stage import HeadStage
 from engine.train.recipe import DFlashRecipe, TrainRecipe
 from tests.engine.heads.tiny import document
 
@@ -48,7 +49,7 @@ def corpus():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, teacher, corpus):
     folder = tmp_path_factory.mktemp("heads") / "dflash"
-    train_dflash(teacher, corpus, folder, lambda line: None, PLAN)
+    train_dflash(HeadStage(teacher, corpus, folder, lambda line: None), PLAN)
     return load_head(str(folder)).head
 
 

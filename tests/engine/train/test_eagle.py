@@ -15,10 +15,12 @@ from engine.models.base import chain_placement
 from engine.models.lean import from_tensors
 from engine.models.loading import load_head
 from engine.proposers.parts import ProposerParts, TargetSide
-from engine.train import eagle, eagle3, eagle_stages, user_data
+from engine.train import eagle, eagle3, user_data
 from engine.train.corpus import Corpus
-from engine.train.head_layer import Teacher, Unrolled, agreement
+from engine.train.head_layer import Teacher, Unrolled
+from engine.train.head_stage import HeadStage
 from engine.train.held_out import held_out_windows
+from engine.train.passes import Pass, agreements, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
 from engine.types import DraftRule
 from tests.engine.heads.tiny import document
@@ -78,7 +80,7 @@ def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch
     made, build = [], eagle.EagleHead
     monkeypatch.setattr(eagle, "EagleHead", lambda *given: made.append(build(*given)) or made[-1])
     lines = []
-    eagle_stages.train_eagle(teacher, corpus, tmp_path / "head", lines.append, ONE)
+    eagle.train_eagle(HeadStage(teacher, corpus, tmp_path / "head", lines.append), ONE)
     trained, fresh, tokens = made[0], build(teacher, ONE), held_out_windows(corpus, 25)["held"]
     torch.manual_seed(0)
     before, after = (eagle.loss_of(each, teacher, tokens, ONE).item() for each in (fresh, trained))
@@ -97,7 +99,7 @@ def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch
 def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch):
     made, build = [], eagle3.Eagle3Head
     monkeypatch.setattr(eagle3, "Eagle3Head", lambda *given: made.append(build(*given)) or made[-1])
-    eagle_stages.train_eagle3(teacher, corpus, tmp_path / "head", lambda line: None, THREE)
+    eagle3.train_eagle3(HeadStage(teacher, corpus, tmp_path / "head", lambda line: None), THREE)
     trained = made[0]
     tokens = held_out_windows(corpus, 25)["held"]
     fresh = build(teacher, trained.kept, THREE)
@@ -118,8 +120,8 @@ def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatc
 def test_a_training_is_resumed(tmp_path, teacher, corpus):
     short = replace(ONE, training=replace(TRAINING, steps=4))
     first, again = [], []
-    eagle_stages.train_eagle(teacher, corpus, tmp_path / "head", first.append, short)
-    eagle_stages.train_eagle(teacher, corpus, tmp_path / "head", again.append, short)
+    eagle.train_eagle(HeadStage(teacher, corpus, tmp_path / "head", first.append), short)
+    eagle.train_eagle(HeadStage(teacher, corpus, tmp_path / "head", again.append), short)
     assert first
     assert not again
 
@@ -131,13 +133,32 @@ def test_the_draft_vocabulary_is_the_most_frequent(corpus):
 
 
 def test_a_deep_target_gets_the_published_layers():
-    assert eagle_stages.fitting_layers((1, 2, 4), 4) == (1, 2, 4)
-    assert eagle_stages.fitting_layers((1, 2, 4), 32) == (2, 16, 29)
+    assert eagle3.fitting_layers((1, 2, 4), 4) == (1, 2, 4)
+    assert eagle3.fitting_layers((1, 2, 4), 32) == (2, 16, 29)
 
 
 def test_agreement_is_the_chance_that_a_drawn_token_is_kept():
     p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.25, 0.5]])
-    assert agreement(p.log(), q.log()) == pytest.approx(0.75)
+    assert Pass(p.log(), q.log()).agreement() == pytest.approx(0.75)
+
+
+def test_a_pass_s_loss_is_the_cross_entropy_of_the_rows_that_count():
+    p, q = torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.5, 0.0]])
+    one, two = 1.75 * np.log(2), np.log(2)
+    assert Pass(p.log(), q.add(1e-30).log()).loss().item() == pytest.approx((one + two) / 2)
+    first = Pass(p.log(), q.add(1e-30).log(), torch.tensor([True, False]))
+    assert first.loss().item() == pytest.approx(one)
+    assert weighted_loss([first, first], (1.0, 0.5)).item() == pytest.approx(1.5 * one)
+    with pytest.raises(ValueError, match="zip"):
+        weighted_loss([first], (1.0, 0.5))
+
+
+def test_held_out_domains_count_equally(corpus):
+    held = {"a": corpus.dialogue[:30], "b": corpus.dialogue[:10], "short": corpus.dialogue[:3]}
+    rows = {3: 0.75, 1: 1.0}
+    said = {n: Pass(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 0.0, 100.0]]) * (n == 3)) for n in rows}
+    found = agreements(Corpus(corpus.code, corpus.code, held), 10, lambda tokens: [said[len(tokens)]] * 2)
+    assert found == {"position 1": pytest.approx(0.625), "position 2": pytest.approx(0.625)}
 
 
 def test_a_user_s_lines_become_windows(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from engine.models.folder import open_folder
 from engine.train import medusa, recipe, trainer
 from engine.train.__main__ import main
 from engine.train.head_layer import Teacher
+from engine.train.head_stage import HeadStage
 from engine.train.medusa import MedusaModule, frequent, loss_of, measured, train_medusa
 
 VOCABULARY = 330
@@ -70,10 +71,10 @@ def test_training_helps_resumes_and_writes_a_head_that_can_be_read(teacher, tiny
     before = loss_of(MedusaModule(teacher.head, frequent(tiny, PLAN, VOCABULARY), PLAN), teacher, windows)
     said = []
     half = replace(PLAN, training=replace(PLAN.training, steps=15))
-    train_medusa(teacher, tiny, tmp_path / "head", said.append, half)
-    train_medusa(teacher, tiny, tmp_path / "head", said.append, PLAN)
+    train_medusa(HeadStage(teacher, tiny, tmp_path / "head", said.append), half)
+    train_medusa(HeadStage(teacher, tiny, tmp_path / "head", said.append), PLAN)
     again = []
-    train_medusa(teacher, tiny, tmp_path / "head", again.append, PLAN)
+    train_medusa(HeadStage(teacher, tiny, tmp_path / "head", again.append), PLAN)
     assert len(said) == 2
     assert again == []
     head = LAYOUT.read(open_folder(tmp_path / "head", "head"))
@@ -91,7 +92,7 @@ def test_training_helps_resumes_and_writes_a_head_that_can_be_read(teacher, tiny
 
 def test_a_head_for_every_token_needs_no_map(teacher, tiny, tmp_path):
     plan = replace(PLAN, known_share=1.0, training=replace(PLAN.training, steps=1))
-    train_medusa(teacher, tiny, tmp_path / "head", lambda text: None, plan)
+    train_medusa(HeadStage(teacher, tiny, tmp_path / "head", lambda text: None), plan)
     assert "token_map" not in LAYOUT.read(open_folder(tmp_path / "head", "head")).tensors
 
 
@@ -99,7 +100,7 @@ def test_a_head_for_every_token_needs_no_map(teacher, tiny, tmp_path):
 def command(monkeypatch):
     """`python -m engine.train` with a short plan for Medusa heads."""
     trained = medusa.train_medusa
-    monkeypatch.setattr(medusa, "train_medusa", lambda *others: trained(*others, PLAN))
+    monkeypatch.setattr(medusa, "train_medusa", lambda stage: trained(stage, PLAN))
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["engine.train", *map(str, arguments)])

@@ -16,11 +16,12 @@ from engine.models.lean import from_tensors
 from engine.models.loading import load_head
 from engine.train.corpus import Corpus
 from engine.train.head_layer import Teacher
+from engine.train.head_stage import HeadStage
 from engine.train.mtp import MtpHead, loss_of, train_mtp, unroll
-from engine.train.recipe import MtpRecipe, TrainRecipe
+from engine.train.recipe import TrainRecipe, UnrolledRecipe
 from tests.engine.heads.tiny import document
 
-PLAN = MtpRecipe(TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2), ffn=20)
+PLAN = UnrolledRecipe(TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2), ffn=20)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def corpus():
 
 def test_training_learns_and_its_folder_is_read(tmp_path, teacher, corpus):
     before = MtpHead(teacher, PLAN)
-    train_mtp(teacher, corpus, tmp_path / "mtp", lambda line: None, PLAN)
+    train_mtp(HeadStage(teacher, corpus, tmp_path / "mtp", lambda line: None), PLAN)
     loaded = load_head(str(tmp_path / "mtp"))
     assert loaded.head.settings == {"modules": 1, "hidden": 16, "vocabulary": 32}
     trained = MtpHead(teacher, PLAN)

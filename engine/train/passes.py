@@ -1,0 +1,61 @@
+"""What a head says beside what the target says, by drafted position: the loss and the measure of most trainers.
+
+Does not know how a pass was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.train.corpus import Corpus
+from engine.train.held_out import held_out_windows
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One drafted position: the logits of the target and of the head, [..., V'] each, over the head's vocabulary.
+
+    inside: [...] whether the target's favourite is in that vocabulary; None where it holds all tokens.
+    """
+
+    target: Tensor
+    draft: Tensor
+    inside: Tensor | None = None
+
+    def entropy(self) -> Tensor:
+        """[...] the cross-entropy of the head's softmax to the target's, in nats."""
+        return -(self.target.softmax(-1) * F.log_softmax(self.draft, -1)).sum(-1)
+
+    def loss(self, weight: float = 1.0) -> Tensor:
+        """The mean cross-entropy over the rows that count, times a weight."""
+        if self.inside is None:
+            return weight * self.entropy().mean()
+        return weight * (self.entropy() * self.inside).sum() / self.inside.sum().clamp(min=1)
+
+    def agreement(self) -> float:
+        """The mean over rows of sum_x min(p, q): how often a drawn token is accepted."""
+        p, q = self.target.softmax(-1), self.draft.softmax(-1)
+        return torch.minimum(p, q).sum(-1).mean().item()
+
+
+def weighted_loss(passes: Iterable[Pass], weights: Sequence[float]) -> Tensor:
+    """The sum of the passes' losses, each times its weight."""
+    total = torch.zeros(())
+    for weight, each in zip(weights, passes, strict=True):
+        total = total + each.loss(weight)
+    return total
+
+
+@torch.no_grad()
+def agreements(corpus: Corpus, window: int, passes: Callable[[Tensor], Iterable[Pass]]) -> Mapping[str, float]:
+    """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position.
+
+    `passes` makes those of windows [rows, window]; domains count equally.
+    """
+    domains = [[each.agreement() for each in passes(tokens)] for tokens in held_out_windows(corpus, window).values()]
+    return {f"position {i + 1}": sum(found) / len(found) for i, found in enumerate(zip(*domains, strict=True))}
