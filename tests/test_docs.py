@@ -20,7 +20,7 @@ from audit.cli import COMMANDS, main
 from audit.commands.help_text import WIDTH, page
 from audit.documents import read_yaml
 from audit.gate.policy import load_policy
-from audit.records import ArmKind, Evidence, Level
+from audit.records import ArmKind, ArmRecord, Evidence, Level
 from audit.schema_errors import check_document
 from audit.suite_loader import load_suite
 from engine import backends, faults, proposers, verify
@@ -31,7 +31,7 @@ from engine.rng import Purpose
 from engine.trace import Header, Trace
 from engine.train import recipe
 from engine.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
-from tests.audit.checks.simulator import GREEDY, Setup, arm, world
+from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.engine import build
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -314,27 +314,34 @@ def test_the_suite_for_your_own_pair_loads(tmp_path):
     assert [each.name for each in suite.arms] == ["greedy", "rejection"]
 
 
-def example_module(page_name, module, monkeypatch):
-    (code,) = blocks(DOCS / "how-to" / page_name, "python")
+def example_module(page_name, module, monkeypatch, number=0):
     made = types.ModuleType(module)
     monkeypatch.setitem(sys.modules, module, made)
-    exec(compile(code, page_name, "exec"), made.__dict__)
+    exec(compile(blocks(DOCS / "how-to" / page_name, "python")[number], page_name, "exec"), made.__dict__)
     return import_module(module)
 
 
-@pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.GUMBEL])
-def test_the_example_proposer_drafts_and_changes_no_token(protocol, monkeypatch):
+@pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.CHAIN, Protocol.GUMBEL])
+@pytest.mark.parametrize(("number", "name", "options"), [(0, "Repeat", {"most": 2}), (1, "Unigram", {})])
+def test_an_example_proposer_drafts_and_changes_no_token(number, name, options, protocol, monkeypatch):
     torch.set_num_threads(1)
-    example_module("add-a-proposer.md", "repeat_example", monkeypatch)
-    monkeypatch.setitem(proposers.REGISTRY, "repeat", "repeat_example:RepeatProposer")
+    kind = name.lower()
+    example_module("add-a-proposer.md", f"{kind}_example", monkeypatch, number)
+    monkeypatch.setitem(proposers.REGISTRY, kind, f"{kind}_example:{name}Proposer")
     sampling = SamplingParams(temperature=0.0 if protocol is Protocol.GREEDY else 1.0, max_new_tokens=24, seed=5)
     wanted = build.requests(4, sampling)
-    plain = build.generate(build.Setup(None, protocol), wanted)
-    drafted = build.generate(build.Setup("repeat", protocol, gamma=3, options={"most": 2}), wanted)
-    assert {key: each.tokens for key, each in plain.items()} == {key: each.tokens for key, each in drafted.items()}
-    traces = build.traces(drafted).values()
-    assert max(int(np.max(trace.n_drafted)) for trace in traces) == 2
-    assert sum(trace.n_accepted for trace in traces) > 0
+    drafted = build.generate(build.Setup(kind, protocol, gamma=3, options=options), wanted)
+    if protocol is not Protocol.CHAIN:  # the chain rule keeps the law, not the tokens
+        plain = build.generate(build.Setup(None, protocol), wanted)
+        assert {key: each.tokens for key, each in plain.items()} == {key: each.tokens for key, each in drafted.items()}
+    traces = build.traces(drafted)
+    records = tuple(record(each) for each in traces.values())
+    result = evaluate(
+        checks.load("replay"), Evidence(ArmRecord("example", ArmKind.CANDIDATE, Level.L4, {}, records)), {}
+    )
+    assert result.verdict is Verdict.CERTIFIED, result.summary
+    assert max(int(np.max(trace.n_drafted)) for trace in traces.values()) == options.get("most", 3)
+    assert sum(trace.n_accepted for trace in traces.values()) > 0
 
 
 def test_the_example_check_reaches_each_verdict(monkeypatch):

@@ -1,12 +1,14 @@
 """`python -m tests.bench.acceptance`: every registered proposer on the bundled target, as docs/acceptance.md.
 
 Counts only, so the machine's speed does not matter. A proposer drafts with the bundled head that it takes, first the
-one of its own name, or with the bundled draft; a new line in the registry appears by itself.
+one of its own name, or with the bundled draft; a new line in the registry appears by itself. `--only NAME` measures
+one, in seconds, and leaves the others' rows as they are.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from engine.types import Protocol, RecordLevel, Request, SamplingParams
 from tests.bench.setting import REFERENCE
 
 DOMAINS = ("tools", "copy", "code")
+TEMPERATURES = (0.0, 1.0)
 CHAIN_GAMMA = 5
 TREE_GAMMA = 16
 SHOWN = 4
@@ -51,21 +54,23 @@ class Measured:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=PAGE, help="The page to write.")
 @click.option("--prompts", type=click.IntRange(min=1), default=8, show_default=True, help="Per domain.")
 @click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Most new tokens.")
-@click.option("--only", multiple=True, help="These proposers, for a try.")
+@click.option("--only", multiple=True, help="These; the page keeps its other rows.")
 def main(out: Path, prompts: int, tokens: int, only: Sequence[str]) -> None:
     """Measure and write the page."""
     torch.set_num_threads(1)
+    introduction = INTRODUCTION.format(chain=CHAIN_GAMMA, tree=TREE_GAMMA, prompts=prompts, tokens=tokens, shown=SHOWN)
+    kept = kept_rows(out, introduction, only) if only and out.exists() else {}
     kinds = [kind for kind in proposers.REGISTRY if not only or kind in only]
     measured = [each for kind in kinds for each in measure(kind, prompts, tokens)]
     unmeasured = [kind for kind in kinds if kind not in {each.kind for each in measured}]
-    out.write_text(page(measured, unmeasured, prompts, tokens), encoding="utf-8")
+    out.write_text(page(introduction, rows_of(measured, unmeasured), kept), encoding="utf-8")
     click.echo(out.read_text(encoding="utf-8"))
 
 
 def measure(kind: str, prompts: int, tokens: int) -> Iterator[Measured]:
     """Nothing for a proposer that no bundled model suits."""
     workshop = workshop_for(kind)
-    for temperature in (0.0, 1.0):
+    for temperature in TEMPERATURES:
         plan = plan_for(workshop, kind, temperature)
         if plan is None:
             return
@@ -112,19 +117,45 @@ def _prompt(row) -> Prompt:
     return Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
 
 
-def page(measured: Sequence[Measured], unmeasured: Sequence[str], prompts: int, tokens: int) -> str:
-    lines = [INTRODUCTION.format(chain=CHAIN_GAMMA, tree=TREE_GAMMA, prompts=prompts, tokens=tokens, shown=SHOWN)]
-    for temperature in (0.0, 1.0):
-        lines += [f"## Temperature {temperature:g}", "", HEAD, RULE]
-        lines += [row(each) for each in measured if each.temperature == temperature]
-        lines += [f"| [{kind}](proposers/{kind}.md) | no bundled model suits it | | | | | |" for kind in unmeasured]
-        lines += [""]
+Rows = dict[float, list[str]]
+"""Rows of the page by temperature."""
+
+
+def rows_of(measured: Sequence[Measured], unmeasured: Sequence[str]) -> Rows:
+    none = [f"| [{kind}](proposers/{kind}.md) | {NO_MODEL} | | | | | |" for kind in unmeasured]
+    return {heat: [*(row(each) for each in measured if each.temperature == heat), *none] for heat in TEMPERATURES}
+
+
+def kept_rows(out: Path, introduction: str, only: Sequence[str]) -> Rows:
+    """The page's rows of other proposers that are still registered."""
+    text = out.read_text(encoding="utf-8")
+    if settings_of(text) != settings_of(introduction):
+        raise click.UsageError(f"{out} was measured with other settings; give the same ones, or another --out")
+    parts = text.split("## Temperature ")[1:]
+    kept = set(proposers.REGISTRY) - set(only)
+    return {float(each.split()[0]): [line for line in each.splitlines() if kind_of(line) in kept] for each in parts}
+
+
+def settings_of(text: str) -> list[str]:
+    return re.findall(r"Chains of .*? new tokens", " ".join(text.split()))
+
+
+def kind_of(line: str) -> str:
+    return line[3 : line.index("]")] if line.startswith("| [") else ""
+
+
+def page(introduction: str, rows: Rows, kept: Rows) -> str:
+    lines, order = [introduction], list(proposers.REGISTRY)
+    for heat in TEMPERATURES:
+        both = sorted(kept.get(heat, []) + rows[heat], key=lambda line: (NO_MODEL in line, order.index(kind_of(line))))
+        lines += [f"## Temperature {heat:g}", "", HEAD, RULE, *both, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
+NO_MODEL = "no bundled model suits it"
 INTRODUCTION = """# Proposers, measured
 
-Generated by `python -m tests.bench.acceptance`; do not edit. Every registered proposer on the bundled target: with the
+Generated by `python -m tests.bench.acceptance`; do not edit. Proposers on the bundled target: with the
 bundled head that it takes, or the bundled draft where it drafts with a model, and its default options; `layer_skip`
 leaves out the feed-forward part of layer 2, and `online` learns, anew in each domain. Chains of at most {chain} tokens,
 trees of at most {tree} nodes; {prompts} prompts per domain, at most {tokens} new tokens. Temperature 0 under `greedy`;

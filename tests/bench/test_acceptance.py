@@ -1,10 +1,12 @@
 """The page of measured proposers: made from a run, and complete."""
 
+from collections import Counter
+
 import pytest
 from click.testing import CliRunner
 
 from engine import proposers
-from tests.bench.acceptance import DOMAINS, PAGE, main
+from tests.bench.acceptance import DOMAINS, PAGE, kind_of, main
 
 WITHOUT_MODEL = ("mlp_speculator",)
 """Proposers that no bundled model suits."""
@@ -22,10 +24,30 @@ def test_the_page_is_made_from_a_run(tmp_path):
     assert all(1 <= float(row[5]) <= 9 for row in rows)
 
 
-def test_the_page_holds_every_registered_proposer():
-    """Run `python -m tests.bench.acceptance` after a change of the registry."""
+@pytest.mark.slow
+def test_one_proposer_is_measured_and_the_others_rows_stay(tmp_path):
+    out = tmp_path / "page.md"
+    few = ["--prompts", "1", "--tokens", "8", "--out", str(out)]
+    CliRunner().invoke(main, [*few, "--only", "ngram", "--only", "suffix"])
+    whole = out.read_text()
+    shorter = [line for line in whole.splitlines(keepends=True) if "[ngram]" not in line]
+    out.write_text("".join(shorter).replace("[suffix](proposers/suffix.md) | greedy | tools", "[suffix](mark)"))
+    result = CliRunner().invoke(main, [*few, "--only", "ngram"])
+    assert result.exit_code == 0, result.output
+    marked = whole.replace("[suffix](proposers/suffix.md) | greedy | tools", "[suffix](mark)")
+    assert out.read_text() == marked != whole
+    refused = CliRunner().invoke(main, ["--only", "ngram", "--prompts", "2", "--tokens", "8", "--out", str(out)])
+    assert refused.exit_code == 2
+    assert "was measured with other settings" in refused.output
+    assert out.read_text() == marked
+
+
+def test_the_page_holds_registered_proposers_only_and_each_whole():
+    """A proposer may be registered before it is measured: `python -m tests.bench.acceptance --only NAME`."""
     text = PAGE.read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| [")]
-    named = [line[3 : line.index("]")] for line in rows]
-    assert set(named) == set(proposers.REGISTRY)
-    assert len(rows) >= 2 * len(DOMAINS) * (len(proposers.REGISTRY) - len(WITHOUT_MODEL)) + 2 * len(WITHOUT_MODEL)
+    counts = Counter(kind_of(line) for line in rows)
+    assert set(counts) <= set(proposers.REGISTRY)
+    wanted = {kind: 2 if kind in WITHOUT_MODEL else 2 * len(DOMAINS) for kind in counts}
+    assert counts == wanted
+    assert counts

@@ -1,5 +1,6 @@
-"""What every registered proposer must do. A new line in the registry is tested by itself."""
+"""What every registered proposer must do. A new line in the registry is tested by itself, each of its flags too."""
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from engine.rng import Randomness, stream_of
 from engine.sampling import transform
 from engine.trace import decode, steps_of
 from engine.trees import require_valid
-from engine.types import FinishReason, Protocol, QKind, Request, SamplingParams
+from engine.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
@@ -27,7 +28,7 @@ from tests.engine.heads import tiny
 
 HEADS = {case[0] for case in tiny.HEADS.values()}
 """Kinds that draft with the target's hidden states, which scripted models lack; tests/engine/heads tests them."""
-KINDS = sorted(set(proposers.REGISTRY) - HEADS)
+REGISTERED = sorted(set(proposers.REGISTRY) - HEADS)
 OPTIONS = {"ngram": {"min_ngram": 1}, "suffix": {"max_spec_factor": 4.0}, "layer_skip": {"skip_ffn": "1"}}
 """Settings under which a proposer drafts often on eight tokens; others run with their defaults."""
 GREEDY = SamplingParams(max_new_tokens=30)
@@ -37,16 +38,45 @@ SHAPED = replace(
 )
 
 
-def setup_of(kind, **changes):
-    return Setup(kind, options=OPTIONS.get(kind, {}), **changes)
-
-
-def made(kind, rule, rows=1):
+def built(kind, options, rule, rows=1):
     script = target_script(Setup())
     draft = ScriptedModel(script, 8, partial=script)
     target = TargetSide(draft, draft.new_cache(rows, 64))
-    options = OPTIONS.get(kind, {})
     return proposers.build(kind, ProposerParts(rows, 64, rule, draw, (), draft, options, (draft,), target))
+
+
+def cases_of(kind):
+    """A proposer as it is, and with each of its flags turned over: a flag may change how drafts are drawn."""
+    given = OPTIONS.get(kind, {})
+    yield kind, (kind, given)
+    for name, value in built(kind, given, DraftRule.INDEPENDENT).facts.options.items():
+        if isinstance(value, bool):
+            yield f"{kind}-{name}", (kind, given | {name: not value})
+
+
+def served(kind, options):
+    with contextlib.suppress(InvalidRequest):
+        return bool(built(kind, options, DraftRule.INDEPENDENT))
+    return False
+
+
+WORDED = {"specinfer-without_replacement": ("specinfer", {"siblings": "without_replacement"})}
+"""Words that change how drafts are drawn."""
+NAMED = {name: case for kind in REGISTERED for name, case in cases_of(kind)} | WORDED
+CASES = {name: case for name, case in NAMED.items() if served(*case)}
+"""By name: the proposer and its options."""
+REFUSED = {name: case for name, case in NAMED.items() if name not in CASES}
+"""Cases that need more than a scripted model; the proposer's own tests have to cover them."""
+KINDS = sorted(CASES)
+
+
+def setup_of(case, **changes):
+    kind, options = CASES[case]
+    return Setup(kind, options=options, **changes)
+
+
+def made(case, rule, rows=1):
+    return built(*CASES[case], rule, rows)
 
 
 def protocols(kind):
@@ -199,10 +229,29 @@ def test_every_decision_can_be_replayed_from_the_record(kind, protocol, sampled)
     assert result.verdict is Verdict.CERTIFIED, result.summary
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_unknown_options_are_refused(kind):
+@pytest.mark.parametrize("kind", REGISTERED)
+def test_unknown_options_are_refused_and_the_known_ones_are_among_the_facts(kind):
     parts = ProposerParts(1, 8, verify.load(Protocol.CHAIN).facts.draft_rule, draw, (), None, {"no_such_option": 1})
-    with pytest.raises(InvalidRequest, match="has no option 'no_such_option'"):
+    with pytest.raises(InvalidRequest, match="has no option 'no_such_option'; it has: ") as refused:
+        proposers.build(kind, parts)
+    known = str(refused.value).split("it has: ")[1].split(", ")
+    assert set(known) - {"none"} <= set(made(kind, DraftRule.INDEPENDENT).facts.options)
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+def test_a_flag_that_scripted_models_cannot_serve_says_what_it_needs(case):
+    with pytest.raises(InvalidRequest, match="needs"):
+        built(*REFUSED[case], DraftRule.INDEPENDENT)
+
+
+@pytest.mark.parametrize("kind", REGISTERED)
+def test_it_is_built_from_its_options_alone_or_says_in_a_line_what_it_needs(kind):
+    """As `audit validate` builds it, without any model; another exception would be a traceback there."""
+    parts = ProposerParts(1, 1, DraftRule.GREEDY, draw, (), options=OPTIONS.get(kind, {}))
+    with contextlib.suppress(InvalidRequest):
+        assert proposers.build(kind, parts).facts.name == kind
+        return
+    with pytest.raises(InvalidRequest, match=f"^proposer {kind} needs "):
         proposers.build(kind, parts)
 
 
