@@ -1,0 +1,216 @@
+"""What may be claimed about the distance between what is emitted and the reference law, and what may not.
+
+A certificate needs the random numbers. Given a context, the token that replay
+computes follows the recorded p, so the law of the emitted token differs from it
+by at most the probability of a mismatch (coupling); the distance from the recorded p
+to the reference is measured on anchored positions; the triangle inequality adds
+the two, each bounded with a share of the error probability (Clopper-Pearson for
+mismatches, betting for distances). Sampling unit: one position per response, so
+that trials are independent; where all tokens are used, the response.
+
+Without random numbers no upper bound of the distance follows from any amount of
+output, and `Observation` holds what does. Assumes independent random numbers,
+complete records of what was used, and responses drawn independently from the
+workload. Cost: that of the bounds. Knows nothing about traces; the page on
+statistics has the derivation and what is not claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from audit.stats.binomial import Interval, upper_bound
+from audit.stats.bounded_mean import betting_upper
+from audit.stats.distance import Witness
+from audit.stats.sequences import drifting_mean
+from engine.types import Floats
+
+REPLAY_SHARE = 0.5
+"""Share of the error probability that the mismatches get; the distances get the rest."""
+_SLACK = 1e-12
+
+
+class Unit(StrEnum):
+    """What was drawn independently, and what `eps` is about."""
+
+    POSITION = "position"
+    """One position per response, drawn uniformly: mean total variation per token."""
+    RESPONSE = "response"
+    """All tokens of a response: total variation between laws of whole responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """With `confidence`, the distance is at most `eps` = min(1, eps_replay + eps_numeric), in the sense of `unit`."""
+
+    unit: Unit
+    eps_replay: float
+    eps_numeric: float
+    eps: float
+    confidence: float
+    n_decisions: int
+    """Audited units: positions, or responses."""
+    violations: int
+    """Units in which replay gave something else, or could not tell."""
+    n_anchored: int
+    anchored_mean: float
+    """Mean distance of the anchored units from the reference."""
+    floor: float | None
+    """The same mean for the engine without speculation against itself; None if not measured."""
+
+    def distinguishable(self, length: int) -> float:
+        """Bound on the share of responses of `length` tokens that any observer could tell apart; 1 says nothing."""
+        return min(1.0, self.eps * (length if self.unit is Unit.POSITION else 1))
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether nothing was shown."""
+        return self.eps >= 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Mean of E_r s - E_p s over these contexts, r the emitted law, in [low, high]; one direction, not a distance."""
+
+    score: str
+    n: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What tokens alone show, with `confidence` for all of it together.
+
+    There is no upper bound of the distance in here: an engine with one fixed
+    random number per prefix passes every test of its tokens, at distance
+    1 - p(token).
+    """
+
+    level: int
+    """0 text, 1 log-probabilities of emitted tokens, 2 rows of p, 3 rows of p and q."""
+    n: int
+    confidence: float
+    distance_low: float
+    """Lower bound of the mean total variation per token; 0 says nothing."""
+    directions: tuple[Direction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A predictable score: `observed` [n], `mean` [n] under p, both in [low, high]. `level` is what it needs."""
+
+    name: str
+    level: int
+    observed: Floats
+    mean: Floats
+    low: float
+    high: float
+
+
+def certify(
+    violations: int,
+    decisions: int,
+    anchored: Floats,
+    confidence: float = 0.99,
+    replay_share: float = REPLAY_SHARE,
+    floor: float | None = None,
+) -> Certificate:
+    """For one position per response.
+
+    Args:
+        violations: of `decisions` audited positions, how many did not replay; ambiguous ones count.
+        decisions: how many positions were audited.
+        anchored: [n] upper ends of the total variation between the recorded p and the reference row.
+        confidence: of the sum.
+        replay_share: of the error probability, in (0, 1), fixed beforehand.
+        floor: mean distance of the engine from itself without speculation.
+    """
+    return _certificate(Unit.POSITION, violations, decisions, anchored, 1.0, _Split(confidence, replay_share), floor)
+
+
+def certify_responses(
+    violated: int,
+    responses: int,
+    anchored_sums: Floats,
+    max_length: int,
+    confidence: float = 0.99,
+    replay_share: float = REPLAY_SHARE,
+    floor: float | None = None,
+) -> Certificate:
+    """For all tokens of each response.
+
+    Args:
+        violated: of `responses`, how many hold at least one position that did not replay.
+        responses: how many were audited.
+        anchored_sums: [n] per response, the sum over its positions of the distance of p from the reference.
+        max_length: the largest number of tokens that a response may have, fixed beforehand.
+        confidence: of the sum.
+        replay_share: of the error probability, in (0, 1), fixed beforehand.
+        floor: mean of such sums of the engine against itself without speculation.
+    """
+    split = _Split(confidence, replay_share)
+    return _certificate(Unit.RESPONSE, violated, responses, anchored_sums, float(max_length), split, floor)
+
+
+def observe(level: int, confidence: float, scores: tuple[Scored, ...], found: Witness | None = None) -> Observation:
+    """The weaker statement. All `scores` share one error probability, the `found` witness comes with its own.
+
+    Scores that need more than `level` are refused, and so is a witness without rows of p.
+    """
+    too_deep = [each.name for each in scores if each.level > level]
+    if too_deep or (found is not None and level < 2):
+        raise ValueError(f"level {level} does not show {too_deep[0] if too_deep else 'a witness: it has no rows of p'}")
+    spent = 0.0 if found is None else 1.0 - found.confidence
+    left = 1.0 - confidence - spent
+    if left < (_SLACK if scores else -_SLACK):
+        raise ValueError(f"the witness at {1.0 - spent} leaves no error probability at confidence {confidence}")
+    directions = tuple(_direction(each, 1.0 - left / len(scores)) for each in scores)
+    n = max([0 if found is None else found.n, *(each.n for each in directions)])
+    return Observation(level, n, confidence, 0.0 if found is None else found.low, directions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    confidence: float
+    replay_share: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.confidence < 1 and 0 < self.replay_share < 1):
+            raise ValueError(f"confidence {self.confidence} and share {self.replay_share} must lie in (0, 1)")
+
+    @property
+    def replay(self) -> float:
+        return 1.0 - (1.0 - self.confidence) * self.replay_share
+
+    @property
+    def numeric(self) -> float:
+        return 1.0 - (1.0 - self.confidence) * (1.0 - self.replay_share)
+
+
+def _certificate(
+    unit: Unit, violations: int, n: int, anchored: Floats, scale: float, split: _Split, floor: float | None
+) -> Certificate:
+    eps_replay = upper_bound(violations, n, split.replay)
+    eps_numeric = scale * betting_upper(anchored / scale, split.numeric)
+    return Certificate(
+        unit=unit,
+        eps_replay=eps_replay,
+        eps_numeric=eps_numeric,
+        eps=min(1.0, eps_replay + eps_numeric),
+        confidence=split.confidence,
+        n_decisions=n,
+        violations=violations,
+        n_anchored=len(anchored),
+        anchored_mean=float(np.mean(anchored)) if len(anchored) else float("nan"),
+        floor=floor,
+    )
+
+
+def _direction(score: Scored, confidence: float) -> Direction:
+    width = score.high - score.low
+    bound: Interval = drifting_mean(score.observed - score.mean, -width, width, confidence)
+    return Direction(score.name, len(score.observed), bound.low, bound.high)
