@@ -1,0 +1,203 @@
+"""Paired comparisons: the same prompts under two arms.
+
+For yes/no outcomes: the exact McNemar test (1947), exact bounds on which way
+the discordant pairs lean (Clopper and Pearson 1934), and non-inferiority by
+Tango's score (1998), asymptotic, or by an exact and stricter count of losses
+alone. For numbers: the sign-flip permutation test of the mean, flipping whole
+prompts (Fisher 1935), exact by enumeration for few prompts and (1 + b) / (1 + B)
+otherwise. Assumes independent prompts; the sign-flip test that a prompt's sum is
+symmetric about zero under the null, which holds when the arms are exchangeable
+within a prompt. Cost: constant, a root search, or O(G) per flip of G prompts.
+Knows nothing about what was compared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
+
+from audit.stats.binomial import Interval, clopper_pearson, upper_bound
+from audit.stats.clusters import cluster_sums
+from engine.types import Floats
+
+FLIPS = 9999
+ENUMERATED = 14
+"""Up to this many prompts all sign vectors are tried."""
+_CHUNK = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Outcomes of n pairs: `worse` only the first arm passed, `better` only the second, the rest agree."""
+
+    n: int
+    worse: int
+    better: int
+
+    def __post_init__(self) -> None:
+        if min(self.n, self.worse, self.better) < 0 or self.worse + self.better > self.n:
+            raise ValueError(f"{self.worse} worse and {self.better} better of {self.n} pairs")
+
+
+@dataclass(frozen=True, slots=True)
+class McNemar:
+    """`p` two-sided, `p_worse` that the second arm loses more than it wins.
+
+    `direction` bounds the share of losses among discordant pairs with 99 % confidence; 0.5 is none.
+    """
+
+    pairs: Pairs
+    p: float
+    p_worse: float
+    direction: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class NonInferiority:
+    """`loss` is the share of passes lost, worse minus better.
+
+    `p` is for the null that the loss is `margin` or more; `upper` bounds the
+    loss with the confidence 1 - alpha, so p <= alpha and upper <= margin agree.
+    """
+
+    pairs: Pairs
+    loss: float
+    upper: float
+    margin: float
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class SignFlip:
+    """A test that a mean over items is zero; `exact` says that all flips were tried."""
+
+    mean: float
+    p: float
+    clusters: int
+    exact: bool
+
+
+def pairs_of(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Pairs:
+    """Counts from the two arms' outcomes [n], true where passed."""
+    if first.shape != second.shape:
+        raise ValueError(f"{len(first)} outcomes against {len(second)}")
+    return Pairs(len(first), int(np.sum(first & ~second)), int(np.sum(~first & second)))
+
+
+def mcnemar(pairs: Pairs) -> McNemar:
+    """Exact: given that a pair is discordant, either arm wins it with probability 1/2 under the null."""
+    discordant = pairs.worse + pairs.better
+    smaller = float(binom.cdf(min(pairs.worse, pairs.better), discordant, 0.5))
+    p_worse = float(binom.sf(pairs.worse - 1, discordant, 0.5))
+    return McNemar(pairs, min(1.0, 2.0 * smaller), p_worse, clopper_pearson(pairs.worse, discordant))
+
+
+def tango(pairs: Pairs, margin: float, alpha: float = 0.01) -> NonInferiority:
+    """Non-inferiority by the score test whose nuisance is fitted under the null (Tango 1998).
+
+    Asymptotic: its size passes alpha somewhat where discordant pairs are rare.
+    """
+    _require_margin(margin)
+    if pairs.n == 0:
+        return NonInferiority(pairs, 0.0, 1.0, margin, 1.0)
+    loss = (pairs.worse - pairs.better) / pairs.n
+    p = float(norm.cdf(tango_score(pairs, margin)))
+    return NonInferiority(pairs, loss, tango_upper(pairs, 1.0 - alpha), margin, p)
+
+
+def exact_losses(pairs: Pairs, margin: float, alpha: float = 0.01) -> NonInferiority:
+    """Non-inferiority from the losses alone, exact at any n.
+
+    Wins are not netted against losses: a loss rate below the margin implies that
+    the difference is. For safety decisions this is the question itself.
+    """
+    _require_margin(margin)
+    p = float(binom.cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
+    upper = upper_bound(pairs.worse, pairs.n, 1.0 - alpha)
+    return NonInferiority(pairs, pairs.worse / max(pairs.n, 1), upper, margin, p)
+
+
+def tango_upper(pairs: Pairs, confidence: float = 0.99) -> float:
+    """One-sided upper bound on the loss: where the score test stops to reject."""
+    critical = float(norm.ppf(confidence))
+    loss = (pairs.worse - pairs.better) / pairs.n
+    if loss >= 1.0:
+        return 1.0
+    # the score falls from the observed loss on; at 1 it is minus infinity
+    end = 1.0 - 1e-12
+    if tango_score(pairs, end) > -critical:
+        return 1.0
+    return float(brentq(lambda each: tango_score(pairs, each) + critical, loss, end, xtol=1e-12))
+
+
+def tango_lower(pairs: Pairs, confidence: float = 0.99) -> float:
+    """One-sided lower bound on the loss, by exchanging the arms."""
+    return -tango_upper(Pairs(pairs.n, pairs.better, pairs.worse), confidence)
+
+
+def tango_score(pairs: Pairs, loss: float) -> float:
+    """Standardised (worse - better) / n - loss, with the nuisance at its likelihood maximum given `loss`."""
+    n, worse, better = pairs.n, pairs.worse, pairs.better
+    deviation = worse - better - n * loss
+    # P(better) = x solves 2n x^2 - linear x - constant = 0 where P(worse) = x + loss
+    linear = worse + better - loss * (2 * n - worse + better)
+    constant = better * loss * (1.0 - loss)
+    own = (linear + math.sqrt(linear**2 + 8.0 * n * constant)) / (4.0 * n)
+    variance = n * (2.0 * own + loss * (1.0 - loss))
+    if variance <= 0.0:
+        return 0.0 if deviation == 0 else math.copysign(math.inf, deviation)
+    return deviation / math.sqrt(variance)
+
+
+def sign_flip(
+    differences: Floats,
+    cluster: NDArray[np.int64],
+    generator: np.random.Generator,
+    side: Literal["two-sided", "greater"] = "two-sided",
+    flips: int = FLIPS,
+) -> SignFlip:
+    """Test that the mean of `differences` [n] is 0 (against above 0 for "greater"), flipping clusters [n] as one."""
+    if len(differences) == 0:
+        return SignFlip(0.0, 1.0, 0, exact=True)
+    sums = cluster_sums(np.asarray(differences, dtype=np.float64), cluster)
+    moved = sums[sums != 0]
+    exact = len(moved) <= ENUMERATED
+    observed = _extremeness(np.asarray([moved.sum()]), side)[0]
+    # equal sums differ by rounding; they count as at least as extreme
+    bar = observed - 1e-9 * float(np.abs(moved).sum())
+    if exact:
+        p = float(np.mean(_extremeness(_all_signs(len(moved)) @ moved, side) >= bar))
+    else:
+        p = (1 + _flips_above(moved, bar, side, generator, flips)) / (1 + flips)
+    return SignFlip(float(np.mean(differences)), p, len(sums), exact)
+
+
+def _flips_above(moved: Floats, bar: float, side: str, generator: np.random.Generator, flips: int) -> int:
+    above, left = 0, flips
+    while left:
+        rows = min(left, max(1, _CHUNK // len(moved)))
+        signs = generator.integers(0, 2, size=(rows, len(moved)), dtype=np.int8)
+        totals = 2.0 * (signs @ moved) - moved.sum()
+        above += int(np.sum(_extremeness(totals, side) >= bar))
+        left -= rows
+    return above
+
+
+def _extremeness(totals: Floats, side: str) -> Floats:
+    return totals if side == "greater" else np.abs(totals)
+
+
+def _all_signs(count: int) -> Floats:
+    bits = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+    return np.asarray(2.0 * bits - 1.0, dtype=np.float64)
+
+
+def _require_margin(margin: float) -> None:
+    if not 0.0 < margin < 1.0:
+        raise ValueError(f"margin {margin} is not in (0, 1)")

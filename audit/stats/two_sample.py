@@ -1,0 +1,244 @@
+"""Two-sample tests for engines that give text and nothing else.
+
+Do two arms answer the same prompts alike? Four statistics: the squared maximum mean
+discrepancy (MMD) with the Hamming kernel, the share of places with the same
+token, and with a k-spectrum kernel, the normalised product of counts of short
+runs (Gretton et al. 2012; Gao, Liang and Guestrin 2025, whose estimate is used:
+within prompts, without the diagonal); the chi-square of bigrams by arm within
+each prompt; and the total variation between the laws of the first token. Each
+is a sum over prompts, and its p-value is (1 + b) / (1 + B) over permutations
+that move whole responses between the arms of one prompt: valid for responses
+that are independent given the prompt, whatever the number per prompt and arm.
+Weak beside every test that knows p, and blind to what keeps these statistics;
+a large p-value is no evidence of equality. Cost: O(n^2 L) per prompt with n
+responses of L tokens for a kernel, then O(n^2) per permutation. Knows nothing
+about prompts but their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+
+from engine.types import Floats
+
+Ints = NDArray[np.int64]
+Part = Callable[[Floats], Floats]
+"""One prompt's share of a statistic: labels [B, n], 1 for the second arm, to [B]."""
+
+PAD = -1
+PERMUTATIONS = 999
+LONGEST_RUN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Responses of both arms: `tokens` [N, L] padded with `PAD`, `prompt` [N], `second` [N] by arm."""
+
+    tokens: Ints
+    prompt: Ints
+    second: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSampleTest:
+    """`p` is at least 1 / (1 + permutations). Only prompts that both arms answered count."""
+
+    statistic: float
+    p: float
+    permutations: int
+    responses: int
+    prompts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divergences:
+    """Where paired responses part: at `position` [K], `parted` [K] pairs of the `alike` [K] that got there alike.
+
+    A pair of which one ends parts at the other's next token. `equal` pairs never do.
+    """
+
+    position: Ints
+    parted: Ints
+    alike: Ints
+    equal: int
+
+
+def codes(text: str) -> list[int]:
+    """The characters of a text as numbers, where no tokens are known."""
+    return [ord(each) for each in text]
+
+
+def padded(sequences: Sequence[Sequence[int]]) -> Ints:
+    """[N, L] with `PAD` behind the end of each of N sequences; ids are 0 or more."""
+    longest = max((len(each) for each in sequences), default=0)
+    tokens = np.full((len(sequences), longest), PAD, dtype=np.int64)
+    for row, sequence in zip(tokens, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return tokens
+
+
+def pooled(
+    first: Sequence[Sequence[int]],
+    first_prompt: Sequence[int],
+    second: Sequence[Sequence[int]],
+    second_prompt: Sequence[int],
+) -> Sample:
+    """Both arms' responses and the prompt that each answers; prompts of one arm only are left out."""
+    if len(first) != len(first_prompt) or len(second) != len(second_prompt):
+        raise ValueError("each response needs the number of its prompt")
+    prompt = np.array([*first_prompt, *second_prompt], dtype=np.int64)
+    arm = np.arange(len(prompt)) >= len(first)
+    kept = np.isin(prompt, np.intersect1d(prompt[arm], prompt[~arm]))
+    return Sample(padded([*first, *second])[kept], prompt[kept], arm[kept])
+
+
+def hamming_test(sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS) -> TwoSampleTest:
+    """MMD with the share of the L places at which two responses hold the same token; ends agree with ends."""
+    return _permuted(sample, _mmd_parts(sample, hamming_kernel), generator, permutations)
+
+
+def spectrum_test(
+    sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS, longest: int = LONGEST_RUN
+) -> TwoSampleTest:
+    """MMD with the normalised product of counts of runs of 1 to `longest` tokens."""
+    return _permuted(sample, _mmd_parts(sample, lambda rows: spectrum_kernel(rows, longest)), generator, permutations)
+
+
+def bigram_test(sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS) -> TwoSampleTest:
+    """Chi-square of arm by bigram, summed over prompts."""
+    return _permuted(sample, _parts(sample, _bigram_part), generator, permutations)
+
+
+def first_token_test(sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS) -> TwoSampleTest:
+    """Mean over prompts of the L1 distance of the first token's laws; an empty response is a token of its own."""
+    share = 1.0 / max(1, len(np.unique(sample.prompt)))
+    return _permuted(sample, _parts(sample, lambda tokens: _first_part(tokens, share)), generator, permutations)
+
+
+def divergences(first: Ints, second: Ints) -> Divergences:
+    """Where rows of `first` and `second`, [N, L] each and paired, differ first."""
+    if first.shape != second.shape:
+        raise ValueError(f"responses of shape {first.shape} against {second.shape}: pad both alike")
+    differs = first != second
+    parts = differs.any(axis=1)
+    place = differs[parts].argmax(axis=1)
+    position = np.arange(first.shape[1])
+    parted = np.bincount(place, minlength=first.shape[1]) if first.shape[1] else np.empty(0, dtype=np.int64)
+    ended = np.sum((first != PAD) | (second != PAD), axis=1)[~parts]
+    # a pair that ended alike is no longer there to part
+    gone = np.sum(ended[:, None] <= position, axis=0)
+    alike = len(first) - gone - np.concatenate([[0], np.cumsum(parted)[:-1]])[: len(position)]
+    return Divergences(position, parted, alike.astype(np.int64), int(np.sum(~parts)))
+
+
+def hamming_kernel(tokens: Ints) -> Floats:
+    """[n, n] share of equal places of rows [n, L]."""
+    same = np.zeros((len(tokens), len(tokens)), dtype=np.int32)
+    for column in tokens.T:
+        same += column[:, None] == column
+    return np.asarray(same / max(1, tokens.shape[1]), dtype=np.float64)
+
+
+def spectrum_kernel(tokens: Ints, longest: int) -> Floats:
+    """[n, n] cosine between counts of runs of rows [n, L]; 0 for rows without any."""
+    gram = sum(_products(tokens, length, weighted=False) for length in range(1, longest + 1))
+    own = np.sqrt(np.diagonal(np.asarray(gram, dtype=np.float64)))
+    own = np.where(own > 0, own, 1.0)
+    return np.asarray(gram / own[:, None] / own)
+
+
+def _products(tokens: Ints, length: int, *, weighted: bool) -> Floats:
+    """[n, n] products of rows' counts of runs; `weighted` divides each run's by its total."""
+    n, columns = tokens.shape
+    if columns < length:
+        return np.zeros((n, n))
+    runs = sliding_window_view(tokens, length, axis=1).reshape(-1, length)
+    rows = np.repeat(np.arange(n), columns - length + 1)
+    whole = np.all(runs != PAD, axis=1)
+    if not whole.any():
+        return np.zeros((n, n))
+    _, run = np.unique(runs[whole], axis=0, return_inverse=True)
+    counts = coo_array((np.ones(len(run)), (rows[whole], run.ravel())), shape=(n, int(run.max()) + 1)).tocsr()
+    scaled = counts / counts.sum(axis=0) if weighted else counts
+    return np.asarray((scaled @ counts.T).toarray())
+
+
+def _groups(sample: Sample) -> list[Ints]:
+    return [np.flatnonzero(sample.prompt == prompt) for prompt in np.unique(sample.prompt)]
+
+
+def _parts(sample: Sample, build: Callable[[Ints], Part]) -> list[Part]:
+    return [build(sample.tokens[rows]) for rows in _groups(sample)]
+
+
+def _mmd_parts(sample: Sample, kernel: Callable[[Ints], Floats]) -> list[Part]:
+    """The unbiased estimate over pairs within prompts: all pairs weigh the same, as in Gao et al."""
+    sizes = [(int(np.sum(~sample.second[rows])), int(np.sum(sample.second[rows]))) for rows in _groups(sample)]
+    # without pairs within an arm a term is left out, and no relabelling changes the rest
+    within_first = max(1, sum(first * (first - 1) for first, _ in sizes))
+    within_second = max(1, sum(second * (second - 1) for _, second in sizes))
+    between = max(1, sum(first * second for first, second in sizes))
+
+    def build(tokens: Ints) -> Part:
+        matrix = kernel(tokens)
+        np.fill_diagonal(matrix, 0.0)
+
+        def part(second: Floats) -> Floats:
+            first = 1.0 - second
+            to_first, to_second = first @ matrix, second @ matrix
+            own, other = np.sum(to_first * first, axis=1), np.sum(to_second * second, axis=1)
+            across = np.sum(to_first * second, axis=1)
+            return np.asarray(own / within_first - 2.0 * across / between + other / within_second)
+
+        return part
+
+    return _parts(sample, build)
+
+
+def _bigram_part(tokens: Ints) -> Part:
+    products = _products(tokens, 2, weighted=True)
+    lengths = np.maximum(0, np.sum(tokens != PAD, axis=1) - 1).astype(np.float64)
+    total = float(lengths.sum())
+
+    def part(second: Floats) -> Floats:
+        own = second @ lengths
+        # for two rows chi-square is quadratic in one of them
+        excess = np.sum((second @ products) * second, axis=1) - own**2 / max(total, 1.0)
+        both = own * (total - own)
+        return np.asarray(np.divide(total**2 * excess, both, out=np.zeros(len(own)), where=both > 0))
+
+    return part
+
+
+def _first_part(tokens: Ints, share: float) -> Part:
+    starts = tokens[:, 0] if tokens.shape[1] else np.full(len(tokens), PAD, dtype=np.int64)
+    kinds = (starts[:, None] == np.unique(starts)).astype(np.float64)
+
+    def part(second: Floats) -> Floats:
+        size = second.sum(axis=1, keepdims=True)
+        counts = second @ kinds
+        distance = np.abs(counts / size - (kinds.sum(axis=0) - counts) / (second.shape[1] - size))
+        return np.asarray(share * distance.sum(axis=1))
+
+    return part
+
+
+def _permuted(
+    sample: Sample, parts: Sequence[Part], generator: np.random.Generator, permutations: int
+) -> TwoSampleTest:
+    groups = _groups(sample)
+    observed, values = 0.0, np.zeros(permutations)
+    for rows, part in zip(groups, parts, strict=True):
+        labels = sample.second[rows].astype(np.float64)
+        observed += float(part(labels[None])[0])
+        values += part(generator.permuted(np.tile(labels, (permutations, 1)), axis=1))
+    # relabellings that give the same value differ by rounding
+    above = int(np.sum(values >= observed - 1e-9 * max(1.0, abs(observed))))
+    p = (1 + above) / (1 + permutations)
+    return TwoSampleTest(observed, p, permutations, len(sample.prompt), len(groups))
