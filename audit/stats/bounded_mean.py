@@ -6,7 +6,7 @@ Hoeffding 1963 looks at the count only; empirical Bernstein (Maurer and Pontil
 is the tightest of the three almost everywhere. Each function is one-sided.
 Assumes independent numbers with a common mean, such as positions drawn at
 random; betting needs only that the mean given the past is constant. Cost:
-linear; betting passes over the data about 30 times. Knows nothing about what
+linear; betting passes over the data about a dozen times. Knows nothing about what
 the numbers measure, nor about looks taken on the way: see sequences.
 """
 
@@ -68,11 +68,13 @@ def betting_upper(x: Floats, confidence: float = 0.99) -> float:
     target = -math.log(1.0 - confidence)
     if len(x) == 0:
         return 1.0
-    bets = _bets(x, target)
-    low, high = 0.0, 1.0
-    if _best_wealth(x, bets, high) < target:
+    bets, mean = _bets(x, target), float(np.mean(x))
+    # a bracket near the answer saves passes over the data; where it is wrong the whole interval is searched
+    guess = 2.0 * bernstein_upper(x, confidence) - mean
+    high = guess if guess < 1.0 and _best_wealth(x, bets, guess) >= target else 1.0
+    if high == 1.0 and _best_wealth(x, bets, high) < target:
         return 1.0
-    mean = float(np.mean(x))
+    low = 0.0 if _best_wealth(x, bets, mean) >= target else mean
     while high - low > max(_PRECISION * abs(high - mean), _SMALLEST):
         middle = (low + high) / 2.0
         if _best_wealth(x, bets, middle) >= target:
@@ -104,8 +106,10 @@ def _bets(x: Floats, target: float) -> Floats:
 
 def _best_wealth(x: Floats, bets: Floats, mean: float) -> float:
     """The largest log wealth on the way, against `mean`."""
-    stakes = np.minimum(bets, LARGEST_BET / (1.0 - mean)) if mean < 1.0 else bets
-    return float(np.max(np.cumsum(np.log1p(stakes * (mean - x)))))
+    wealth = mean - x
+    wealth *= np.minimum(bets, LARGEST_BET / (1.0 - mean)) if mean < 1.0 else bets
+    np.log1p(wealth, out=wealth)
+    return float(np.max(np.cumsum(wealth, out=wealth)))
 
 
 def _require_unit(x: Floats) -> None:

@@ -27,7 +27,7 @@ Values = Sequence[float] | Floats
 def average(log_e: Values, weights: Values | None = None) -> float:
     """Log of the weighted average, any dependence; `weights` are fixed beforehand and add up to 1."""
     logs = np.asarray(log_e, dtype=np.float64)
-    shares = np.full(len(logs), 1.0 / len(logs)) if weights is None else np.asarray(weights, dtype=np.float64)
+    shares = np.full(len(logs), 1.0 / max(len(logs), 1)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not math.isclose(float(np.sum(shares)), 1.0, abs_tol=1e-9) or np.min(shares) < 0:
         raise ValueError(f"weights {shares.tolist()} are not shares of 1")
     return float(logsumexp(logs, b=shares))
@@ -68,7 +68,7 @@ def e_bh(log_e: Values, alpha: float = 0.01) -> NDArray[np.bool_]:
     logs = np.asarray(log_e, dtype=np.float64)
     count = len(logs)
     order = np.argsort(-logs, kind="stable")
-    enough = logs[order] >= np.log(count) - np.log(alpha * np.arange(1, count + 1))
+    enough = logs[order] >= math.log(max(count, 1)) - np.log(alpha * np.arange(1, count + 1))
     rejected = np.zeros(count, dtype=np.bool_)
     if enough.any():
         rejected[order[: int(np.flatnonzero(enough)[-1]) + 1]] = True

@@ -108,3 +108,9 @@ def test_infinite_evidence_stays_infinite():
     logs = np.array([np.inf, 0.0])
     assert e_holm(logs)[0] == pytest.approx(np.inf)
     assert e_bh(logs, 0.01).tolist() == [True, False]
+
+
+def test_without_hypotheses_nothing_is_rejected():
+    assert len(e_holm([])) == len(e_bh([])) == len(across_looks([])) == 0
+    with pytest.raises(ValueError, match="not shares of 1"):
+        average([])
