@@ -171,7 +171,7 @@ def e_process_need(
     """Tokens for a mixture of `components` equally weighted bets to reach 1 / alpha.
 
     (ln 1/alpha + ln K) / KL tokens give even odds; `power` adds the spread of
-    the log wealth. `growth` is KL(r || p) per token in nats for the true r,
+    the log wealth at the end, before which its maximum may cross. `growth` is KL(r || p) per token in nats for the true r,
     `variance` that of log r/p per token, by default 2 KL, its limit for small
     effects.
     """
