@@ -13,6 +13,7 @@ from engine import proposers, verify
 from engine.checkpoints import eagle, eagle3
 from engine.checkpoints.base import Head
 from engine.checkpoints.dflash import dflash_slots
+from engine.checkpoints.mimo import BEFORE_NORM, mimo_slots
 from engine.checkpoints.mtp import deepseek_slots
 from engine.drafting import draw
 from engine.loop import Loop, LoopOptions
@@ -69,6 +70,16 @@ def mtp_head(vocabulary=8, modules=1):
     tensors = random_tensors(shapes, 6)
     settings = {"modules": modules, "hidden": 16, "vocabulary": vocabulary}
     return Head("deepseek_mtp", "mtp", document(vocabulary), tensors, settings)
+
+
+@functools.cache
+def mimo_head(vocabulary=8):
+    """A module with biases and an output matrix of its own that reads states from before the final norm."""
+    config = document(vocabulary, model_type="qwen2")
+    shapes = {slot.name: slot.shape for slot in mimo_slots(read_config(config, "tiny"), 1)}
+    tensors = random_tensors(shapes | {"modules.0.head": (vocabulary, 16)}, 23)
+    settings = {"modules": 1, "hidden": 16, "vocabulary": vocabulary, BEFORE_NORM: True}
+    return Head("mimo_mtp", "mtp", config, tensors, settings)
 
 
 @functools.cache
@@ -138,6 +149,7 @@ HEADS = {
     "ddtree": ("ddtree", dflash_head),
     "dflash": ("dflash", dflash_head),
     "mtp": ("mtp", mtp_head),
+    "mtp-mimo": ("mtp", mimo_head),
     "mtp-2-modules": ("mtp", functools.partial(mtp_head, modules=2)),
     "medusa": ("medusa", medusa_head),
     "medusa-soft": ("medusa", functools.partial(medusa_head, known=6)),
