@@ -171,9 +171,9 @@ def e_process_need(
     """Tokens for a mixture of `components` equally weighted bets to reach 1 / alpha.
 
     (ln 1/alpha + ln K) / KL tokens give even odds; `power` adds the spread of
-    the log wealth at the end, before which its maximum may cross. `growth` is KL(r || p) per token in nats for the true r,
-    `variance` that of log r/p per token, by default 2 KL, its limit for small
-    effects.
+    the log wealth at the end, before which its maximum may cross. `growth` is
+    KL(r || p) per token in nats for the true r, `variance` that of log r/p per
+    token, by default 2 KL, its limit for small effects.
     """
     _require(growth > 0.0, "a growth above 0 is needed")
     goal = math.log(1.0 / alpha) + math.log(components)
