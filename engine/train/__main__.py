@@ -29,6 +29,7 @@ HEADS: Final[Mapping[str, str]] = {
     "eagle": "engine.train.eagle:train_eagle",
     "eagle3": "engine.train.eagle3:train_eagle3",
     "medusa": "engine.train.medusa:train_medusa",
+    "mlp_speculator": "engine.train.mlp_speculator:train_mlp_speculator",
     "mtp": "engine.train.mtp:train_mtp",
 }
 """Draft heads: each a function of a `HeadStage`."""

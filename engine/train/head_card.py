@@ -16,6 +16,7 @@ TRAININGS: Final[Mapping[str, Any]] = {
     "eagle": recipe.EAGLE_HEAD,
     "eagle3": recipe.EAGLE3_HEAD,
     "medusa": recipe.MEDUSA_HEADS,
+    "mlp_speculator": recipe.MLP_SPECULATOR,
     "mtp": recipe.MTP_HEAD,
 }
 

@@ -95,7 +95,9 @@ class Eagle3Recipe(UnrolledRecipe):
 
 
 EAGLE_HEAD = EagleRecipe(TrainRecipe(steps=1200, learning_rate=6e-3, window=256, warmup=40, seed=4), ffn=688)
-EAGLE3_HEAD = Eagle3Recipe(TrainRecipe(steps=450, learning_rate=5e-3, window=256, warmup=40, seed=5), ffn=512)
+EAGLE3_HEAD = Eagle3Recipe(
+    TrainRecipe(steps=2400, learning_rate=5e-3, window=256, warmup=40, seed=5), ffn=512, draft_vocabulary=1536
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,27 @@ MEDUSA_HEADS = MedusaRecipe(
 
 
 MTP_HEAD = UnrolledRecipe(TrainRecipe(steps=500, learning_rate=3e-3, window=256, warmup=40, seed=7), ffn=512)
+
+
+@dataclass(frozen=True, slots=True)
+class MlpSpeculatorRecipe:
+    """A short recurrence of one stage per drafted token (arXiv:2404.19124)."""
+
+    training: TrainRecipe
+    stages: int
+    inner: int
+    """Size of the state."""
+    tied: bool = True
+    """All stages share one embedding, norm and output matrix, and all but the first one projection."""
+    scale_input: bool = True
+    """The target's state is normed first."""
+
+
+MLP_SPECULATOR = MlpSpeculatorRecipe(
+    TrainRecipe(steps=1500, learning_rate=5e-3, window=256, warmup=40, weight_decay=0.0, seed=9),
+    stages=4,
+    inner=160,
+)
 
 
 @dataclass(frozen=True, slots=True)
