@@ -122,7 +122,12 @@ def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[Req
     todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
     progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
     requests = [request for request in arm.requests.values() if request.id in todo]
+    arm.backend.forget()
+    before = arm.backend.memory()
     for generation in arm.backend.generate(requests):
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
+    if before is not None and requests:
+        detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.backend.memory()}"
+        store.set_status(name, RunStatus.RUNNING, detail)

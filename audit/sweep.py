@@ -183,7 +183,13 @@ def _measure(name: str, arms: Mapping[str, PreparedArm], rounds: int, note: Note
 
 def _generate(arm: PreparedArm) -> Callable[[], tuple[Generation, ...]]:
     requests = list(arm.requests.values())
-    return lambda: tuple(arm.backend.generate(requests))
+
+    def job() -> tuple[Generation, ...]:
+        # a round that remembered the last one's answers would draft from them
+        arm.backend.forget()
+        return tuple(arm.backend.generate(requests))
+
+    return job
 
 
 def _sample(timed: Timed[tuple[Generation, ...]]) -> Sample:

@@ -2,9 +2,11 @@
 
 rates[b] is the chance that the b-th tried child of a node (from 0) is the accepted
 one, taken as independent of the node. They exclude each other, so that their sum
-is at most 1; children beyond the vector are never accepted. Sizes count drafted
-nodes, never the root, which is already committed; depths are levels of drafted
-nodes. Knows nothing about models, about tokens, or about how costs are measured.
+is at most 1; children beyond the vector are never accepted. Where acceptance
+depends on the level, rates holds a vector per level, the root's children first, the
+last one also for all deeper levels. Sizes count drafted nodes, never the root, which
+is already committed; depths are levels of drafted nodes. Knows nothing about models,
+about tokens, or about how acceptance and costs are measured.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,8 @@ from engine.types import Floats, Tree
 
 ROUNDING = 1e-9
 """By how much the sum of rates may pass 1."""
+Rates = Sequence[float] | Sequence[Sequence[float]]
+"""An acceptance vector for all levels, or one vector per level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,8 @@ class PlannedShape:
 class PlanningCosts:
     """Measured wall times, in microseconds.
 
-    `draft_forward_us` is one draft forward, which drafts one level of the tree;
-    `target_forward_us[i]` is one target forward over `tokens[i]` tokens per row.
+    `draft_forward_us` is one draft forward, which drafts one level of the tree, `draft_node_us` what every drafted node
+    costs beside it; `target_forward_us[i]` is one target forward over `tokens[i]` tokens per row.
 
     Raises:
         InvalidRequest: no times, numbers of tokens that do not ascend from 1 or more, or a time that is not
@@ -84,6 +89,7 @@ class PlanningCosts:
     draft_forward_us: float
     tokens: tuple[int, ...]
     target_forward_us: tuple[float, ...]
+    draft_node_us: float = 0.0
 
     def __post_init__(self) -> None:
         ascending = all(low < high for low, high in zip(self.tokens, self.tokens[1:], strict=False))
@@ -92,6 +98,7 @@ class PlanningCosts:
             (ascending and min(self.tokens, default=0) >= 1, "measured numbers of tokens must ascend from 1 or more"),
             (all(0 < time < math.inf for time in self.target_forward_us), "target times must be positive and finite"),
             (0 <= self.draft_forward_us < math.inf, "the draft time must be 0 or more, and finite"),
+            (0 <= self.draft_node_us < math.inf, "the time of a drafted node must be 0 or more, and finite"),
         )
         for holds, message in rules:
             if not holds:
@@ -109,8 +116,9 @@ class PlanningCosts:
         return float(np.interp(tokens, self.tokens, self.target_forward_us))
 
     def step_us(self, shape: TreeShape) -> float:
-        """Time of one step: a draft forward per level, a target forward over the root and all nodes."""
-        return shape.depth * self.draft_forward_us + self.target_us(len(shape) + 1)
+        """Time of one step: a draft forward per level, the nodes' drawing, a target forward over root and nodes."""
+        drafting = shape.depth * self.draft_forward_us + len(shape) * self.draft_node_us
+        return drafting + self.target_us(len(shape) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ class ChosenShape:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The programme's cells for every depth d and number n of nodes below a node; n <= N, d <= D, b < B.
+    """The programme's cells for every depth d left and number n of nodes below a node; n <= N, d <= D, b < B.
 
     values [D + 1, N + 1]: expected tokens of the best subtree, its top included; -inf where there is none.
     taken [D + 1, B, N + 1]: the n nodes go to the children from the b-th on: so many to that child, itself included.
@@ -158,7 +166,15 @@ def k_ary_shape(k: int, size: int) -> TreeShape:
     return TreeShape(tuple(node // k + ROOT for node in range(size)))
 
 
-def expected_tokens(shape: TreeShape, rates: Sequence[float]) -> float:
+def rates_at(rates: Rates, level: int) -> Sequence[float]:
+    """The acceptance vector of the children of a node `level` levels below the root."""
+    if len(rates) and isinstance(rates[0], Sequence):
+        vectors = cast("Sequence[Sequence[float]]", rates)
+        return vectors[min(level, len(vectors) - 1)]
+    return cast("Sequence[float]", rates)
+
+
+def expected_tokens(shape: TreeShape, rates: Rates) -> float:
     """Expected tokens of one step: 1 and, of every node, the product of the rates on its path.
 
     The 1 is the token that every step emits besides the accepted ones (recovered or bonus); the empty
@@ -168,17 +184,20 @@ def expected_tokens(shape: TreeShape, rates: Sequence[float]) -> float:
         InvalidRequest: `rates` is not an acceptance vector.
     """
     _require_rates(rates)
-    reached = [1.0]
+    reached, levels = [1.0], [0]
     for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        reached.append(reached[parent + 1] * rates[rank] if rank < len(rates) else 0.0)
+        own = rates_at(rates, levels[parent + 1])
+        reached.append(reached[parent + 1] * own[rank] if rank < len(own) else 0.0)
+        levels.append(levels[parent + 1] + 1)
     return math.fsum(reached)
 
 
-def best_shape(rates: Sequence[float], size: int, depth: int) -> PlannedShape:
+def best_shape(rates: Rates, size: int, depth: int) -> PlannedShape:
     """The tree of exactly `size` drafted nodes in at most `depth` levels with the most expected tokens.
 
-    A node has at most len(rates) children. Sequoia's m and l count the root: m = size + 1, l = depth + 1.
-    Time O(depth * len(rates) * size^2). Among equals the choice is arbitrary and always the same.
+    A node has at most as many children as its level has rates. Sequoia's m and l count the root: m = size + 1,
+    l = depth + 1.
+    Time O(depth * B * size^2) with B rates per level. Among equals the choice is arbitrary and always the same.
 
     Raises:
         InvalidRequest: `rates` is not an acceptance vector, a negative number, or a size for which these
@@ -188,13 +207,12 @@ def best_shape(rates: Sequence[float], size: int, depth: int) -> PlannedShape:
     _require(min(size, depth) >= 0, f"size and depth must be 0 or more, not {size} and {depth}")
     planned = _read(_tabulate(rates, size, depth), size, depth)
     if planned is None:
-        raise InvalidRequest(f"no tree of depth {depth} with {len(rates)} children per node has {size} drafted nodes")
+        children = max(len(rates_at(rates, level)) for level in range(max(1, depth)))
+        raise InvalidRequest(f"no tree of depth {depth} with {children} children per node has {size} drafted nodes")
     return planned
 
 
-def choose_shape(
-    rates: Sequence[float], costs: PlanningCosts, sizes: Iterable[int], depths: Iterable[int]
-) -> ChosenShape:
+def choose_shape(rates: Rates, costs: PlanningCosts, sizes: Iterable[int], depths: Iterable[int]) -> ChosenShape:
     """The best tree of one of the sizes, within one of the depths, with the most expected tokens per second.
 
     With 0 among the sizes the answer may be not to draft. A depth is a limit: a shape with fewer levels
@@ -209,8 +227,8 @@ def choose_shape(
     wanted, limits = sorted(set(sizes)), sorted(set(depths))
     _require(bool(wanted and limits), "planning needs at least one size and one depth")
     _require(min(wanted[0], limits[0]) >= 0, f"size and depth must be 0 or more, not {wanted[0]} and {limits[0]}")
-    table = _tabulate(rates, wanted[-1], limits[-1])
-    found = (_read(table, size, depth) for size in wanted for depth in limits)
+    tables = {depth: _tabulate(rates, wanted[-1], depth) for depth in limits}
+    found = (_read(tables[depth], size, depth) for size in wanted for depth in limits)
     candidates = [ChosenShape(each, costs.step_us(each.shape)) for each in found if each is not None]
     _require(bool(candidates), f"no tree of {wanted[0]} drafted nodes or more fits into depth {limits[-1]}")
     return max(candidates, key=lambda each: each.tokens_per_second)
@@ -238,24 +256,29 @@ def _require(holds: bool, message: str) -> None:
         raise InvalidRequest(message)
 
 
-def _require_rates(rates: Sequence[float]) -> None:
-    for rank, rate in enumerate(rates):
-        _require(0 <= rate <= 1, f"the rate of child {rank} must be in [0, 1], not {rate}")
-    total = math.fsum(rates)
-    _require(total <= 1 + ROUNDING, f"the rates of the children sum to {total:.6g}, above 1")
+def _require_rates(rates: Rates) -> None:
+    levels = len(rates) if len(rates) and isinstance(rates[0], Sequence) else 1
+    for vector in (rates_at(rates, level) for level in range(levels)):
+        for rank, rate in enumerate(vector):
+            _require(0 <= rate <= 1, f"the rate of child {rank} must be in [0, 1], not {rate}")
+        total = math.fsum(vector)
+        _require(total <= 1 + ROUNDING, f"the rates of the children sum to {total:.6g}, above 1")
 
 
-def _tabulate(rates: Sequence[float], size: int, depth: int) -> _Table:
-    """All cells up to `size` and `depth`. A tree of `size` nodes has no more levels than that."""
+def _tabulate(rates: Rates, size: int, depth: int) -> _Table:
+    """All cells up to `size` for trees of at most `depth` levels; a tree of `size` nodes has no more levels."""
     depth = min(size, depth)
+    vectors = [rates_at(rates, level) for level in range(depth)]
     values = np.full((depth + 1, size + 1), -np.inf)
     values[:, 0] = 1.0
-    taken = np.zeros((depth + 1, len(rates), size + 1), dtype=np.int64)
+    taken = np.zeros((depth + 1, max(map(len, vectors), default=0), size + 1), dtype=np.int64)
     for deep in range(1, depth + 1):
         children = np.full(size + 1, -np.inf)
         children[0] = 0.0
-        for rank in reversed(range(len(rates))):
-            children, taken[deep, rank] = _with_child(rates[rank], values[deep - 1], children)
+        # a top with `deep` levels below it stands depth - deep levels below the root
+        vector = vectors[depth - deep]
+        for rank in reversed(range(len(vector))):
+            children, taken[deep, rank] = _with_child(vector[rank], values[deep - 1], children)
         values[deep] = 1.0 + children
     return _Table(values, taken)
 

@@ -54,6 +54,14 @@ class Backend(Protocol):
         """Raise EngineError, naming the request, unless all of them can be served."""
         ...
 
+    def memory(self) -> str | None:
+        """The fingerprint of what later drafts owe to finished requests; None where nothing is remembered."""
+        ...
+
+    def forget(self) -> None:
+        """Empty that memory; otherwise it lasts from one `generate` to the next."""
+        ...
+
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Yield generations as they finish."""
         ...

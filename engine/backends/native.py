@@ -24,7 +24,7 @@ from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
 from engine.parts import EngineParts
 from engine.proposers.base import Proposer, ProposerFacts
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
 from engine.stopping import Decode
 from engine.types import Generation, RecordLevel, Request
@@ -43,7 +43,7 @@ class Tokens:
 
 
 class NativeBackend:
-    """The loop, built anew for each batch of requests so that caches fit them."""
+    """The loop, built anew for each batch of requests so that caches fit them; a shared memory stays until `forget`."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class NativeBackend:
         self._plan = plan
         parts = EngineParts(verifier=verify.load(plan.protocol, plan.verifier_options))
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
+        self._memory: SharedMemory | None = None
         self._facts = self._proposer(rows=1, capacity=1).facts
         _require_fit(self._parts.verifier.facts, self._facts)
         _require_room(target, self._facts, plan.gamma)
@@ -86,6 +87,7 @@ class NativeBackend:
             "proposer_shape": self._facts.shape,
             "proposer_state": self._facts.state,
             "proposer_options": dict(self._facts.options),
+            "shared_memory": self.memory(),
             "draft_version": self._facts.version.digest if self._facts.version else None,
             "gamma": self._plan.gamma,
             "protocol": facts.protocol.value,
@@ -97,6 +99,15 @@ class NativeBackend:
             "fault": self._plan.fault,
             "torch_threads": torch.get_num_threads(),
         }
+
+    def memory(self) -> str | None:
+        """The fingerprint of what is remembered of finished requests now; None where nothing is."""
+        return self._memory.fingerprint() if self._memory else None
+
+    def forget(self) -> None:
+        """Empty that memory."""
+        if self._memory:
+            self._memory.reset()
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's tokens, by the chat template unless it is raw text."""
@@ -150,8 +161,12 @@ class NativeBackend:
             target=TargetSide(self._target, cache or self._target.new_cache(rows, capacity)),
             head=self._head.head if self._head else None,
             draw_siblings=self._parts.draw_siblings,
+            gamma=self._plan.gamma,
+            memory=self._memory,
         )
-        return self._parts.proposer(proposers.build(self._plan.proposer, parts))
+        built = proposers.build(self._plan.proposer, parts)
+        self._memory = memory_of(built)
+        return self._parts.proposer(built)
 
 
 def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:

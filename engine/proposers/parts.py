@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from engine.checkpoints.base import Head
 from engine.drafting import DrawRule, SiblingRule, draw_siblings
 from engine.errors import InvalidRequest
 from engine.models.base import SlotCache, TargetModel
+from engine.proposers.base import Proposer
 from engine.types import DraftRule
 
 
@@ -23,6 +24,18 @@ class TargetSide:
 
     model: TargetModel
     cache: SlotCache
+
+
+class SharedMemory(Protocol):
+    """What a proposer of state `shared` remembers of finished requests, apart from the proposer itself."""
+
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of all that drafts depend on."""
+        ...
+
+    def reset(self) -> None:
+        """Forget finished requests."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,10 @@ class ProposerParts:
     target: TargetSide | None = None
     head: Head | None = None
     """A trained head, for families that draft with the target's hidden states."""
+    gamma: int = 0
+    """Most nodes per step that the arm asks for; 0 where nobody has said."""
+    memory: SharedMemory | None = None
+    """What earlier proposers of the arm remember of its finished requests; None where nothing is carried on."""
     draw_siblings: SiblingRule = draw_siblings
 
     @property
@@ -65,3 +82,9 @@ class ProposerParts:
                     f"proposer {kind}: option {key} must be a whole number of at least 1, not {value!r}"
                 )
         return {**known, **self.options}
+
+
+def memory_of(proposer: Proposer) -> SharedMemory | None:
+    """What a proposer remembers of finished requests, for the arm's next one; None if it has no such memory."""
+    memory: SharedMemory | None = getattr(proposer, "memory", None)
+    return memory

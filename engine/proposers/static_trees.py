@@ -114,6 +114,17 @@ class _Grown:
         return node
 
 
+def trimmed(shape: TreeShape, size: int, depth: int) -> TreeShape:
+    """The first `size` nodes of a shape that stand in its first `depth` levels."""
+    kept: dict[int, int] = {ROOT: ROOT}
+    levels, parents = {ROOT: 0}, list[int]()
+    for node, parent in enumerate(shape.parents):
+        if parent in kept and levels[parent] < depth and len(parents) < size:
+            kept[node], levels[node] = len(parents), levels[parent] + 1
+            parents.append(kept[parent])
+    return TreeShape(tuple(parents))
+
+
 class Reader(Protocol):
     """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from engine.options import Option, read_options
 from engine.proposers.base import Context, ProposerFacts
-from engine.proposers.parts import ProposerParts
+from engine.proposers.parts import ProposerParts, SharedMemory
 from engine.proposers.suffix_tree import Node, SuffixTree
 from engine.trees import ROOT
 from engine.types import Proposal, QKind, Tree, Verdict
@@ -124,10 +124,12 @@ class ResponseCache:
 class SuffixProposer:
     """Copies the likeliest continuations of the longest recurring suffix."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, memory: SharedMemory | None = None) -> None:
         self._settings = settings
         self._rows: dict[int, _Row] = {}
-        self._cache = ResponseCache(settings.cached_requests, settings.width)
+        fresh = ResponseCache(settings.cached_requests, settings.width)
+        self._cache = memory if isinstance(memory, ResponseCache) else fresh
+        self.memory: SharedMemory | None = self._cache if settings.cached_requests else None
         self.facts = ProposerFacts(
             "suffix",
             shape="tree" if settings.tree else "chain",
@@ -144,7 +146,7 @@ class SuffixProposer:
         Raises:
             InvalidRequest: an unknown option or a value out of its range.
         """
-        return cls(Settings(**read_options("proposer suffix", parts.options, OPTIONS)))
+        return cls(Settings(**read_options("proposer suffix", parts.options, OPTIONS)), parts.memory)
 
     def start(self, context: Context) -> None:
         """Count the prompt."""
@@ -172,14 +174,6 @@ class SuffixProposer:
     def finish(self, row: int) -> None:
         """Forget the row; its response goes to the cache."""
         self._cache.add(self._rows.pop(row).response)
-
-    def fingerprint(self) -> str:
-        """SHA-256, in hex, of what is remembered of finished requests, in its order."""
-        return self._cache.fingerprint()
-
-    def reset(self) -> None:
-        """Forget finished requests; active ones keep their own histories."""
-        self._cache.reset()
 
 
 def draft(tree: SuffixTree, context: Context, settings: Settings) -> Draft:

@@ -249,3 +249,19 @@ def test_a_stopped_process_can_be_resumed(tmp_path, number):
     resumed = invoke("resume", "latest", *options)
     assert resumed.exit_code in (0, 3), resumed.stderr
     assert "are there already" in resumed.stderr
+
+
+def test_a_memory_of_finished_requests_is_in_the_record_where_it_begins_and_ends(tmp_path, store):
+    path = suite_file(tmp_path)
+    arm = "proposer: {kind: suffix, gamma: 2, options: {cached_requests: 4}}"
+    path.write_text(path.read_text().replace("proposer: {kind: ngram, gamma: 2}", arm))
+    prepared = prepare(load_suite(path))
+    (remembering,) = [each for each in prepared.arms if each.planned.name == "gumbel"]
+    empty = remembering.backend.memory()
+    # what an earlier use of the backend left must not reach the run
+    list(remembering.backend.generate(list(remembering.requests.values())[:2]))
+    name = run(prepared, store, Silent()).run
+    record = store.load_run(name)
+    details = [event.detail for event in record.events if "memory" in event.detail]
+    assert details == [f"arm gumbel: memory of finished requests from {empty} to {remembering.backend.memory()}"]
+    assert remembering.backend.memory() != empty

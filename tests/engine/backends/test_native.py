@@ -241,3 +241,40 @@ def test_trees_that_the_target_s_numerics_have_no_room_for_are_refused_when_the_
     tiled.arm(ArmPlan(Protocol.GREEDY, "lookahead", 36))
     with pytest.raises(InvalidRequest, match="68 tokens read beside each other in one step, tiled numerics have room"):
         tiled.arm(ArmPlan(Protocol.GREEDY, "lookahead", 40))
+
+
+# the memory of finished requests
+
+
+SUFFIX = {"cached_requests": 8}
+
+
+def drafted_tokens(backend):
+    return sum(int(decode(each.trace).n_drafted.sum()) for each in run(backend, GREEDY).values())
+
+
+def test_an_arm_remembers_finished_requests_until_it_is_told_to_forget(workshop):
+    backend = workshop.arm(plan(proposer="suffix", options=SUFFIX))
+    empty = backend.memory()
+    fresh, after = drafted_tokens(backend), backend.memory()
+    assert backend.effective_config()["shared_memory"] == after != empty
+    assert drafted_tokens(backend) > fresh
+    backend.forget()
+    assert backend.memory() == empty
+    assert drafted_tokens(backend) == fresh
+    assert backend.memory() == after
+
+
+def test_arms_do_not_share_a_memory(workshop):
+    first, second = (workshop.arm(plan(proposer="suffix", options=SUFFIX)) for _ in range(2))
+    before = second.memory()
+    run(first, GREEDY)
+    assert second.memory() == before != first.memory()
+
+
+@pytest.mark.parametrize("changes", [{"proposer": None}, {"proposer": "suffix"}, {"proposer": "ngram"}])
+def test_other_proposers_have_no_memory(workshop, changes):
+    backend = workshop.arm(plan(**changes))
+    run(backend, GREEDY)
+    backend.forget()
+    assert backend.memory() is None

@@ -173,7 +173,7 @@ def test_a_tree_planned_from_measured_rates_beats_the_chain_of_its_size():
         ({"rates": "0.7,0.4"}, "option rates must sum to at most 1, not 1.1"),
         ({"depth": 0}, "option depth must be a whole number from 1 to 64"),
         ({"size": -1}, "option size must be a whole number"),
-        ({"rate": "1"}, "has no option 'rate'; it has: depth, rates, size"),
+        ({"rate": "1"}, "has no option 'rate'; it has: depth, rates, shape, size"),
     ],
 )
 def test_options_are_checked(options, message):

@@ -206,7 +206,7 @@ def test_by_default_requests_know_nothing_of_each_other():
     proposer = build()
     serve(proposer, [1], [10, 11, 12, 13, 14])
     assert proposer.facts.state == "request"
-    assert proposer.fingerprint() == EMPTY
+    assert proposer.memory is None
     assert len(drafted(proposer, [2, 10, 11]).tree) == 0
 
 
@@ -218,7 +218,7 @@ def test_a_finished_response_is_drafted_from_until_reset():
     serve(proposer, [1, 2, 3], [10, 11, 12, 13, 14])
     assert drafted(proposer, history).tree.tokens == (12, 13)
     assert len(drafted(proposer, [9, 1, 2]).tree) == 0  # another request's prompt is not its response
-    proposer.reset()
+    proposer.memory.reset()
     assert len(drafted(proposer, history).tree) == 0
 
 
@@ -226,7 +226,7 @@ def test_active_requests_survive_a_reset():
     proposer = build(cached_requests=3)
     context = context_of([1, 2, 3, 1, 2])
     proposer.start(context)
-    proposer.reset()
+    proposer.memory.reset()
     (proposal,) = proposer.propose([context])
     assert proposal.tree.tokens == (3, 1)
 
@@ -253,31 +253,31 @@ def test_the_source_that_expects_more_accepted_tokens_wins():
 def test_the_fingerprint_is_that_of_the_responses_in_their_order():
     one, two, three = [10, 11, 12], [20, 21], [30]
     proposer = build(cached_requests=2)
-    seen = [proposer.fingerprint()]
+    seen = [proposer.memory.fingerprint()]
     for response in (one, two, three):
         serve(proposer, [5, 6], response)
-        seen.append(proposer.fingerprint())
+        seen.append(proposer.memory.fingerprint())
     assert seen[0] == EMPTY
     assert len(set(seen)) == 4
     other = build(cached_requests=2, depth=5)
     serve(other, [7], two, row=1)
     serve(other, [8], three, row=2)
-    assert other.fingerprint() == seen[-1]
+    assert other.memory.fingerprint() == seen[-1]
     swapped = build(cached_requests=2)
     serve(swapped, [7], three)
     serve(swapped, [7], two)
-    assert swapped.fingerprint() != seen[-1]
+    assert swapped.memory.fingerprint() != seen[-1]
     joined = build(cached_requests=2)
     serve(joined, [7], two + three)
-    assert joined.fingerprint() != seen[-1]
-    proposer.reset()
-    assert proposer.fingerprint() == EMPTY
+    assert joined.memory.fingerprint() != seen[-1]
+    proposer.memory.reset()
+    assert proposer.memory.fingerprint() == EMPTY
 
 
 def test_the_fingerprint_does_not_change_between_versions():
     proposer = build(cached_requests=2)
     serve(proposer, [1], [10, 11, 12])
-    assert proposer.fingerprint() == "710332e5edeece8e1207e53359b29663b1c8a4e229351e2c9e27a0a20e7ce58c"
+    assert proposer.memory.fingerprint() == "710332e5edeece8e1207e53359b29663b1c8a4e229351e2c9e27a0a20e7ce58c"
 
 
 @pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.GUMBEL])
