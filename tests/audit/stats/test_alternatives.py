@@ -1,4 +1,5 @@
 from dataclasses import fields, replace
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -145,8 +146,8 @@ def test_the_leader_names_the_fault(fault, share, tokens, named):
     right = 0
     for seed in range(5):
         world = toy(seed + 10)
-        run = chain(world, np.random.default_rng([seed, 1]), 1, tokens, fault, share)
-        found = summary(extend(start(), chunk(world, run, 0)))
+        run = chain(world, np.random.default_rng([seed, 1]), 20, tokens // 20, fault, share)
+        found = summary(reduce(extend, (chunk(world, run, each) for each in range(20)), start()))
         assert found.crossing is not None
         right += found.leader.startswith(named)
     assert right >= 4
