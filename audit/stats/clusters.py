@@ -6,22 +6,23 @@ first. `ratio_interval`, `mean_interval` and `speed_up` leave out one cluster at
 a time (the jackknife, known as CR3 in regression: Cameron and Miller 2015) and
 use the t law with G - 1 degrees of freedom for G clusters; for a mean of equal
 clusters this is the t interval of their means. `ratio_bootstrap` resamples
-clusters and corrects for bias and skewness (BCa: Efron 1987);
-`quantile_interval` resamples clusters and takes plain percentiles, because the
-acceleration of a quantile is not estimable by a jackknife. Assumes that
-clusters are independent draws; all intervals are asymptotic in G, and the
-percentiles cannot cover a quantile that lies beyond the data. Cost: one pass;
-O(G) per replicate for ratios, O(n) for quantiles. Knows nothing about what a
-cluster is.
+clusters and corrects for bias and skewness (BCa: Efron 1987).
+`quantile_interval` takes order statistics of as many items as the clusters are
+worth; `quantile_bootstrap` resamples clusters and takes plain percentiles,
+because the acceleration of a quantile is not estimable by a jackknife. Assumes
+that clusters are independent draws; all intervals are asymptotic in G. Cost: a
+sort; O(G) per replicate for ratios, O(n) for quantiles. Knows nothing about
+what a cluster is.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.stats import binom, norm, t
 
 from engine.types import Floats
 
@@ -102,6 +103,31 @@ def ratio_bootstrap(
 
 
 def quantile_interval(
+    values: Floats, cluster: NDArray[np.int64], level: float, confidence: float = 0.99
+) -> ClusterInterval:
+    """The `level` quantile of `values` [n]: the smallest value with at least that share at or below it.
+
+    Between two order statistics, exact for independent items (David and Nagaraja
+    2003, section 7.1); clustered items count as n / design effect of them (as
+    Korn and Graubard 1998 do for shares). A bound that the data cannot give is
+    infinite: the P99 of 50 prompts has no upper one.
+    """
+    _require_level(level)
+    ordered = np.sort(values)
+    estimate = float(ordered[_rank(level * len(values))])
+    shares = mean_interval((values <= estimate).astype(np.float64), cluster, confidence)
+    if shares.clusters < 2:
+        return replace(shares, estimate=estimate, low=-np.inf, high=np.inf, se=np.nan)
+    # a design effect below 1 is luck, and without one every prompt counts once
+    effect = max(1.0, shares.design_effect) if np.isfinite(shares.design_effect) else len(values) / shares.clusters
+    worth, tail = math.floor(len(values) / effect + 1e-9), (1.0 - confidence) / 2.0
+    below, above = int(binom.ppf(tail, worth, level)), int(binom.isf(tail, worth, level)) + 1
+    low = float(ordered[_rank(below / worth * len(values))]) if below > 0 else -np.inf
+    high = float(ordered[_rank(above / worth * len(values))]) if above <= worth else np.inf
+    return replace(shares, estimate=estimate, low=low, high=high, se=np.nan, design_effect=effect)
+
+
+def quantile_bootstrap(
     values: Floats,
     cluster: NDArray[np.int64],
     level: float,
@@ -109,14 +135,12 @@ def quantile_interval(
     confidence: float = 0.99,
     replicates: int = REPLICATES,
 ) -> ClusterInterval:
-    """The `level` quantile of `values` [n]: the smallest value with at least that share at or below it.
+    """`quantile_interval` by the percentile cluster bootstrap: narrower, and not to be trusted in a tail.
 
-    Percentile bootstrap over clusters. Trust a P99 only where many clusters
-    reach beyond it: with 20 the upper bound is the largest value seen, whatever
-    the confidence.
+    It cannot reach beyond the data: measured, a 95 % interval of a P99 missed in
+    14 % of runs of 50 prompts.
     """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"quantile level {level} is not in (0, 1)")
+    _require_level(level)
     order = np.argsort(values, kind="stable")
     ids, place = np.unique(cluster, return_inverse=True)
     ordered, owner = values[order], place[order]
@@ -209,6 +233,16 @@ def _bca_levels(drawn: Floats, estimate: float, left_out: Floats, confidence: fl
     acceleration = float(np.sum(away**3)) / (6.0 * total**1.5) if total > 0 else 0.0
     ends = bias + norm.ppf([0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
     return np.asarray(norm.cdf(bias + ends / (1.0 - acceleration * ends)))
+
+
+def _require_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"quantile level {level} is not in (0, 1)")
+
+
+def _rank(items: float) -> int:
+    """Index of the value with `items` at or below it; a product of a share is a whole number only up to rounding."""
+    return max(0, math.ceil(items - 1e-9) - 1)
 
 
 def _weighted_quantile(weights: Floats, ordered: Floats, level: float) -> Floats:

@@ -5,11 +5,13 @@ from scipy.stats import binom, bootstrap, t, ttest_1samp
 from audit.stats.clusters import (
     Timings,
     mean_interval,
+    quantile_bootstrap,
     quantile_interval,
     ratio_bootstrap,
     ratio_interval,
     speed_up,
 )
+from audit.sweeping.intervals import median_interval
 
 PROMPTS, PER_PROMPT = 40, 25
 
@@ -84,25 +86,44 @@ def test_bootstrap_agrees_with_scipy():
     assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.04 * width)
 
 
-@pytest.mark.parametrize("level", [0.5, 0.99])
-def test_quantile_coverage(level):
+def latencies(rng, prompts, each=5):
+    """Exponential, with a part common to the prompt: the sum of squares of two normals is exponential."""
+    common, own = rng.normal(size=(prompts, 1, 2)), rng.normal(size=(prompts, each, 2))
+    return ((common + own) ** 2).sum(axis=2).ravel() / 4, np.repeat(np.arange(prompts), each)
+
+
+@pytest.mark.parametrize(("level", "prompts"), [(0.5, 30), (0.5, 300), (0.9, 100), (0.99, 100), (0.99, 500)])
+def test_quantile_coverage(level, prompts):
     truth = -np.log(1 - level)
+    runs = 400
+    found = missed(runs, lambda rng: quantile_interval(*latencies(rng, prompts), level, 0.95), truth)
+    assert found <= binom.ppf(0.999, runs, 0.06)
 
+
+def test_a_tail_beyond_the_data_has_no_upper_bound():
+    found = quantile_interval(*latencies(np.random.default_rng(1), 50), 0.99)
+    assert found.high == np.inf
+    assert np.isfinite(found.low)
+
+
+def test_one_item_per_prompt_is_the_interval_of_order_statistics():
+    values = np.random.default_rng(2).normal(size=41)
+    ours, plain = quantile_interval(values, np.arange(41), 0.5, 0.95), median_interval(values.tolist(), 0.95)
+    assert (ours.estimate, ours.low, ours.high) == (plain.median, plain.low, plain.high)
+
+
+def test_bootstrap_of_a_median_covers():
     def interval(rng):
-        # latency with a part common to the prompt: the sum of squares of two normals is exponential
-        common = np.sqrt(0.5) * rng.normal(size=(400, 2))
-        own = np.sqrt(0.5) * rng.normal(size=(400, 5, 2))
-        values = ((common[:, None] + own) ** 2).sum(axis=2).ravel() / 2
-        return quantile_interval(values, np.repeat(np.arange(400), 5), level, rng, 0.95, 500)
+        return quantile_bootstrap(*latencies(rng, 200), 0.5, rng, 0.95, 400)
 
-    assert missed(150, interval, truth) <= binom.ppf(0.999, 150, 0.07)
+    assert missed(150, interval, np.log(2)) <= binom.ppf(0.999, 150, 0.07)
 
 
 def test_quantile_is_the_inverse_of_the_distribution_function():
-    values = np.array([3.0, 1.0, 2.0, 4.0])
+    values, rng = np.array([3.0, 1.0, 2.0, 4.0]), np.random.default_rng(0)
     for level, expected in ((0.25, 1.0), (0.26, 2.0), (0.5, 2.0), (0.75, 3.0), (0.99, 4.0)):
-        found = quantile_interval(values, np.arange(4), level, np.random.default_rng(0), replicates=50)
-        assert found.estimate == expected
+        assert quantile_interval(values, np.arange(4), level).estimate == expected
+        assert quantile_bootstrap(values, np.arange(4), level, rng, replicates=50).estimate == expected
 
 
 def arms(rng, factor):
@@ -131,7 +152,8 @@ def test_speed_up_needs_the_same_prompts():
 def test_one_cluster_says_nothing():
     found = mean_interval(np.arange(9.0), np.zeros(9, dtype=int))
     assert (found.low, found.high) == (-np.inf, np.inf)
-    assert quantile_interval(np.arange(9.0), np.zeros(9, dtype=int), 0.5, np.random.default_rng(0)).high == np.inf
+    assert quantile_interval(np.arange(9.0), np.zeros(9, dtype=int), 0.5).high == np.inf
+    assert quantile_bootstrap(np.arange(9.0), np.zeros(9, dtype=int), 0.5, np.random.default_rng(0)).high == np.inf
 
 
 @pytest.mark.parametrize(
@@ -140,7 +162,7 @@ def test_one_cluster_says_nothing():
         (lambda: mean_interval(np.ones(3), np.zeros(2, dtype=int)), "3 values"),
         (lambda: ratio_interval(np.ones(2), np.array([1.0, -1.0]), np.arange(2)), "0 or more"),
         (lambda: ratio_interval(np.ones(2), np.zeros(2), np.arange(2)), "above 0"),
-        (lambda: quantile_interval(np.ones(2), np.arange(2), 1.0, np.random.default_rng(0)), "level"),
+        (lambda: quantile_interval(np.ones(2), np.arange(2), 1.0), "level"),
     ],
 )
 def test_impossible_input_is_refused(call, message):
