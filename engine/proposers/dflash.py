@@ -8,7 +8,6 @@ Knows nothing about checkpoints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from engine.models.base import to_numpy
 from engine.options import read_options
@@ -16,6 +15,7 @@ from engine.proposers.base import Context, ProposerFacts
 from engine.proposers.block_draft import BlockDrafter
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.own_cache import limited
 from engine.proposers.parts import ProposerParts
 from engine.types import Proposal, QKind, Verdict
 
@@ -55,16 +55,13 @@ class DFlashProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
-        rows = {each.row: ChainDraft(self._limited(each)) for each in contexts}
+        rows = {each.row: ChainDraft(limited(each, self._drafter.room(each))) for each in contexts}
         drafting = [each.context for each in rows.values() if each.unread]
         for row, scores in (self._drafter.logits(drafting) if drafting else {}).items():
             for logits in scores:
                 if rows[row].unread:
                     rows[row].extend(to_numpy(logits), self._how)
         return [rows[context.row].proposal() for context in contexts]
-
-    def _limited(self, context: Context) -> Context:
-        return replace(context, budget=min(context.budget, self._drafter.room(context)))
 
     def observe(self, context: Context, verdict: Verdict) -> None:
         """Keep the states of what was committed."""

@@ -6,7 +6,7 @@ Knows nothing about what the head computes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine.heads.feature_reader import FeatureReader
 from engine.models.base import to_numpy
 from engine.proposers.base import Context, ProposerFacts
 from engine.proposers.chain_draft import ChainDraft, Drawing
+from engine.proposers.own_cache import limited
 from engine.proposers.tree_draft import Level
 from engine.sampling import log_sum_exp, transform
 from engine.trees import ROOT
@@ -43,7 +44,7 @@ class FeatureProposer:
         self._reader.finish(row)
 
     def _limited(self, context: Context) -> Context:
-        return replace(context, budget=min(context.budget, self._reader.room(context)))
+        return limited(context, self._reader.room(context))
 
 
 class FeatureChain(FeatureProposer):

@@ -27,6 +27,7 @@ from engine.options import read_options
 from engine.proposers.base import Context, ProposerFacts
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.own_cache import limited
 from engine.proposers.parts import ProposerParts
 from engine.types import Proposal, QKind, Verdict
 
@@ -134,17 +135,16 @@ class MtpProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; none before the first state, or beyond the head's context."""
-        rows = {context.row: _Drafting(ChainDraft(self._limited(context))) for context in contexts}
+        rows = {each.row: _Drafting(ChainDraft(limited(each, self._room(each)))) for each in contexts}
         step = 0
         while drafting := {row: each for row, each in rows.items() if each.draft.unread}:
             self._round(step, drafting)
             step += 1
         return [rows[context.row].draft.proposal() for context in contexts]
 
-    def _limited(self, context: Context) -> Context:
+    def _room(self, context: Context) -> int:
         ready = len(self._waiting[context.row][0].states) > 0
-        room = self._capacity + 2 - len(context.history) if ready else 0
-        return replace(context, budget=max(0, min(context.budget, room)))
+        return self._capacity + 2 - len(context.history) if ready else 0
 
     def _round(self, step: int, drafting: Mapping[int, _Drafting]) -> None:
         """One forward of one module, and the next token of every row."""

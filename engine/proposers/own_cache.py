@@ -23,5 +23,9 @@ def read_prompt(model: TargetModel, cache: SlotCache, context: Context) -> int:
 
 def within(cache: SlotCache, context: Context) -> Context:
     """The context with a budget that the cache has columns for."""
-    room = cache.capacity - len(context.history)
+    return limited(context, cache.capacity - len(context.history))
+
+
+def limited(context: Context, room: int) -> Context:
+    """The context with a budget of at most `room` tokens; none where that is negative."""
     return replace(context, budget=max(0, min(context.budget, room)))

@@ -4,19 +4,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.heads.dflash import BlockDecoder
 from engine.models.base import chain_placement
 from engine.models.lean_weights import read_config
 from engine.models.loading import load_head
 from engine.proposers.block_draft import whole
-from engine.train.corpus import Corpus
 from engine.train.dflash import Blocks, DFlashHead, compare, fitting_layers, loss_of, mask_token, train_dflash
-from engine.train.head_layer import Teacher
 from engine.train.head_stage import HeadStage
 from engine.train.recipe import DFlashRecipe, TrainRecipe
-from tests.engine.heads.tiny import document
 
 PLAN = DFlashRecipe(
     TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2),
@@ -28,28 +24,10 @@ PLAN = DFlashRecipe(
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
-def teacher():
-    torch.manual_seed(1)
-    sizes = {key: value for key, value in document(32).items() if key != "model_type"}
-    return Teacher(LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3, tie_word_embeddings=True)))
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    stream = np.random.default_rng(0).integers(0, 32, 3000).astype(np.uint16)
-    return Corpus(stream, stream, {"held": stream[:600]})
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, teacher, corpus):
+def trained(tmp_path_factory, teacher, stream):
     folder = tmp_path_factory.mktemp("heads") / "dflash"
-    train_dflash(HeadStage(teacher, corpus, folder, lambda line: None), PLAN)
+    train_dflash(HeadStage(teacher, stream, folder, lambda line: None), PLAN)
     return load_head(str(folder)).head
 
 
@@ -60,10 +38,10 @@ def head_of(teacher, tensors):
     return head
 
 
-def test_training_learns_and_its_folder_is_read(trained, teacher, corpus):
+def test_training_learns_and_its_folder_is_read(trained, teacher, stream):
     assert trained.settings["states"] == (1, 2)
     assert trained.settings["block"] == 4
-    windows = torch.from_numpy(corpus.held_out["held"][:75].astype(np.int64).reshape(3, 25))
+    windows = torch.from_numpy(stream.held_out["held"][:75].astype(np.int64).reshape(3, 25))
     with torch.no_grad():
         before = loss_of(DFlashHead(teacher, PLAN), teacher, windows, PLAN)
         assert loss_of(head_of(teacher, trained.tensors), teacher, windows, PLAN) < 0.9 * before

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.drafting import draw
 from engine.errors import ModelError
@@ -17,35 +16,16 @@ from engine.models.loading import load_head
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.train import eagle, eagle3, user_data
 from engine.train.corpus import Corpus
-from engine.train.head_layer import Teacher, Unrolled
+from engine.train.head_layer import Unrolled
 from engine.train.head_stage import HeadStage
 from engine.train.held_out import held_out_windows
 from engine.train.passes import Pass, agreements, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
 from engine.types import DraftRule
-from tests.engine.heads.tiny import document
 
 TRAINING = TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2)
 ONE = EagleRecipe(TRAINING, ffn=20)
 THREE = Eagle3Recipe(TRAINING, ffn=20, aux_layers=(0, 1, 2), draft_vocabulary=24)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def teacher():
-    torch.manual_seed(1)
-    sizes = {key: value for key, value in document(32).items() if key != "model_type"}
-    return Teacher(LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3, tie_word_embeddings=True)))
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    stream = np.random.default_rng(0).integers(0, 32, 3000).astype(np.uint16)
-    return Corpus(stream, stream, {"held": stream[:800]})
 
 
 def loaded(folder, kind, teacher):
@@ -76,12 +56,12 @@ def rounded(module):
     return module
 
 
-def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch):
+def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch):
     made, build = [], eagle.EagleHead
     monkeypatch.setattr(eagle, "EagleHead", lambda *given: made.append(build(*given)) or made[-1])
     lines = []
-    eagle.train_eagle(HeadStage(teacher, corpus, tmp_path / "head", lines.append), ONE)
-    trained, fresh, tokens = made[0], build(teacher, ONE), held_out_windows(corpus, 25)["held"]
+    eagle.train_eagle(HeadStage(teacher, stream, tmp_path / "head", lines.append), ONE)
+    trained, fresh, tokens = made[0], build(teacher, ONE), held_out_windows(stream, 25)["held"]
     torch.manual_seed(0)
     before, after = (eagle.loss_of(each, teacher, tokens, ONE).item() for each in (fresh, trained))
     assert after < 0.8 * before
@@ -96,12 +76,12 @@ def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch
             torch.testing.assert_close(logits, state[0, -1] @ teacher.head.T, rtol=1e-3, atol=1e-3)
 
 
-def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatch):
+def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch):
     made, build = [], eagle3.Eagle3Head
     monkeypatch.setattr(eagle3, "Eagle3Head", lambda *given: made.append(build(*given)) or made[-1])
-    eagle3.train_eagle3(HeadStage(teacher, corpus, tmp_path / "head", lambda line: None), THREE)
+    eagle3.train_eagle3(HeadStage(teacher, stream, tmp_path / "head", lambda line: None), THREE)
     trained = made[0]
-    tokens = held_out_windows(corpus, 25)["held"]
+    tokens = held_out_windows(stream, 25)["held"]
     fresh = build(teacher, trained.kept, THREE)
     before, after = (eagle3.loss_of(each, teacher, tokens, THREE).item() for each in (fresh, trained))
     assert after < 0.95 * before
@@ -117,16 +97,16 @@ def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, corpus, monkeypatc
             assert torch.all(logits[unknown] == -torch.inf)
 
 
-def test_a_training_is_resumed(tmp_path, teacher, corpus):
+def test_a_training_is_resumed(tmp_path, teacher, stream):
     short = replace(ONE, training=replace(TRAINING, steps=4))
     first, again = [], []
-    eagle.train_eagle(HeadStage(teacher, corpus, tmp_path / "head", first.append), short)
-    eagle.train_eagle(HeadStage(teacher, corpus, tmp_path / "head", again.append), short)
+    eagle.train_eagle(HeadStage(teacher, stream, tmp_path / "head", first.append), short)
+    eagle.train_eagle(HeadStage(teacher, stream, tmp_path / "head", again.append), short)
     assert first
     assert not again
 
 
-def test_the_draft_vocabulary_is_the_most_frequent(corpus):
+def test_the_draft_vocabulary_is_the_most_frequent():
     stream = np.array([3, 3, 3, 1, 1, 7, 7, 5], np.uint16)
     kept = eagle3.draft_vocabulary(Corpus(stream, stream[:0], {}), 3, 8)
     assert kept.tolist() == [1, 3, 7]
@@ -153,11 +133,11 @@ def test_a_pass_s_loss_is_the_cross_entropy_of_the_rows_that_count():
         weighted_loss([first], (1.0, 0.5))
 
 
-def test_held_out_domains_count_equally(corpus):
-    held = {"a": corpus.dialogue[:30], "b": corpus.dialogue[:10], "short": corpus.dialogue[:3]}
+def test_held_out_domains_count_equally(stream):
+    held = {"a": stream.dialogue[:30], "b": stream.dialogue[:10], "short": stream.dialogue[:3]}
     rows = {3: 0.75, 1: 1.0}
     said = {n: Pass(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 0.0, 100.0]]) * (n == 3)) for n in rows}
-    found = agreements(Corpus(corpus.code, corpus.code, held), 10, lambda tokens: [said[len(tokens)]] * 2)
+    found = agreements(Corpus(stream.code, stream.code, held), 10, lambda tokens: [said[len(tokens)]] * 2)
     assert found == {"position 1": pytest.approx(0.625), "position 2": pytest.approx(0.625)}
 
 
@@ -176,9 +156,9 @@ def test_a_user_s_lines_become_windows(tmp_path, monkeypatch):
     lines = [{"text": "a bb ccc"}, {"text": "dd"}, {"messages": [{"role": "user", "content": "eeee f"}]}]
     file = tmp_path / "text.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    corpus = user_data.load_corpus(file, tmp_path)
-    assert corpus.held_out["held_out"].tolist() == [1, 2, 3, 9]
-    assert corpus.code.tolist() == corpus.dialogue.tolist() == [2, 9, 4, 1, 9]
+    read = user_data.load_corpus(file, tmp_path)
+    assert read.held_out["held_out"].tolist() == [1, 2, 3, 9]
+    assert read.code.tolist() == read.dialogue.tolist() == [2, 9, 4, 1, 9]
     for bad, words in (("{", "text.jsonl:1: not JSON"), ('{"prompt": 1}', 'with "text" or "messages" is wanted')):
         file.write_text(bad)
         with pytest.raises(ModelError, match=words):

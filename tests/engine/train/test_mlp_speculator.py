@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.drafting import draw
 from engine.heads.fitted import fitted_head
@@ -16,45 +15,24 @@ from engine.models.loading import load_head
 from engine.proposers.mlp_speculator import Speculator
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.train import mlp_speculator
-from engine.train.corpus import Corpus
-from engine.train.head_layer import Teacher
 from engine.train.head_stage import HeadStage
 from engine.train.mlp_speculator import MlpSpeculatorModule, loss_of, train_mlp_speculator, unroll
 from engine.train.recipe import MlpSpeculatorRecipe, TrainRecipe
 from engine.types import DraftRule
-from tests.engine.heads.tiny import document
 
 PLAN = MlpSpeculatorRecipe(TrainRecipe(steps=60, learning_rate=5e-2, rows=4, window=24, warmup=2), stages=3, inner=24)
 PLANS = (PLAN, replace(PLAN, tied=False, scale_input=False))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def teacher():
-    torch.manual_seed(1)
-    sizes = {key: value for key, value in document(32).items() if key != "model_type"}
-    return Teacher(LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3, tie_word_embeddings=True)))
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    stream = np.random.default_rng(0).integers(0, 32, 3000).astype(np.uint16)
-    return Corpus(stream, stream, {"held": stream[:600]})
-
-
 @pytest.fixture
-def train(tmp_path, teacher, corpus, monkeypatch):
+def train(tmp_path, teacher, stream, monkeypatch):
     """The trained module, as its file holds it, and what was reported."""
     made, build = [], mlp_speculator.MlpSpeculatorModule
     monkeypatch.setattr(mlp_speculator, "MlpSpeculatorModule", lambda *given: made.append(build(*given)) or made[-1])
 
     def go(plan):
         lines = []
-        train_mlp_speculator(HeadStage(teacher, corpus, tmp_path / "head", lines.append), plan)
+        train_mlp_speculator(HeadStage(teacher, stream, tmp_path / "head", lines.append), plan)
         made[-1].load_state_dict({name: each.bfloat16().float() for name, each in made[-1].state_dict().items()})
         return made[-1], lines
 
@@ -90,8 +68,8 @@ def test_a_stage_of_the_training_is_a_stage_of_a_draft(train, teacher, tmp_path,
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["tied", "untied"])
-def test_training_learns(train, teacher, corpus, plan):
-    windows = torch.from_numpy(corpus.held_out["held"][:75].astype(np.int64).reshape(3, 25))
+def test_training_learns(train, teacher, stream, plan):
+    windows = torch.from_numpy(stream.held_out["held"][:75].astype(np.int64).reshape(3, 25))
     module, lines = train(plan)
     with torch.no_grad():
         before = loss_of(MlpSpeculatorModule(teacher.config, plan), teacher, windows, plan)

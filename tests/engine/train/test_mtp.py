@@ -3,54 +3,30 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.checkpoints.mtp import deepseek_slots
 from engine.heads.mtp import MtpModule
 from engine.models.base import chain_placement
 from engine.models.lean import from_tensors
 from engine.models.loading import load_head
-from engine.train.corpus import Corpus
-from engine.train.head_layer import Teacher
 from engine.train.head_stage import HeadStage
 from engine.train.mtp import MtpHead, loss_of, train_mtp, unroll
 from engine.train.recipe import TrainRecipe, UnrolledRecipe
-from tests.engine.heads.tiny import document
 
 PLAN = UnrolledRecipe(TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2), ffn=20)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def teacher():
-    torch.manual_seed(1)
-    sizes = {key: value for key, value in document(32).items() if key != "model_type"}
-    return Teacher(LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3, tie_word_embeddings=True)))
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    rng = np.random.default_rng(0)
-    stream = rng.integers(0, 32, 3000).astype(np.uint16)
-    return Corpus(stream, stream, {"held": stream[:600]})
-
-
-def test_training_learns_and_its_folder_is_read(tmp_path, teacher, corpus):
+def test_training_learns_and_its_folder_is_read(tmp_path, teacher, stream):
     before = MtpHead(teacher, PLAN)
-    train_mtp(HeadStage(teacher, corpus, tmp_path / "mtp", lambda line: None), PLAN)
+    train_mtp(HeadStage(teacher, stream, tmp_path / "mtp", lambda line: None), PLAN)
     loaded = load_head(str(tmp_path / "mtp"))
     assert loaded.head.settings == {"modules": 1, "hidden": 16, "vocabulary": 32}
     trained = MtpHead(teacher, PLAN)
     trained.load_state_dict(_own_names(load_file(tmp_path / "mtp" / "model.safetensors")))
-    windows = torch.from_numpy(corpus.held_out["held"][:75].astype(np.int64).reshape(3, 25))
+    windows = torch.from_numpy(stream.held_out["held"][:75].astype(np.int64).reshape(3, 25))
     with torch.no_grad():
         assert loss_of(trained, teacher, windows, PLAN) < 0.9 * loss_of(before, teacher, windows, PLAN)
 
