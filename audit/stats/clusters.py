@@ -90,7 +90,11 @@ def ratio_bootstrap(
     confidence: float = 0.99,
     replicates: int = REPLICATES,
 ) -> ClusterInterval:
-    """`ratio_interval` by the BCa cluster bootstrap: for few clusters of very unequal size, or skewed ones."""
+    """`ratio_interval` by the BCa cluster bootstrap, whose ends may lie unequally far from the estimate.
+
+    With few clusters it misses more often than the jackknife: measured 7 to 11 %
+    for 5 % with 15.
+    """
     plain = ratio_interval(numerator, denominator, cluster, confidence)
     top, below = _ratio_sums(numerator, denominator, cluster)
     if len(top) < 2 or plain.se == 0.0:
