@@ -10,6 +10,7 @@ from scipy import stats
 
 from audit import checks
 from audit.checks.base import Verdict, evaluate
+from audit.checks.replay_versions import unknown_versions
 from audit.records import ArmKind, ArmRecord, Evidence, Level
 from engine import proposers
 from engine.drafting import draw
@@ -25,7 +26,7 @@ from tests.audit.checks.simulator import changed, record
 from tests.engine.build import Setup, generate, requests
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, enumerate_decisions, target_law
 
-from .learning import learner, learning_loop
+from .learning import learning_loop
 
 LEARN = {"learn": True, "update_every": 3}
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=30, seed=3)
@@ -300,8 +301,22 @@ def test_a_resumed_run_may_begin_the_chain_anew(arm):
     assert replayed(both).verdict is Verdict.CERTIFIED
 
 
+def test_what_finished_before_an_interruption_holds_the_whole_chain():
+    """Requests of different lengths in four rows: after any number of them the others may be lost."""
+    wanted = [
+        replace(each, sampling=replace(SAMPLED, max_new_tokens=4 + 13 * i % 31))
+        for i, each in enumerate(requests(14, SAMPLED))
+    ]
+    loop = learning_loop(learning_setup(rows=4))
+    finished = {each.request.id: decode(each.trace) for each in loop.run(wanted)}
+    arm = arm_of(finished, loop._proposer.facts.version.digest)
+    assert len(loop._proposer._student.models) > 15
+    for count in range(1, len(wanted) + 1):
+        assert unknown_versions(replace(arm, requests=arm.requests[:count])) == {}
+    assert unknown_versions(replace(arm, requests=arm.requests[-2:])) != {}, "a gap is seen"
+
+
 def test_proposals_without_a_draft_name_the_version_too():
-    proposer = learner(learning_setup(), 64)
-    loop_traces, _ = served(learning_setup(gamma=0), requests(2, SAMPLED))
-    assert all(set(trace.draft_version.tolist()) == {0} for trace in loop_traces.values())
-    assert proposer.facts.version.number == 0
+    traces, proposer = served(learning_setup(gamma=0), requests(2, SAMPLED))
+    assert all(set(trace.draft_version.tolist()) == {0} for trace in traces.values())
+    assert all(trace.header.draft_versions == (proposer.facts.version,) for trace in traces.values())
