@@ -6,10 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine import proposers
-from tests.bench.acceptance import DOMAINS, PAGE, kind_of, main
-
-WITHOUT_MODEL = ("mlp_speculator",)
-"""Proposers that no bundled model suits."""
+from tests.bench.acceptance import COMPARED, DEFAULT, DOMAINS, NO_MODEL, OPTIONS, PAGE, comparison, kind_of, main
 
 
 @pytest.mark.slow
@@ -46,8 +43,24 @@ def test_the_page_holds_registered_proposers_only_and_each_whole():
     """A proposer may be registered before it is measured: `python -m tests.bench.acceptance --only NAME`."""
     text = PAGE.read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| [")]
-    counts = Counter(kind_of(line) for line in rows)
-    assert set(counts) <= set(proposers.REGISTRY)
-    wanted = {kind: 2 if kind in WITHOUT_MODEL else 2 * len(DOMAINS) for kind in counts}
-    assert counts == wanted
+    assert set(map(kind_of, rows)) <= set(proposers.REGISTRY)
+    counts = Counter(kind_of(line) for line in rows if NO_MODEL not in line)
+    assert counts == {kind: 2 * len(DOMAINS) * len(OPTIONS.get(kind, DEFAULT)) for kind in counts}
     assert counts
+
+
+def test_the_heads_are_compared_in_words():
+    def rows(*lengths):
+        pairs = zip(COMPARED, lengths, strict=True)
+        return [
+            f"| {name} | greedy | {domain} | {length} | - | 1.00 | 0 / 0 |"
+            for name, length in pairs
+            for domain in DOMAINS
+        ]
+
+    [sentence, _] = comparison(rows("10.00", "9.50", "9.50"))
+    assert "10.00, 9.50, 9.50 on tools" in sentence
+    assert sentence.endswith("each time in this order.")
+    worse = [line.replace("10.00", "2.00") if "code" in line else line for line in rows("10.00", "9.50", "9.50")]
+    assert comparison(worse)[0].endswith("another order on code.")
+    assert comparison(rows("10.00", "-", "9.50")) == comparison(rows("1.00", "1.00", "1.00")[1:]) == []
