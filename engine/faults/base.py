@@ -56,6 +56,12 @@ class Arena:
     rows: int = 8
 
 
+CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")
+SAMPLED_ARENA: Final = Arena()
+WARPED: Final = Arena(sampling=SamplingParams(temperature=0.6, top_p=0.95))
+"""Sampling that makes a difference between a row and its softmax."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One bug: what it breaks, where it was seen, and how it is re-created."""

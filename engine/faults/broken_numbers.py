@@ -1,0 +1,52 @@
+"""Random numbers with something wrong, for faults of an engine's generator.
+
+Knows nothing about what the numbers decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from engine.faults.base import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault, Suits
+from engine.faults.chain_walk import Origin
+from engine.parts import EngineParts, NumbersOf
+from engine.rng import Purpose, Randomness
+from engine.types import Floats
+
+
+class RoundedNumbers(Randomness):
+    """Every number through a function that loses something."""
+
+    def __init__(self, seed: int, stream: int, coarse: Callable[[Floats], Floats]) -> None:
+        super().__init__(seed, stream)
+        self._coarse = coarse
+
+    def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
+        """[count] coarse numbers."""
+        return np.asarray(self._coarse(super().uniforms(position, purpose, count, index)))
+
+
+class ReusedNumbers(Randomness):
+    """One purpose draws the numbers of another."""
+
+    def __init__(self, seed: int, stream: int, purpose: Purpose, other: Purpose) -> None:
+        super().__init__(seed, stream)
+        self._purpose, self._other = purpose, other
+
+    def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
+        """[count] numbers, of the other purpose if it is the confused one."""
+        return super().uniforms(position, self._other if purpose is self._purpose else purpose, count, index)
+
+
+def numbers_fault(
+    name: str, origin: Origin, numbers: NumbersOf, suits: Suits = CHAIN_ONLY, arena: Arena = SAMPLED_ARENA
+) -> Fault:
+    """A fault of the random numbers of every request."""
+
+    def apply(parts: EngineParts) -> EngineParts:
+        return replace(parts, numbers=numbers)
+
+    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("numbers",), apply, suits, arena)

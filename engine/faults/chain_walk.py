@@ -1,0 +1,146 @@
+"""The chain rule with its pieces apart, for faults that break one of them.
+
+With no piece replaced it gives the verdicts of `engine.verify.chain`, number for
+number. Knows nothing about which piece is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from engine.faults.base import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault
+from engine.parts import EngineParts
+from engine.rng import Purpose, Randomness
+from engine.rows import TargetRows
+from engine.sampling import inverse_cdf
+from engine.types import Emitted, Examined, Floats, Proposal, Role, Verdict
+from engine.verify.base import VerifierFacts
+from engine.verify.chain import recover, residual
+from engine.verify.matching import q_of
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One drafted token under test: `p` [V] is the row that it is tested against, `u` its acceptance number."""
+
+    proposal: Proposal
+    node: int
+    p: Floats
+    u: float
+    position: int
+    numbers: Randomness
+
+    @property
+    def token(self) -> int:
+        """The drafted token."""
+        return self.proposal.tree.tokens[self.node]
+
+    @property
+    def p_token(self) -> float:
+        """Its p."""
+        return float(self.p[self.token])
+
+    @property
+    def q_token(self) -> float:
+        """Its q."""
+        return q_of(self.proposal, self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """After the last acceptance: `p` [V] is the row of the token to come."""
+
+    proposal: Proposal
+    p: Floats
+    position: int
+    numbers: Randomness
+
+
+def row_p(rows: TargetRows, row: int) -> Floats:
+    """[V] the row after all transforms."""
+    return rows[row].p
+
+
+def accepts(trial: Trial) -> bool:
+    """Accept with probability min(1, p / q)."""
+    return trial.u * trial.q_token < trial.p_token
+
+
+def positive_part(trial: Trial) -> Floats:
+    """[V] max(p - q, 0)."""
+    return residual(trial.p, trial.proposal, trial.node)
+
+
+def replace_token(trial: Trial, left: Floats) -> Emitted:
+    """A draw from what is left of p."""
+    return recover(trial.p, left, trial.node, trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
+
+
+def bonus(ending: Ending) -> tuple[Emitted, ...]:
+    """A draw from p."""
+    row, u = len(ending.proposal.tree), ending.numbers.uniform(ending.position, Purpose.BONUS)
+    token = inverse_cdf(ending.p, u)
+    return (Emitted(token, Role.BONUS if row else Role.PLAIN, row, float(ending.p[token]), u),)
+
+
+@dataclass(slots=True)
+class ChainWalk:
+    """A chain verifier made of pieces: the row that is tested, the test, what is left, the two kinds of last token."""
+
+    facts: VerifierFacts
+    tested: Callable[[TargetRows, int], Floats] = row_p
+    accept: Callable[[Trial], bool] = accepts
+    left: Callable[[Trial], Floats] = positive_part
+    recover: Callable[[Trial, Floats], Emitted] = replace_token
+    ends: Callable[[TargetRows, int], Floats] = row_p
+    last: Callable[[Ending], tuple[Emitted, ...]] = bonus
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+        """Test the drafted tokens one after the other."""
+        emitted: list[Emitted] = []
+        examined: list[Examined] = []
+        for node in range(len(proposal.tree)):
+            position = rows.position + node
+            u = randomness.uniform(position, Purpose.ACCEPT)
+            trial = Trial(proposal, node, self.tested(rows, node), u, position, randomness)
+            accepted = self.accept(trial)
+            examined.append(Examined(node, trial.p_token, trial.q_token, u, accepted))
+            if not accepted:
+                left = self.left(trial)
+                emitted.append(self.recover(trial, left))
+                return Verdict(tuple(emitted), tuple(examined), float(left.sum()))
+            emitted.append(Emitted(trial.token, Role.ACCEPTED, node, trial.p_token))
+        end = len(proposal.tree)
+        ending = Ending(proposal, self.ends(rows, end), rows.position + end, randomness)
+        return Verdict((*emitted, *self.last(ending)), tuple(examined))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a bug was seen, and what must be looked at to see it."""
+
+    upstream: str
+    seen_from: Literal["text", "engine evidence"] = "text"
+    breaks: str = "law"
+
+
+def chain_fault(
+    name: str, origin: Origin, walk: Callable[[VerifierFacts], ChainWalk], arena: Arena = SAMPLED_ARENA
+) -> Fault:
+    """A fault of the chain rule: `walk` makes the broken rule, which declares what the real one does."""
+
+    def apply(parts: EngineParts) -> EngineParts:
+        return replace(parts, verifier=walk(parts.verifier.facts))
+
+    return Fault(
+        name=name,
+        breaks=origin.breaks,
+        upstream=origin.upstream,
+        seen_from=origin.seen_from,
+        parts=("verifier",),
+        apply=apply,
+        suits=CHAIN_ONLY,
+        arena=arena,
+    )

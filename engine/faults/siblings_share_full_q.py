@@ -1,0 +1,33 @@
+"""Siblings are drawn without replacement and verified by the whole q, as if they had been drawn with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.drafting import Brood, DraftContext, Draw
+from engine.faults.base import Arena, Fault, Suits
+from engine.faults.broken_draw import Row
+from engine.parts import EngineParts
+from engine.types import DraftRule, Protocol
+
+BUSHY = Arena(Protocol.TREE, "sequoia", 12, options={"rates": "0.5,0.3,0.15", "depth": 3})
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    def draw_siblings(rule: DraftRule, brood: Brood, logits: Row, context: DraftContext) -> list[Draw]:
+        draws = parts.draw_siblings(rule, brood, logits, context)
+        return [replace(each, q=draws[0].q) for each in draws]
+
+    return replace(parts, draw_siblings=draw_siblings)
+
+
+FAULT = Fault(
+    name="siblings_share_full_q",
+    breaks="law",
+    upstream="none known: the slip that drawing without replacement invites",
+    seen_from="text",
+    parts=("draw_siblings",),
+    apply=_apply,
+    suits=Suits((Protocol.TREE,), "tree"),
+    arena=BUSHY,
+)

@@ -1,0 +1,75 @@
+"""`python -m tests.bench.faults`: every fault of the catalogue in its arena, as the table of docs/faults.md.
+
+The first columns are what the fault declares; the last one is which checks call it a fault, over scripted models with
+a baseline and a control. `--only NAME` measures one and leaves the others' rows as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from audit import checks
+from audit.checks.base import Verdict, evaluate
+from audit.records import ArmKind, Evidence
+from engine import faults
+from engine.faults.base import Fault
+from tests.engine.faults.arms import arm_record, generate
+
+CHECKS = ("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality")
+HEAD = ("fault", "breaks", "part", "seen from", "re-creates", "seen by")
+ROW = r"^\| `(\w+)` \|(?:[^|\n]*\|){5}$"
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+
+
+def declared(fault: Fault) -> str:
+    """The row of a fault without its last cell."""
+    cells = (f"`{fault.name}`", fault.breaks, ", ".join(fault.parts), fault.seen_from, fault.upstream)
+    return f"| {' | '.join(cells)} |"
+
+
+def seen_by(fault: Fault, requests: int) -> tuple[str, ...]:
+    """The checks that call the fault's arena a fault."""
+    arena = fault.arena
+    alone = replace(arena, rows=1)
+    evidence = Evidence(
+        arm_record(generate(arena, fault.name, requests)),
+        arm_record(generate(arena, count=requests, proposer=False), ArmKind.BASELINE),
+        arm_record(generate(alone, count=requests, proposer=False), ArmKind.CONTROL),
+    )
+    return tuple(name for name in CHECKS if evaluate(checks.load(name), evidence, {}).verdict is Verdict.FAULT)
+
+
+def known_rows(page: str) -> dict[str, str]:
+    """The rows of the table that the page has, by fault."""
+    return {found[1]: found[0] for found in re.finditer(ROW, page, re.MULTILINE)}
+
+
+@click.command()
+@click.option("--requests", type=click.IntRange(min=1), default=32, show_default=True, help="Of 64 tokens, per fault.")
+@click.option("--only", multiple=True, help="These; the page keeps its other rows.")
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), default=PAGE, help="The page to write.")
+def main(requests: int, only: Sequence[str], page: Path) -> None:
+    """Measure and write the table."""
+    text = page.read_text(encoding="utf-8")
+    rows = known_rows(text)
+    for name in only or faults.REGISTRY:
+        fault = faults.load(name)
+        seen = seen_by(fault, requests)
+        rows[name] = f"{declared(fault)} {', '.join(seen) or 'none of these'} |"
+        click.echo(f"{name}: {', '.join(seen)}")
+    table = [
+        f"| {' | '.join(HEAD)} |",
+        "|---" * len(HEAD) + "|",
+        *(rows[name] for name in faults.REGISTRY if name in rows),
+    ]
+    changed = re.sub(r"^\| fault \|.*?(?=\n\n|\Z)", lambda _: "\n".join(table), text, flags=re.MULTILINE | re.DOTALL)
+    page.write_text(changed, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
