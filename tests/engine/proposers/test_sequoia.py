@@ -184,3 +184,48 @@ def test_options_are_checked(options, message):
 def test_a_draft_model_is_asked_for():
     with pytest.raises(InvalidRequest, match="needs a draft model"):
         proposers.build("sequoia", ProposerParts(1, 8, DraftRule.INDEPENDENT, draw, ()))
+
+
+# rates by level, a given shape, and what is declared
+
+
+def test_rates_may_differ_by_level():
+    """Level 1 wants breadth, later levels depth."""
+    rates = "0.3,0.3,0.3/0.9,0.05"
+    wanted = best_shape(((0.3, 0.3, 0.3), (0.9, 0.05)), 9, 6).shape
+    assert propose(build({"rates": rates, "depth": 6}), 9).tree.parents == wanted.parents
+    assert len(children(Tree((0,) * 9, wanted.parents), ROOT)) == 3
+    assert planned_shape(((0.5, 0.2), (0.7,)), 99, 3).parents == (-1, -1, 0, 1, 2, 3)
+
+
+def test_a_given_shape_is_drafted_and_cut_to_what_fits():
+    proposer = build({"shape": "-1,-1,0,0,1,4"})
+    assert proposer.facts.options == {"shape": "-1,-1,0,0,1,4"}
+    assert propose(proposer, 16).tree.parents == (-1, -1, 0, 0, 1, 4)
+    assert propose(proposer, 3).tree.parents == (-1, -1, 0)
+    assert propose(proposer, 16, depth=2).tree.parents == (-1, -1, 0, 0, 1)
+    assert propose(proposer, 16, depth=1).tree.parents == (-1, -1)
+
+
+@pytest.mark.parametrize("options", [BUSHY, {**BUSHY, "size": 5}, {"shape": "-1,-1,0,1,1,1,1"}])
+@pytest.mark.parametrize("gamma", [3, 6])
+def test_the_tree_is_declared_for_the_arm_s_gamma(options, gamma):
+    draft = ScriptedModel(draft_script(Setup()), 8)
+    parts = ProposerParts(1, 64, DraftRule.INDEPENDENT, draw, (), draft, options, gamma=gamma)
+    proposer = proposers.build("sequoia", parts)
+    assert proposer.facts.options["shape"] == ",".join(map(str, propose(proposer, gamma).tree.parents))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": "0"}, "option shape must be the parent of each node"),
+        ({"shape": "-1,x"}, "option shape must be"),
+        ({"shape": "-1,-1,0", "rates": "0.5", "size": 3}, "option shape is the whole tree; leave out rates, size"),
+        ({"rates": "0.5/"}, "with / between levels"),
+        ({"rates": "0.5/0.7,0.4"}, "must sum to at most 1, not 1.1"),
+    ],
+)
+def test_levels_and_shapes_are_checked(options, message):
+    with pytest.raises(InvalidRequest, match=message):
+        build(options)
