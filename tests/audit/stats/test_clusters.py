@@ -168,3 +168,11 @@ def test_one_cluster_says_nothing():
 def test_impossible_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_clusters_that_hold_nothing_do_not_count():
+    top, below = np.array([3.0, 1.0, 4.0, 2.0]), np.array([4.0, 3.0, 5.0, 6.0])
+    found = ratio_interval(np.append(top, [0.0, 0.0]), np.append(below, [0.0, 0.0]), np.arange(6))
+    plain = ratio_interval(top, below, np.arange(4))
+    assert found.clusters == 4
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high))

@@ -172,3 +172,10 @@ def test_decisions_on_a_distance():
 def test_shares_need_trials():
     with pytest.raises(ValueError, match="trials"):
         Share(0, 0)
+
+
+def test_flips_say_on_which_side_the_fault_lies():
+    rng = np.random.default_rng(3)
+    above, below = by_flips(rng, 0.8, 0.3), by_flips(rng, -0.8, 0.3)
+    assert (above.low, above.high) == (0.3, np.inf)
+    assert (below.low, below.high) == (-np.inf, -0.3)

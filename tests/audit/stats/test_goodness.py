@@ -2,7 +2,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import binom, binomtest, chisquare, multinomial, power_divergence
+from scipy.stats import binom, binomtest, chisquare, gamma, multinomial, power_divergence
 
 from audit.stats.goodness import Method, combined_fit, goodness_of_fit
 
@@ -141,3 +141,14 @@ def test_impossible_laws_are_refused(counts, law, message):
         goodness_of_fit(counts, law, generator())
     with pytest.raises(ValueError, match="shape"):
         combined_fit(np.ones((2, 3), dtype=int), np.ones((2, 2)))
+
+
+def test_combined_p_uses_the_variance_of_the_finite_table():
+    law, n = np.array([0.3, 0.7]), 20
+    counts = np.arange(n + 1)
+    statistics = (counts - n * law[0]) ** 2 / (n * law[0]) + (counts - n * law[0]) ** 2 / (n * law[1])
+    chances = binom.pmf(counts, n, law[0])
+    variance = chances @ (statistics - chances @ statistics) ** 2
+    found = combined_fit(np.array([[10, 10]]), law[None])
+    assert chances @ statistics == pytest.approx(found.degrees)
+    assert found.p == pytest.approx(gamma.sf(statistics[10], 1 / variance, scale=variance))
