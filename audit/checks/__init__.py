@@ -13,6 +13,7 @@ from audit.checks.base import Check
 from audit.errors import UserError
 
 REGISTRY: Final[Mapping[str, str]] = {
+    "accounting": "audit.checks.accounting:CHECK",
     "replay": "audit.checks.replay:CHECK",
     "greedy_equality": "audit.checks.greedy_equality:CHECK",
     "coupled_equality": "audit.checks.coupled_equality:CHECK",
