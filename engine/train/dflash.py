@@ -100,7 +100,7 @@ def _fed_forward(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Pass:
-    """Over windows [rows, T], [rows, A, size - 1]; the target knows the block's tokens, the drafter its anchor only."""
+    """Over windows [rows, T], logits [rows, A, size - 1, V]; of a block the drafter knows the anchor only."""
     lesson, blocks = teacher.lesson(tokens), Blocks.spaced(tokens.shape[1], plan.block, plan.anchors)
     states = torch.cat([lesson.hidden[layer + 1] for layer in plan.target_layers], -1)
     block = torch.full((len(tokens), len(blocks.anchors), plan.block), mask_token(teacher))

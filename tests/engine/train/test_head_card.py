@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from engine.models.loading import load_head, load_model
+from engine.train.__main__ import HEADS
 from engine.train.head_card import TRAININGS, write_head_card
 from tests.bench.setting import REFERENCE
 
@@ -18,6 +19,10 @@ def test_a_bundled_head_is_what_its_card_and_its_recipe_say(name):
     assert (card["layout"], card["family"]) == (loaded.head.layout, loaded.head.family)
     assert card["training"] == json.loads(json.dumps(asdict(TRAININGS[name])))
     assert card["target_sha256"] == load_model(str(REFERENCE / "target")).model.facts["model_sha256"]
+
+
+def test_every_head_that_can_be_trained_has_a_recipe():
+    assert HEADS.keys() == TRAININGS.keys()
 
 
 def test_a_folder_without_a_head_gets_no_card():
