@@ -64,7 +64,7 @@ class Parents:
 
 
 OPTIONS: Final[Mapping[str, Setting]] = {
-    "rates": LevelRates("0.6,0.04,0.04,0.02"),
+    "rates": LevelRates("0.48,0.06,0.03,0.02/0.66,0.07,0.02,0.03/0.71,0.06,0.03,0.02"),
     "depth": Option(6, 1, 64),
     "size": Option(0, 0, 1024),
     "shape": Parents(),

@@ -132,9 +132,9 @@ def difference(own: Ran, other: Ran) -> tuple[float, float, float]:
 
 @click.command()
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=PAGE, help="The page to write.")
-@click.option("--prompts", type=click.IntRange(min=2), default=12, show_default=True, help="Per domain and half.")
-@click.option("--tokens", type=click.IntRange(min=4), default=64, show_default=True, help="Most new tokens.")
-@click.option("--pair", "pairs", multiple=True, type=click.Choice(tuple(PAIRS)), default=tuple(PAIRS))
+@click.option("--prompts", type=click.IntRange(min=2), default=6, show_default=True, help="Per domain and half.")
+@click.option("--tokens", type=click.IntRange(min=4), default=48, show_default=True, help="Most new tokens.")
+@click.option("--pair", "pairs", multiple=True, type=click.Choice(tuple(PAIRS)), default=("small",))
 @click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1), default=SIZES)
 def main(out: Path, prompts: int, tokens: int, pairs: Sequence[str], sizes: Sequence[int]) -> None:
     """Measure and write the page."""
