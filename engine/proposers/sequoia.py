@@ -91,8 +91,6 @@ class SequoiaProposer(StaticTreeProposer):
             raise ModelNeeded("proposer sequoia needs a draft model")
         if parts.gamma or options.get("size"):
             options["shape"] = ",".join(map(str, planned(parts.gamma or sys.maxsize, sys.maxsize).parents))
-        elif "rates" in options:
-            del options["shape"]
         growth = Growth(Siblings.WITHOUT_REPLACEMENT, planned)
         facts = ProposerFacts(
             "sequoia", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
