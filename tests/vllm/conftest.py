@@ -31,6 +31,7 @@ def mimo(tmp_path_factory):
 def cases(mimo):
     """The bundled folders as they are, and the exported one."""
     return {
+        "eagle": Case("eagle", "EagleLlamaForCausalLM", REFERENCE / "eagle"),
         "eagle3": Case("eagle3", "Eagle3LlamaForCausalLM", REFERENCE / "eagle3"),
         "medusa": Case("medusa", "Medusa", REFERENCE / "medusa"),
         "mtp": Case("mtp", "MiMoMTP", mimo),
@@ -43,7 +44,7 @@ def plain(prompts, tmp_path_factory):
     return serve(tmp_path_factory.mktemp("plain"), prompts, REFERENCE / "target")
 
 
-@pytest.fixture(scope="session", params=["eagle3", "medusa", "mtp"])
+@pytest.fixture(scope="session", params=["eagle", "eagle3", "medusa", "mtp"])
 def case(request, cases):
     return cases[request.param]
 

@@ -34,11 +34,11 @@ def placed(read, cache):
     return chain_placement([tokens], [positions[0]], cache.trash)
 
 
-class Eagle3:
+class Eagle:
     """The cache is vLLM's in small: what a later call places at a position takes the place of what was there."""
 
     def __init__(self, case, target):
-        self.head = feature_head("eagle3", parts_of(case, target), ("eagle3",))
+        self.head = feature_head(case.kind, parts_of(case, target), (case.kind,))
         self.cache = self.head.decoder.new_cache(1, CAPACITY)
 
     def logits(self, read):
@@ -67,7 +67,7 @@ class Medusa:
         return self.heads.logits(read["arg0"], self.heads.count).flatten(0, 1)
 
 
-HEADS = {"eagle3": Eagle3, "medusa": Medusa, "mtp": Mtp}
+HEADS = {"eagle": Eagle, "eagle3": Eagle, "medusa": Medusa, "mtp": Mtp}
 
 
 def theirs(call):
