@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from audit import checks
 from audit.checks.base import Verdict, evaluate
-from audit.records import Evidence
+from audit.records import ArmKind, Evidence
 from engine import faults, proposers, verify
 from engine.errors import InvalidRequest
 from engine.parts import EngineParts
@@ -23,8 +24,12 @@ COLUMNS = [each.name for each in dataclasses.fields(Trace) if each.name not in (
 REQUESTS = 8
 MORE_REQUESTS = {"lenient_0_1_percent": 32, "trimmed_by_own_probability": 16}
 """Of 64 tokens each: what a rare fault, or a statistical check, needs."""
-SEEN_BY = {"trimmed_by_own_probability": "law"}
-"""The check that sees a fault, if it is not the replay."""
+SEEN_BY = {
+    "trimmed_by_own_probability": "law",
+    "greedy_accepts_top2": "greedy_equality",
+    "noise_keyed_by_draw": "coupled_equality",
+}
+"""The check that sees a fault, if it is not the replay, or that the fault is for."""
 UNSEEN = {
     "trimmed_by_next_confidence": "what follows a token is unrelated to its rank in a scripted pair, and every order "
     "that the law check looks at is by rank or id; the exact law is compared below",
@@ -97,12 +102,20 @@ def same(first, second):
     return all(np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True) for name in COLUMNS)
 
 
+def evidence(name, broken):
+    """The arm, with a baseline and a control where the check compares with them."""
+    candidate, arena = arm_record(generations(name, broken)), faults.load(name).arena
+    if not SEEN_BY.get(name, "replay").endswith("equality"):
+        return Evidence(candidate)
+    count = MORE_REQUESTS.get(name, REQUESTS)
+    baseline = arm_record(generate(arena, count=count, proposer=False), ArmKind.BASELINE)
+    return Evidence(candidate, baseline, replace(baseline, kind=ArmKind.CONTROL))
+
+
 @pytest.mark.parametrize("name", [name for name in faults.REGISTRY if name not in UNSEEN])
 def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
     check = checks.load(SEEN_BY.get(name, "replay"))
-    clean, broken = (
-        evaluate(check, Evidence(arm_record(generations(name, broken))), {}).verdict for broken in (False, True)
-    )
+    clean, broken = (evaluate(check, evidence(name, broken), {}).verdict for broken in (False, True))
     assert (clean is Verdict.FAULT, broken) == (False, Verdict.FAULT)
 
 
