@@ -19,6 +19,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "coupled_equality": "audit.checks.coupled_equality:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
     "law": "audit.checks.law:CHECK",
+    "q_contract": "audit.checks.q_contract:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }
 

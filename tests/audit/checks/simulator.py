@@ -71,6 +71,12 @@ class Setup:
     noise: float = 0.0
     """Standard deviation of noise on the target's logits, another draw for every `noise_seed`."""
     noise_seed: int = 0
+    stop: str = ""
+    """Where a draft ends early, by rules that keep the law: flat (before a q without a large entry) or after_low."""
+
+
+LOW = 0.2
+"""What `stop` and the dropping faults call a low q."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,11 @@ class Laws:
 
 
 class Decoder:
-    """One request. Faults: argmax_draft, from_p, sqrt, wrong_bonus_row, stale_q, lenient, reuse, unverified."""
+    """One request.
+
+    Faults: argmax_draft, bf16_draft, drop_low, drop_before_flat, from_p, sqrt, wrong_bonus_row, stale_q, lenient,
+    reuse, unverified.
+    """
 
     def __init__(self, world, setup, name, laws=None):
         self.world, self.setup, self.name = world, setup, name
@@ -142,13 +152,23 @@ class Decoder:
         tokens, rows, numbers = [], [], []
         for _ in range(setup.gamma):
             q, position = self.q(history[-1]), len(history)
+            if setup.stop == "flat" and q.max() < 2 * LOW:
+                break
             u = self.randomness.uniform(position, Purpose.DRAFT)
             token = self.draw(q, position, u)
+            if setup.fault == "drop_low" and q[token] < LOW:
+                break
+            if setup.fault == "drop_before_flat" and self.q(token).max() < 2 * LOW:
+                break
             stale = setup.fault == "stale_q" and tokens
             rows.append(self.q(history[-2]) if stale else q)
             numbers.append(NAN if setup.draft == "coupled" else u)
             tokens.append(token)
             history.append(token)
+            if setup.stop == "after_low" and q[token] < LOW:
+                break
+        if not tokens:
+            return Proposal()
         tree = Tree.chain(tuple(tokens))
         if setup.draft == "one_hot" or setup.sampling.greedy:
             return Proposal(tree, QKind.ONE_HOT)
@@ -160,6 +180,9 @@ class Decoder:
             return int(np.argmax(q))
         if setup.draft == "coupled":
             return self.gumbel_argmax(q, position)
+        if setup.fault == "bf16_draft":
+            last = int(np.flatnonzero((self.laws.q == q).all(axis=1))[0])
+            return inverse_cdf(transform(bfloat16(self.world.draft[last]), [0], 1, setup.sampling, ()).p, u)
         return inverse_cdf(q, u)
 
     def gumbel_argmax(self, p, position):
@@ -235,6 +258,11 @@ class Decoder:
                     return verdict, reason
                 return Verdict(verdict.emitted[:count], verdict.examined[:count]), reason
         return verdict, None
+
+
+def bfloat16(row: np.ndarray) -> np.ndarray:
+    """float32 numbers rounded to 8 significant bits."""
+    return ((row.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
 
 
 def record(trace: Trace, sample=0, domain="chat", intact=True) -> RequestRecord:
