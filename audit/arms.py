@@ -22,6 +22,9 @@ LEVELS = tuple(RecordLevel)
 COMPANION_REQUESTS = 16
 """Requests of a companion arm: what it shows is deterministic, or shows in a few."""
 
+ANCHOR_REQUESTS = 1024
+"""Requests that an anchor arm reads: a bound of a mean needs many independent ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedArm:
@@ -92,6 +95,10 @@ def _with_companions(candidate: PlannedArm) -> Iterator[PlannedArm]:
 
 def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
     plan = candidate.plan
+    if kind is ArmKind.ANCHOR:
+        # whole rows only where the candidate has them too; a fault of the candidate is not the reference's
+        level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
+        plan = ArmPlan(_plain_rule(candidate.sampling), rows=1, level=level)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1)
     if kind is ArmKind.REGAMMA:
@@ -105,7 +112,7 @@ def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
         baseline=None,
         control=None,
         of=candidate.name,
-        most=COMPANION_REQUESTS,
+        most=ANCHOR_REQUESTS if kind is ArmKind.ANCHOR else COMPANION_REQUESTS,
     )
 
 
@@ -140,9 +147,12 @@ def _plain(
     suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int
 ) -> PlannedArm:
     """The target alone; sampled by Gumbel-max, so that coupled arms can be compared token by token."""
-    protocol = Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL
-    plan = ArmPlan(protocol, rows=rows, level=level)
+    plan = ArmPlan(_plain_rule(sampling), rows=rows, level=level)
     return PlannedArm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
+
+
+def _plain_rule(sampling: SamplingParams) -> Protocol:
+    return Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL
 
 
 def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -> PlannedArm:

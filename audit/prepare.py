@@ -14,12 +14,12 @@ from typing import Any
 from audit.arms import PlannedArm, plan_arms, slots
 from audit.errors import CannotDecide, UserError
 from audit.evidence import Environment, actor, environment
-from audit.records import Level
+from audit.records import ArmKind, Level
 from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
 from audit.suite import Case, Suite
 from engine.backends import open_workshop
 from engine.backends.arm import ModelFacts, ModelSource
-from engine.backends.base import Backend, Prompt
+from engine.backends.base import Anchoring, Backend, Prompt
 from engine.errors import EngineError, NumericsRefused
 from engine.types import Request
 
@@ -54,12 +54,27 @@ def prepare(suite: Suite) -> PreparedRun:
     """
     try:
         workshop = open_workshop(suite.backend, _sources(suite))
-        arms = tuple(_prepare_arm(suite, planned, workshop.arm(planned.plan)) for planned in plan_arms(suite))
+        built = [(planned, workshop.arm(planned.plan)) for planned in plan_arms(suite)]
+        # checks that want an anchor say themselves that there is none
+        possible = [(planned, backend) for planned, backend in built if _can_run(planned, backend)]
+        arms = tuple(_prepare_arm(suite, planned, backend) for planned, backend in possible)
         return PreparedRun(suite, arms, workshop.models(), environment())
     except NumericsRefused as error:
         raise CannotDecide(f"{suite.path}: {error}") from error
     except EngineError as error:
         raise UserError(f"{suite.path}: {error}") from error
+
+
+def _can_run(planned: PlannedArm, backend: Backend) -> bool:
+    return planned.kind is not ArmKind.ANCHOR or isinstance(backend, Anchoring)
+
+
+def effective_config(arm: PreparedArm) -> Mapping[str, Any]:
+    """What runs: the engine's decoding, or its reference pass."""
+    if arm.planned.kind is ArmKind.ANCHOR:
+        assert isinstance(arm.backend, Anchoring)
+        return arm.backend.anchor_config()
+    return arm.backend.effective_config()
 
 
 def _sources(suite: Suite) -> dict[str, ModelSource]:
@@ -116,11 +131,13 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
 
 
 def _arm_start(arm: PreparedArm) -> ArmStart:
-    planned, effective = arm.planned, arm.backend.effective_config()
+    planned, effective = arm.planned, effective_config(arm)
+    # a reference pass draws nothing: it shows rows and no random numbers
+    level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.backend.capabilities().level)
     return ArmStart(
         name=planned.name,
         kind=planned.kind,
-        level=Level(arm.backend.capabilities().level),
+        level=level,
         spec=_spec(planned),
         effective=effective,
         lossless=bool(effective["lossless"]),

@@ -7,15 +7,18 @@ engine works or what a check computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from audit.errors import UserError
 from audit.judge import exit_code, judge
-from audit.prepare import PreparedArm, PreparedRun, artifacts, run_start
+from audit.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
+from audit.records import ArmKind
 from audit.store import RequestKey, RunRecord, RunStatus, Store
+from engine.backends.base import Anchoring
 from engine.errors import EngineError
+from engine.types import Generation, Request
 
 
 class Progress(Protocol):
@@ -81,7 +84,7 @@ def _require_same_numerics(prepared: PreparedRun, record: RunRecord) -> None:
     """An arm whose requests came from two numerics modes would compare with neither."""
     before = {arm.name: _mode(arm.effective) for arm in record.arms}
     for arm in prepared.arms:
-        name, now = arm.planned.name, _mode(arm.backend.effective_config())
+        name, now = arm.planned.name, _mode(effective_config(arm))
         if before.get(name, now) != now:
             raise UserError(
                 f"run {record.ulid}: arm {name} began with numerics {before[name]}, here it would go on with {now}; "
@@ -124,10 +127,28 @@ def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[Req
     requests = [request for request in arm.requests.values() if request.id in todo]
     arm.backend.forget()
     before = arm.backend.memory()
-    for generation in arm.backend.generate(requests):
+    for generation in _generations(arm, store, name, requests):
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
     if before is not None and requests:
         detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.backend.memory()}"
         store.set_status(name, RunStatus.RUNNING, detail)
+
+
+def _generations(arm: PreparedArm, store: Store, name: str, requests: Sequence[Request]) -> Iterator[Generation]:
+    if arm.planned.kind is ArmKind.ANCHOR:
+        return _anchored(arm, store, name, requests)
+    return arm.backend.generate(requests)
+
+
+def _anchored(arm: PreparedArm, store: Store, name: str, requests: Sequence[Request]) -> Iterator[Generation]:
+    """The reference pass over the tokens that the candidate emitted; these are in the store by now."""
+    assert isinstance(arm.backend, Anchoring)
+    assert arm.planned.of is not None
+    if not requests:
+        return
+    emitted = {each.key: each.tokens for each in store.load_arm(name, arm.planned.of).requests}
+    cases = {request.id: f"{key.case_id}#{key.sample}" for key, request in arm.requests.items()}
+    for request in requests:
+        yield arm.backend.anchor(request, emitted[cases[request.id]])

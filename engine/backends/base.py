@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from engine.types import Generation, Request
 
@@ -64,4 +64,21 @@ class Backend(Protocol):
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Yield generations as they finish."""
+        ...
+
+
+@runtime_checkable
+class Anchoring(Protocol):
+    """What a backend has besides that can run its target over given tokens, by code that its decoding does not use."""
+
+    def anchor_config(self) -> Mapping[str, Any]:
+        """What that pass is: code, dtype, digest of the weights. JSON-able. Opens the reference.
+
+        Raises:
+            EngineError: the reference cannot be opened.
+        """
+        ...
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The target's own rows at every one of `tokens`, in a record of level `topk` or `full`."""
         ...

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from engine import proposers, verify
+from engine.anchor import Reference, anchored, open_reference
 from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
 from engine.backends.base import Backend, Capabilities, Prompt
 from engine.checkpoints.base import LoadedHead
@@ -27,7 +28,8 @@ from engine.proposers.base import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
 from engine.stopping import Decode
-from engine.types import Generation, RecordLevel, Request
+from engine.trace import Header
+from engine.types import FinishReason, Generation, RecordLevel, Request
 from engine.verify.base import VerifierFacts
 
 EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 2, RecordLevel.FULL: 4}
@@ -52,8 +54,10 @@ class NativeBackend:
         tokens: Tokens,
         plan: ArmPlan,
         head: LoadedHead | None = None,
+        reference: Callable[[], Reference] | None = None,
     ) -> None:
         self._target = target.model
+        self._reference = reference
         self._head = head
         self._drafts = tuple(each.model for each in drafts)
         self._numerics = {
@@ -145,6 +149,43 @@ class NativeBackend:
         loop = Loop(target, proposer, self._parts.verifier, self._tokens.decode, options, cache, self._parts)
         yield from loop.run(requests)
 
+    def anchor_config(self) -> Mapping[str, Any]:
+        """The pass of `anchor`; opens the reference."""
+        return {
+            "backend": "native",
+            "target": dict(self._target.facts),
+            "pass": "one forward over prompt and tokens; no cache, no draft, no batch",
+            "reference": dict(self._opened().facts),
+            "protocol": self._plan.protocol.value,
+            "lossless": True,
+            "rows": 1,
+            "gamma": 0,
+            "record": self._plan.level.value,
+            "torch_threads": torch.get_num_threads(),
+        }
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`."""
+        header = Header(
+            request=request.id,
+            level=self._plan.level,
+            protocol=self._plan.protocol,
+            lossless=True,
+            proposer="given",
+            vocabulary=self._target.vocabulary,
+            stream=request.stream,
+            sampling=request.sampling,
+            eos_ids=self._target.eos_ids,
+            finish_reason=FinishReason.LENGTH,
+            prompt=request.prompt,
+        )
+        return anchored(self._opened(), request, tokens, header, self._tokens.decode)
+
+    def _opened(self) -> Reference:
+        if self._reference is None:
+            raise InvalidRequest("this backend was made without a reference for its target")
+        return self._reference()
+
     def _proposer(self, rows: int, capacity: int, cache: SlotCache | None = None) -> Proposer:
         if self._plan.proposer is None:
             return PlainProposer()
@@ -210,6 +251,7 @@ class NativeWorkshop:
     def __init__(self, models: Mapping[str, LoadedModel], heads: Mapping[str, LoadedHead]) -> None:
         self._models = models
         self._heads = heads
+        self._reference: Reference | None = None
         if "target" in heads:
             raise ModelError(f"{heads['target'].source}: a draft head cannot be the target; name a whole model")
         target = models["target"]
@@ -241,7 +283,14 @@ class NativeWorkshop:
         heads = [self._heads[name] for name in plan.drafts if name in self._heads]
         if len(heads) > 1:
             raise InvalidRequest(f"{heads[1].source}: an arm drafts with one head, {heads[0].source} is there already")
-        return NativeBackend(_equipped(target), drafts, _tokens(target), plan, heads[0] if heads else None)
+        head = heads[0] if heads else None
+        return NativeBackend(_equipped(target), drafts, _tokens(target), plan, head, self._open_reference)
+
+    def _open_reference(self) -> Reference:
+        """Opened when first asked for: a second copy of the weights."""
+        if self._reference is None:
+            self._reference = open_reference(self._models["target"])
+        return self._reference
 
 
 def _equipped(loaded: LoadedModel) -> Equipped:

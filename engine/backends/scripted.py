@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from engine.anchor import ScriptedReference
 from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
 from engine.backends.base import Backend, Prompt
 from engine.backends.native import NativeBackend, Tokens
@@ -28,7 +29,7 @@ class ScriptedWorkshop:
 
     def __init__(self, seeds: Mapping[str, int]) -> None:
         self._seeds = seeds
-        target = table_script(seeds["target"], VOCABULARY)
+        self._script = target = table_script(seeds["target"], VOCABULARY)
         self._models = {
             name: ScriptedModel(
                 target if name == "target" else blended_script(table_script(seed, VOCABULARY), target, LIKENESS),
@@ -53,7 +54,10 @@ class ScriptedWorkshop:
         if unknown:
             raise InvalidRequest(f"no model named {unknown[0]!r}; there are: {', '.join(self._models)}")
         drafts = [Equipped(self._models[name], scripted()) for name in plan.drafts]
-        return NativeBackend(Equipped(self._models["target"], scripted()), drafts, Tokens(_encode, _decode), plan)
+        facts = {"code": "the script", "dtype": "float64", **self._models["target"].facts}
+        reference = ScriptedReference(self._script, facts)
+        target = Equipped(self._models["target"], scripted())
+        return NativeBackend(target, drafts, Tokens(_encode, _decode), plan, reference=lambda: reference)
 
 
 def _encode(prompt: Prompt) -> list[int]:
