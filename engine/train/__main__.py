@@ -1,7 +1,7 @@
 """``python -m engine.train STAGE ...``: build the reference family, or train a draft head for any target.
 
 Every stage reads and writes one work folder and can be interrupted and resumed. The
-stages of draft heads also take a target and a text of one's own:
+stages of draft heads, and `early_exit`, also take a target and a text of one's own:
 ``python -m engine.train medusa --target FOLDER --data FILE --out FOLDER``.
 """
 
@@ -20,6 +20,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from engine.registry import resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
+from engine.train.early_exit import train_early_exit
 from engine.train.head_card import TRAININGS, write_head_card
 from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
@@ -33,6 +34,10 @@ HEADS: Final[Mapping[str, str]] = {
     "mtp": "engine.train.mtp:train_mtp",
 }
 """Draft heads: each a function of a `HeadStage`."""
+
+
+EXITS: Final = "early_exit"
+"""The one stage besides heads that takes a target of one's own."""
 
 
 def say(text: str) -> None:
@@ -86,6 +91,11 @@ def export(model: LlamaForCausalLM, work: Path, name: str) -> None:
     PreTrainedTokenizerFast.from_pretrained(work / "corpus" / "tokenizer").save_pretrained(work / name)
 
 
+def make_early_exit(work: Path) -> None:
+    """The target once more, trained on so that its early layers can draft."""
+    train_early_exit(work / "target", corpus.load(work / "corpus"), work / "early_exit", say)
+
+
 def make_prompts(work: Path) -> None:
     """Prompts for the packaged suites, from the same generators with another seed."""
     write_prompts(work / "prompts", count=50)
@@ -108,6 +118,7 @@ STAGES = {
     "draft": make_draft,
     "medium": make_medium,
     "medium-draft": make_medium_draft,
+    EXITS: make_early_exit,
     "prompts": make_prompts,
     "cards": make_cards,
 }
@@ -120,10 +131,13 @@ def make_head(name: str, work: Path) -> None:
 
 
 def make_own_head(name: str, arguments: argparse.Namespace) -> None:
-    """A draft head of the user's target, on the user's text."""
-    teacher = user_data.load_teacher(arguments.target)
+    """A draft head of the user's target, or the target with early exits, on the user's text."""
     text = user_data.load_corpus(arguments.data, arguments.target)
-    resolve(HEADS, name, "head")(HeadStage(teacher, text, arguments.out, say))
+    if name == EXITS:
+        train_early_exit(arguments.target, text, arguments.out, say)
+    else:
+        teacher = user_data.load_teacher(arguments.target)
+        resolve(HEADS, name, "head")(HeadStage(teacher, text, arguments.out, say))
 
 
 def read_arguments() -> argparse.Namespace:
@@ -140,8 +154,8 @@ def read_arguments() -> argparse.Namespace:
     if arguments.work is not None:
         if any(own):
             parser.error("--work is for the reference family, --target, --data and --out for one's own; not both")
-    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in HEADS:
-        parser.error(f"give --work, or one of {', '.join(sorted(HEADS))} with --target, --data and --out")
+    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in (*HEADS, EXITS):
+        parser.error(f"give --work, or one of {', '.join(sorted([*HEADS, EXITS]))} with --target, --data and --out")
     return arguments
 
 

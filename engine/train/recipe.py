@@ -117,6 +117,18 @@ MEDUSA_HEADS = MedusaRecipe(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyExitRecipe:
+    """A target trained on with the early-exit loss of LayerSkip (arXiv:2404.16710)."""
+
+    training: TrainRecipe
+    scale: float = 1.0
+    """How much exits count beside the whole model."""
+
+
+EARLY_EXIT = EarlyExitRecipe(TrainRecipe(steps=600, learning_rate=1e-3, window=256, warmup=40, seed=10))
+
+
 MTP_HEAD = UnrolledRecipe(TrainRecipe(steps=500, learning_rate=3e-3, window=256, warmup=40, seed=7), ffn=512)
 
 

@@ -1,0 +1,87 @@
+"""Training a target whose early layers can draft: the early-exit loss of LayerSkip (Elhoushi et al. 2404.16710).
+
+After every layer the model's own norm and output matrix predict the next token, and
+the cross-entropies of all exits are summed. Labels are the softmax of the target as
+it was, so that the law it ends with stays near the one it had. LayerSkip's other
+half, dropping layers at random, is left out: a model of a few layers has none to
+spare. What comes out is another target, with weights of its own; it does not know
+which exit will be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from engine.train import trainer
+from engine.train.corpus import Corpus
+from engine.train.passes import Pass, agreements
+from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe
+from engine.train.trainer import Job, Report
+
+
+def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
+    """How much each layer's loss counts, the last one's at the end; they add up to 1 (equation 5 of the paper).
+
+    An exit after layer l, counted from 0, weighs scale times 0 + 1 + ... + l, and the whole model's loss
+    layers - 1 more than the exit before it, so the first exit is never asked for what one layer cannot know.
+    """
+    early = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
+    raw = [*early, layers - 1 + scale * (layers - 2) * (layers - 1) / 2 if layers > 1 else 1.0]
+    return tuple(each / sum(raw) for each in raw)
+
+
+def exits(model: LlamaForCausalLM, tokens: Tensor) -> Iterator[Tensor]:
+    """[rows, T, V] logits after each layer of tokens [rows, T], the whole model's last."""
+    said = model(tokens, output_hidden_states=True)
+    # the last hidden state that transformers gives is normed already: those are the model's own logits
+    for states in said.hidden_states[1:-1]:
+        yield model.lm_head(model.model.norm(states)).float()
+    yield said.logits.float()
+
+
+def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM, tokens: Tensor, plan: EarlyExitRecipe) -> Tensor:
+    """Of windows [rows, window + 1]: each exit's cross-entropy to the teacher's softmax, weighted."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        read = tokens[:, :-1]
+        with torch.no_grad():
+            truth = teacher(read).logits.float().softmax(-1)
+        weights = exit_weights(len(model.model.layers), plan.scale)
+        losses = (-(truth * F.log_softmax(each, -1)).sum(-1).mean() for each in exits(model, read))
+        return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum()
+
+
+def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Mapping[str, float]:
+    """How often a token drawn at each exit would be accepted by the whole model, on held-out text."""
+
+    def passes(tokens: Tensor) -> Iterator[Pass]:
+        *early, last = exits(model, tokens)
+        return (Pass(last, each) for each in early)
+
+    found = agreements(corpus, window, passes)
+    return {f"exit after layer {i + 1}": value for i, value in enumerate(found.values())}
+
+
+def train_early_exit(
+    target: Path, corpus: Corpus, out: Path, report: Report, plan: EarlyExitRecipe = EARLY_EXIT
+) -> None:
+    """Train on from the llama in `target`; write the new one to `out` in bfloat16, with the tokenizer beside it."""
+    model, teacher = (LlamaForCausalLM.from_pretrained(target, dtype=torch.float32) for _ in range(2))
+    teacher.eval()
+    job = Job(
+        module=model,
+        loss=lambda tokens: loss_of(model, teacher, tokens, plan),
+        measure=lambda: exit_agreements(model, corpus, plan.training.window),
+        corpus=corpus,
+        recipe=plan.training,
+        folder=out.with_name(f"{out.name}-training"),
+        report=report,
+    )
+    trainer.run(job)
+    model.eval().to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
+    AutoTokenizer.from_pretrained(target, local_files_only=True).save_pretrained(out)
