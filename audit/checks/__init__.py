@@ -15,6 +15,7 @@ from audit.errors import UserError
 REGISTRY: Final[Mapping[str, str]] = {
     "accounting": "audit.checks.accounting:CHECK",
     "replay": "audit.checks.replay:CHECK",
+    "rng_streams": "audit.checks.rng_streams:CHECK",
     "greedy_equality": "audit.checks.greedy_equality:CHECK",
     "coupled_equality": "audit.checks.coupled_equality:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
