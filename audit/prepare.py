@@ -6,7 +6,8 @@ has been written. Generates nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from audit.records import ArmKind, Level
 from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
 from audit.suite import Case, Suite
 from engine.backends import open_workshop
-from engine.backends.arm import ModelFacts, ModelSource
+from engine.backends.arm import ModelFacts, ModelSource, Workshop
 from engine.backends.base import Anchoring, Backend, Prompt
 from engine.errors import EngineError, NumericsRefused
 from engine.types import Request
@@ -52,13 +53,28 @@ def prepare(suite: Suite) -> PreparedRun:
         UserError: a model that cannot be loaded, or a request that cannot be served.
         CannotDecide: a numerics mode that the suite asks for and this machine does not keep.
     """
+    with _told(suite):
+        workshop = open_workshop(suite.backend, sources(suite))
+        return PreparedRun(suite, build_arms(suite, workshop), workshop.models(), environment())
+
+
+def build_arms(suite: Suite, workshop: Workshop) -> tuple[PreparedArm, ...]:
+    """Every arm of the suite with its engine and its requests, in the order in which they run.
+
+    Raises:
+        EngineError: an arm that cannot be built, or a request that cannot be served.
+    """
+    built = [(planned, workshop.arm(planned.plan)) for planned in plan_arms(suite)]
+    # checks that want an anchor say themselves that there is none
+    possible = [(planned, backend) for planned, backend in built if _can_run(planned, backend)]
+    return tuple(_prepare_arm(suite, planned, backend) for planned, backend in possible)
+
+
+@contextlib.contextmanager
+def _told(suite: Suite) -> Iterator[None]:
+    """An engine's refusal as the one line that a user reads."""
     try:
-        workshop = open_workshop(suite.backend, _sources(suite))
-        built = [(planned, workshop.arm(planned.plan)) for planned in plan_arms(suite)]
-        # checks that want an anchor say themselves that there is none
-        possible = [(planned, backend) for planned, backend in built if _can_run(planned, backend)]
-        arms = tuple(_prepare_arm(suite, planned, backend) for planned, backend in possible)
-        return PreparedRun(suite, arms, workshop.models(), environment())
+        yield
     except NumericsRefused as error:
         raise CannotDecide(f"{suite.path}: {error}") from error
     except EngineError as error:
@@ -77,7 +93,8 @@ def effective_config(arm: PreparedArm) -> Mapping[str, Any]:
     return arm.backend.effective_config()
 
 
-def _sources(suite: Suite) -> dict[str, ModelSource]:
+def sources(suite: Suite) -> dict[str, ModelSource]:
+    """Where the suite's models come from, by name."""
     return {
         name: ModelSource(
             spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device
