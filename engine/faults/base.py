@@ -14,10 +14,19 @@ from engine.proposers.base import Shape
 from engine.types import Protocol, SamplingParams
 
 Trait = Literal[
-    "penalties", "truncation", "temperature", "end tokens", "stop strings", "several requests", "hidden states"
+    "penalties",
+    "masks",
+    "truncation",
+    "temperature",
+    "end tokens",
+    "stop strings",
+    "several requests",
+    "weights",
+    "hidden states",
 ]
 """What a request or an arm must have for a fault to be more than a dead line of code: `temperature` is one other than
-1, `truncation` a top-k, top-p or min-p, `hidden states` a proposer that reads the target's.
+1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length, `weights` a model that is not a
+script, `hidden states` a proposer that reads the target's.
 """
 
 SAMPLED: Final = SamplingParams(temperature=1.0)
@@ -41,10 +50,11 @@ class Suits:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """One arm in which a fault shows itself, for a self-test to build: the models are the test's.
+    """One arm in which a fault shows itself, for a self-test to build.
 
     drafts: how many draft models the proposer needs.
     rows: requests decoded at once.
+    models: scripted ones show most faults; some need the bundled ones, which have weights and heads.
     """
 
     protocol: Protocol = Protocol.CHAIN
@@ -54,6 +64,7 @@ class Arena:
     options: Mapping[str, Any] = field(default_factory=dict)
     drafts: int = 1
     rows: int = 8
+    models: Literal["scripted", "bundled"] = "scripted"
 
 
 CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")

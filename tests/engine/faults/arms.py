@@ -1,10 +1,15 @@
-"""The arm of a fault's arena over scripted models, clean or broken, and what it generates."""
+"""The arm of a fault's arena over its models, clean or broken, and what it generates."""
 
+import functools
+import json
 from dataclasses import replace
+from importlib.resources import files
 
 from audit.records import ArmKind, ArmRecord, Level
+from engine.backends import native, scripted
 from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.scripted import VOCABULARY, open_models
+from engine.backends.base import Prompt
+from engine.backends.scripted import VOCABULARY
 from engine.rng import stream_of
 from engine.trace import decode
 from engine.types import Request
@@ -13,15 +18,30 @@ from tests.audit.checks.simulator import record
 TIMES = ("draft_us", "verify_us")
 
 
+CHATS = files("suites").joinpath("prompts/chat.jsonl").read_text(encoding="utf-8")
+HEADS = {"eagle3", "medusa"}
+"""Proposers of an arena over bundled models whose draft is a head of their name."""
+
+
+@functools.cache
+def workshop(models, names, proposer):
+    """The arena's models, loaded once."""
+    if models == "bundled":
+        draft = proposer if proposer in HEADS else "draft"
+        sources = {"target": "bundled:target"} | dict.fromkeys(names, f"bundled:{draft}")
+        return native.open_models({name: ModelSource(source) for name, source in sources.items()})
+    sources = {"target": "scripted:1"} | {name: f"scripted:{2 + i}" for i, name in enumerate(names)}
+    return scripted.open_models({name: ModelSource(source) for name, source in sources.items()})
+
+
 def arm(arena, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
-    names = ["draft", *(f"draft{i}" for i in range(1, arena.drafts))][: arena.drafts]
-    sources = {"target": "scripted:1"} | {name: f"scripted:{2 + i}" for i, name in enumerate(names)}
-    workshop = open_models({name: ModelSource(source) for name, source in sources.items()})
+    names = ("draft", *(f"draft{i}" for i in range(1, arena.drafts)))[: arena.drafts]
+    built = workshop(arena.models, names, arena.proposer)
     if not proposer:
-        return workshop.arm(ArmPlan(arena.protocol, rows=arena.rows))
+        return built.arm(ArmPlan(arena.protocol, rows=arena.rows))
     first, others = (names[0] if names else None), tuple(names[1:])
-    return workshop.arm(
+    return built.arm(
         ArmPlan(
             arena.protocol,
             arena.proposer,
@@ -35,12 +55,20 @@ def arm(arena, fault=None, proposer=True):
     )
 
 
+def prompts(arena, backend, count):
+    """Prompts of 3 to 6 tokens for scripts; what bundled models were trained to answer."""
+    if arena.models == "bundled":
+        told = (CHATS.splitlines() * (1 + count // CHATS.count("\n")))[:count]
+        return [backend.encode(Prompt(messages=tuple(json.loads(each)["messages"]))) for each in told]
+    return [tuple((7 * i + j * (i + 3)) % VOCABULARY for j in range(3 + i % 4)) for i in range(count)]
+
+
 def generate(arena, fault=None, count=24, proposer=True):
-    """Generations by request: prompts of 3 to 6 tokens."""
-    params = replace(arena.sampling, seed=5)
-    prompts = [tuple((7 * i + j * (i + 3)) % VOCABULARY for j in range(3 + i % 4)) for i in range(count)]
-    requests = [Request(f"r{i}", prompt, params, stream_of(f"r{i}")) for i, prompt in enumerate(prompts)]
-    return {each.request.id: each for each in arm(arena, fault, proposer).generate(requests)}
+    """Generations by request."""
+    params, backend = replace(arena.sampling, seed=5), arm(arena, fault, proposer)
+    asked = enumerate(prompts(arena, backend, count))
+    requests = [Request(f"r{i}", prompt, params, stream_of(f"r{i}")) for i, prompt in asked]
+    return {each.request.id: each for each in backend.generate(requests)}
 
 
 def traces(generations):

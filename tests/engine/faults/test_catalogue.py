@@ -12,6 +12,8 @@ from audit.checks.base import Verdict, evaluate
 from audit.records import ArmKind, Evidence
 from engine import faults, proposers, verify
 from engine.errors import InvalidRequest
+from engine.faults.retelling import NO_MASKS
+from engine.metrics import acceptance
 from engine.parts import EngineParts
 from engine.trace import Trace
 from engine.types import Protocol
@@ -22,12 +24,35 @@ PARTS = [each.name for each in dataclasses.fields(EngineParts)]
 COLUMNS = [each.name for each in dataclasses.fields(Trace) if each.name not in ("header", *TIMES)]
 
 REQUESTS = 8
-MORE_REQUESTS = {"lenient_0_1_percent": 32, "trimmed_by_own_probability": 16}
+MORE_REQUESTS = {
+    "lenient_0_1_percent": 32,
+    "trimmed_by_own_probability": 16,
+    "positions_off_by_one": 16,
+    "ties_broken_differently": 32,
+}
 """Of 64 tokens each: what a rare fault, or a statistical check, needs."""
-SEEN_BY = {
+WRONG_ROWS = (
+    "target_rows_shifted",
+    "bonus_wrong_row",
+    "rows_of_another_request",
+    "positions_off_by_one",
+    "prompt_end_read_twice",
+    "stale_prefix_block",
+    "kv_not_rolled_back",
+    "kv_residue",
+    "tree_mask_leaks",
+    "tree_positions_flat",
+    "wrong_path_gathered",
+    "path_not_gathered",
+)
+"""Faults whose decisions are right for rows that are not: a comparison with a run that has other rows sees them."""
+SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
     "trimmed_by_own_probability": "law",
     "greedy_accepts_top2": "greedy_equality",
     "noise_keyed_by_draw": "coupled_equality",
+    "forbidden_drafts_dropped": "law",
+    "drafted_rows_in_bfloat16": "greedy_equality",
+    "tokens_after_stop_string": "coupled_equality",
 }
 """The check that sees a fault, if it is not the replay, or that the fault is for."""
 UNSEEN = {
@@ -36,6 +61,8 @@ UNSEEN = {
     "gamma_not_respected": "shorter drafts are a lossless choice; only the plan knows that more were asked for",
 }
 """Faults that no check sees in their arena, and why."""
+WORSE_DRAFTS = ("draft_one_behind", "wrong_aux_layers", "hidden_states_shifted")
+"""Faults after which drafts are as honest as before, and worse: only an acceptance known from elsewhere shows it."""
 
 
 def clean_parts(protocol):
@@ -78,6 +105,12 @@ def test_the_arena_suits_the_fault(name):
     assert suits.shape in (None, config["proposer_shape"])
     assert ("penalties" in suits.needs) <= (not arena.sampling.plain_scores)
     assert ("temperature" in suits.needs) <= (arena.sampling.temperature != 1.0)
+    assert ("truncation" in suits.needs) <= ((arena.sampling.top_k, arena.sampling.top_p) != (0, 1.0))
+    assert ("masks" in suits.needs) <= any(getattr(arena.sampling, key) != off for key, off in NO_MASKS.items())
+    assert ("end tokens" in suits.needs) <= bool(arena.sampling.stop_token_ids)
+    assert ("stop strings" in suits.needs) <= bool(arena.sampling.stop)
+    assert ("several requests" in suits.needs) <= (arena.rows > 1)
+    assert ("weights" in suits.needs) <= (arena.models == "bundled")
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)
@@ -99,28 +132,47 @@ def test_a_fault_changes_what_is_emitted_or_what_is_recorded(name):
 
 
 def same(first, second):
-    return all(np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True) for name in COLUMNS)
+    columns = all(np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True) for name in COLUMNS)
+    return columns and first.header == second.header
 
 
-def evidence(name, broken):
-    """The arm, with a baseline and a control where the check compares with them."""
-    candidate, arena = arm_record(generations(name, broken)), faults.load(name).arena
-    if not SEEN_BY.get(name, "replay").endswith("equality"):
-        return Evidence(candidate)
-    count = MORE_REQUESTS.get(name, REQUESTS)
-    baseline = arm_record(generate(arena, count=count, proposer=False), ArmKind.BASELINE)
-    return Evidence(candidate, baseline, replace(baseline, kind=ArmKind.CONTROL))
+@functools.cache
+def references(name):
+    """A plain run, and one more of it with one request at a time."""
+    arena, count = faults.load(name).arena, MORE_REQUESTS.get(name, REQUESTS)
+    return (
+        arm_record(generate(arena, count=count, proposer=False), ArmKind.BASELINE),
+        arm_record(generate(replace(arena, rows=1), count=count, proposer=False), ArmKind.CONTROL),
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in faults.REGISTRY if name not in UNSEEN])
+def verdict(check, name, broken):
+    """On the arm, with a baseline and a control where the check compares with them."""
+    compared = references(name) if check.endswith("equality") else ()
+    return evaluate(checks.load(check), Evidence(arm_record(generations(name, broken)), *compared), {}).verdict
+
+
+@pytest.mark.parametrize("name", [name for name in faults.REGISTRY if name not in (*UNSEEN, *WORSE_DRAFTS)])
 def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
-    check = checks.load(SEEN_BY.get(name, "replay"))
-    clean, broken = (evaluate(check, evidence(name, broken), {}).verdict for broken in (False, True))
+    check = SEEN_BY.get(name, "replay")
+    clean, broken = (verdict(check, name, each) for each in (False, True))
     assert (clean is Verdict.FAULT, broken) == (False, Verdict.FAULT)
 
 
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_decisions_on_wrong_rows_replay(name):
+    assert verdict("replay", name, broken=True) is Verdict.CERTIFIED
+
+
+@pytest.mark.parametrize("name", WORSE_DRAFTS)
+def test_worse_drafts_replay_and_are_kept_less_often(name):
+    clean, broken = (acceptance(traces(generations(name, each))).draft_acceptance_rate for each in (False, True))
+    assert verdict("replay", name, broken=True) is Verdict.CERTIFIED
+    assert broken < 0.95 * clean
+
+
 def test_the_lists_of_this_file_name_faults_that_there_are():
-    assert {*SEEN_BY, *UNSEEN, *MORE_REQUESTS} <= set(faults.REGISTRY)
+    assert {*SEEN_BY, *UNSEEN, *WORSE_DRAFTS, *MORE_REQUESTS} <= set(faults.REGISTRY)
 
 
 def test_an_unknown_fault_is_refused():

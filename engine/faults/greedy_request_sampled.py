@@ -1,0 +1,32 @@
+"""A request at temperature 0 has its drafts tested as if it sampled.
+
+What happens to it in a batch whose other requests sample. Its bonus tokens are
+the right ones.
+"""
+
+from __future__ import annotations
+
+from engine.faults.base import Arena, Fault, Suits
+from engine.faults.retelling import Told, retold, without
+from engine.parts import EngineParts
+from engine.types import Protocol, SamplingParams
+
+
+def _retell(told: Told) -> Told:
+    return without(told, {"temperature": 1.0}) if told.drafted and told.params.greedy else told
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return retold(parts, _retell)
+
+
+FAULT = Fault(
+    name="greedy_request_sampled",
+    breaks="equality",
+    upstream="vllm-project/vllm#55005",
+    seen_from="text",
+    parts=("rows",),
+    apply=_apply,
+    suits=Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
+    arena=Arena(sampling=SamplingParams(temperature=0.0)),
+)

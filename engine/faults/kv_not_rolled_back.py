@@ -1,0 +1,30 @@
+"""Keys and values of refused drafts stay in the cache, and those of the right tokens are lost.
+
+Rolling back does nothing. Every decision is right for the rows that it sees,
+and the rows are wrong from the second step after a refusal on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.faults.base import Arena, Fault, Suits
+from engine.faults.stale_columns import StaleColumns
+from engine.parts import EngineParts
+from engine.types import Protocol
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return replace(parts, target=lambda model: StaleColumns(parts.target(model), every=1))
+
+
+FAULT = Fault(
+    name="kv_not_rolled_back",
+    breaks="law",
+    upstream="ml-explore/mlx-lm#1109, #1423, #1470",
+    seen_from="text",
+    parts=("target",),
+    apply=_apply,
+    suits=Suits(shape="chain", temperature="both"),
+    arena=Arena(protocol=Protocol.GUMBEL),
+)

@@ -1,0 +1,34 @@
+"""Within a step, each token's log-probability is taken from the row before its own.
+
+The tokens are right. What is reported about them belongs to their neighbours,
+which only a step of several tokens shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from engine.faults.base import Fault, Suits
+from engine.parts import EngineParts
+from engine.types import Request, StepRecord
+
+
+def _shift(_request: Request, record: StepRecord) -> StepRecord:
+    return replace(record, logits=np.concatenate([record.logits[:1], record.logits[:-1]]))
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return replace(parts, record=_shift)
+
+
+FAULT = Fault(
+    name="logprob_rows_shifted",
+    breaks="replay",
+    upstream="vllm-project/vllm#33391",
+    seen_from="engine evidence",
+    parts=("record",),
+    apply=_apply,
+    suits=Suits(temperature="both"),
+)

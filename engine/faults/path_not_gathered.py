@@ -1,0 +1,35 @@
+"""After a tree step the accepted nodes' columns stay where they are.
+
+The first columns are taken for the path. That is right for chains and for the
+first branch of every tree, which is the one most often accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.faults.base import Arena, Fault, Suits
+from engine.models.base import SlotCache
+from engine.parts import EngineParts
+from engine.types import Protocol
+
+
+def _leave(_cache: SlotCache, _row: int, _committed: int, _path: Sequence[int]) -> None:
+    """Moves nothing."""
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return replace(parts, keep=_leave)
+
+
+FAULT = Fault(
+    name="path_not_gathered",
+    breaks="law",
+    upstream="none known: an engine for chains that is given trees",
+    seen_from="text",
+    parts=("keep",),
+    apply=_apply,
+    suits=Suits(shape="tree", temperature="both"),
+    arena=Arena(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
+)

@@ -1,0 +1,49 @@
+"""A refused draft is emitted all the same, before the token that takes its place.
+
+At one place in ten. The output has a token that the target did not choose, and
+everything after it is right for the text as it now is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.faults.base import Fault, Suits
+from engine.parts import EngineParts
+from engine.rng import Randomness
+from engine.rows import TargetRows
+from engine.types import Emitted, Proposal, Protocol, Role, Verdict
+from engine.verify.base import Verifier
+
+EVERY = 10
+
+
+class _Leaking:
+    def __init__(self, inner: Verifier) -> None:
+        self._inner = inner
+        self.facts = inner.facts
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+        verdict = self._inner.verify(proposal, rows, randomness)
+        last = verdict.emitted[-1]
+        at = rows.position + len(verdict.emitted) - 1
+        if last.role is not Role.RECOVERED or at % EVERY:
+            return verdict
+        refused = verdict.examined[-1]
+        leaked = Emitted(proposal.tree.tokens[refused.node], Role.ACCEPTED, last.row, refused.p)
+        return replace(verdict, emitted=(*verdict.emitted[:-1], leaked, last))
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return replace(parts, verifier=_Leaking(parts.verifier))
+
+
+FAULT = Fault(
+    name="rejected_token_leaks",
+    breaks="law",
+    upstream="vllm-project/vllm#26231",
+    seen_from="text",
+    parts=("verifier",),
+    apply=_apply,
+    suits=Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
+)

@@ -1,0 +1,36 @@
+"""Every drafted token after the first is verified against the target's row before its own.
+
+The rows are real ones, so each token is likely after a prefix that is one token
+shorter. The decisions replay: only a row computed anew shows that it is the
+wrong one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.faults.base import Arena, Fault
+from engine.faults.wrapping import with_logits
+from engine.models.base import Placement
+from engine.parts import EngineParts
+from engine.types import Protocol
+
+
+def _shift(logits: Tensor, _placement: Placement) -> Tensor:
+    return torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return with_logits(parts, _shift)
+
+
+FAULT = Fault(
+    name="target_rows_shifted",
+    breaks="law",
+    upstream="vllm-project/vllm#54928, #51812",
+    seen_from="text",
+    parts=("target",),
+    apply=_apply,
+    arena=Arena(protocol=Protocol.GUMBEL),
+)

@@ -1,0 +1,38 @@
+"""Verification takes the last of the tokens that tie in bfloat16, plain decoding the first of the exact ones.
+
+Both are an argmax of the same row. The output differs wherever two tokens are
+about equally likely, and reads as well as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from engine.faults.base import Arena, Fault, Suits
+from engine.parts import EngineParts
+from engine.rows import TargetRows
+from engine.types import Protocol, SamplingParams
+
+
+class _LastOfTies(TargetRows):
+    def best(self, row: int) -> int:
+        rounded = torch.from_numpy(self[row].scores).to(torch.bfloat16)
+        return int((rounded == rounded.max()).nonzero()[-1])
+
+
+def _apply(parts: EngineParts) -> EngineParts:
+    return replace(parts, rows=_LastOfTies)
+
+
+FAULT = Fault(
+    name="ties_broken_differently",
+    breaks="equality",
+    upstream="vllm-project/vllm#7627",
+    seen_from="text",
+    parts=("rows",),
+    apply=_apply,
+    suits=Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
+    arena=Arena(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
+)
