@@ -19,6 +19,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "greedy_equality": "audit.checks.greedy_equality:CHECK",
     "coupled_equality": "audit.checks.coupled_equality:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
+    "seed": "audit.checks.seed:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",

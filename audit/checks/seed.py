@@ -1,0 +1,153 @@
+"""Seed: the same seed gives the same tokens, again, alone, and in another order.
+
+Claim: seed. Null: a request's tokens are a function of its prompt, its
+parameters, its seed and its stream, up to the engine's numerical noise.
+Statistic: requests whose tokens differ for real between the candidate and its
+companion arms `repeat` (unchanged), `alone` (one request at a time) and
+`reversed` (the requests in reverse order); any is a fault, and the finding says
+which arm broke. A difference is numerical where the choice was within measured
+noise, untriaged where that is not recorded; so many untriaged ones that noise
+is no explanation are a fault too. Effect: the share of requests that differ in
+the worst arm; bound: its 99 % Clopper-Pearson upper bound. Assumes requests
+that differ independently. Proposers that learn from finished requests may draft
+other tokens in another order; where rejection then emits others, the request is
+left out. Cannot see: a seed that fixes the tokens but is not the one that was
+asked for (see replay), or a difference that needs more requests at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from audit.checks.base import Check, CheckResult, Params, Verdict, needs_nothing
+from audit.checks.rerun import KINDS, Difference, Rerun, compare, shares_state
+from audit.records import ArmKind, Evidence, Level
+from audit.stats.binomial import lower_bound, upper_bound
+from audit.stats.power import replay_effect
+
+ARMS = (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED)
+MAX_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One companion: `left_out` requests drafted otherwise for a reason, `n` remain."""
+
+    rerun: Rerun
+    left_out: int
+    n: int
+    real: int
+    untriaged: int
+    numerical: int
+
+    @property
+    def bound(self) -> float:
+        """99 % upper bound on the share of requests that differ for real."""
+        return upper_bound(self.real, self.n)
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not any(kind in evidence.companions for kind in ARMS):
+        return "there is no arm repeat, alone or reversed to compare with"
+    return None
+
+
+def _judged(rerun: Rerun, *, shared: bool) -> Judged:
+    drafts = rerun.count("drafts")
+    left_out = drafts if shared else 0
+    untriaged = rerun.count("untriaged") + drafts - left_out
+    n = rerun.pairs - left_out
+    return Judged(rerun, left_out, n, rerun.count("real"), untriaged, rerun.count("numerical"))
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    shared = shares_state(evidence.candidate)
+    judged = [_judged(compare(evidence, kind), shared=shared) for kind in ARMS if kind in evidence.companions]
+    problem = next((each.rerun.problem for each in judged if each.rerun.problem), None)
+    if problem is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, problem)
+    n = min(each.n for each in judged)
+    if n == 0:
+        reason = (
+            "every request drafted other tokens, as its proposer may" if judged[0].left_out else "no shared request"
+        )
+        return CheckResult(Verdict.NOT_RUN if judged[0].left_out else Verdict.INCONCLUSIVE, reason)
+    verdict, reason = _decide(judged, params)
+    worst = max(judged, key=lambda each: each.bound)
+    broken = _sorted(judged)
+    return CheckResult(
+        verdict=verdict,
+        summary=f"{reason}: {', '.join(map(_told, judged))}; at most {worst.bound:.3g} of requests differ (99 %)",
+        n=n,
+        statistic=float(sum(each.real for each in judged)),
+        effect=max(each.real / each.n for each in judged),
+        bound=worst.bound,
+        margin=float(params["margin"]),
+        detectable=replay_effect(n),
+        findings=tuple(difference.finding(kind) for kind, difference in broken[:MAX_FINDINGS]),
+        details={str(each.rerun.arm): _row(each) for each in judged},
+    )
+
+
+def _decide(judged: Sequence[Judged], params: Params) -> tuple[Verdict, str]:
+    arms = [str(each.rerun.arm) for each in judged]
+    real = [str(each.rerun.arm) for each in judged if each.real]
+    if real:
+        return Verdict.FAULT, f"the seed does not fix the tokens in: {', '.join(real)}"
+    confidence, most = 1.0 - float(params["alpha"]) / len(judged), float(params["max_untriaged"])
+    many = [str(each.rerun.arm) for each in judged if lower_bound(each.untriaged, each.n, confidence) > most]
+    if many:
+        return Verdict.FAULT, f"more requests differ than near-ties explain in: {', '.join(many)}"
+    missing = [name for name in params["arms"] if name not in arms]
+    if missing:
+        return Verdict.INCONCLUSIVE, f"not compared with: {', '.join(missing)}"
+    if any(each.untriaged for each in judged):
+        return Verdict.INCONCLUSIVE, "differences cannot be triaged"
+    unpaired = next((each.rerun.unpaired for each in judged if each.rerun.unpaired), ())
+    if unpaired:
+        return Verdict.INCONCLUSIVE, f"the candidate lacks case {unpaired[0]}"
+    if max(each.bound for each in judged) > float(params["margin"]):
+        return Verdict.INCONCLUSIVE, f"too few requests for the margin {params['margin']:g}"
+    return Verdict.CERTIFIED, "the same tokens up to noise"
+
+
+def _told(each: Judged) -> str:
+    counts = {"real": each.real, "untriaged": each.untriaged, "numerical": each.numerical, "left out": each.left_out}
+    split = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{each.rerun.arm} {each.n} requests ({split or 'no difference'})"
+
+
+def _sorted(judged: Sequence[Judged]) -> list[tuple[ArmKind, Difference]]:
+    every = [(each.rerun.arm, difference) for each in judged for difference in each.rerun.differences]
+    return sorted(every, key=lambda pair: KINDS.index(pair[1].kind))
+
+
+def _row(each: Judged) -> dict[str, Any]:
+    return {
+        "requests": each.n,
+        "tokens": each.rerun.tokens,
+        "differ": {kind: each.rerun.count(kind) for kind in KINDS},
+        "left_out": each.left_out,
+        "bound": each.bound,
+    }
+
+
+CHECK = Check(
+    name="seed",
+    claim="seed",
+    needs=Level.L0,
+    defaults={
+        "margin": 0.3,
+        "alpha": 0.001,
+        "max_untriaged": 0.5,
+        "arms": [str(kind) for kind in ARMS],
+    },
+    run=_run,
+    applies=_applies,
+    null="a request's tokens are a function of its prompt, parameters, seed and stream, up to noise",
+    effect="share of requests that differ",
+    plan=needs_nothing,
+    companions=ARMS,
+)

@@ -1,0 +1,91 @@
+"""Candidates with companion arms, from the simulator and from the real engine over scripted models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from audit.records import ArmKind, ArmRecord, Evidence, Level
+from engine import faults
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.scripted import VOCABULARY, open_models
+from engine.rng import stream_of
+from engine.trace import decode
+from engine.types import Protocol, Request
+from tests.audit.checks.simulator import Setup, arm, record
+
+RERUNS = (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED)
+
+
+def simulated(world, setup: Setup, requests=16, **companions: Setup) -> Evidence:
+    """The candidate of `setup`, a clean baseline and control, and companions, by default unchanged ones."""
+    plain = replace(setup, draft="none", fault="")
+    kinds = {ArmKind(name): other for name, other in companions.items()} or dict.fromkeys(RERUNS, setup)
+    return Evidence(
+        arm(world, setup, requests),
+        arm(world, plain, requests, kind=ArmKind.BASELINE),
+        arm(world, replace(plain, noise=1e-4, noise_seed=1), requests, kind=ArmKind.CONTROL),
+        {kind: arm(world, other, requests, kind=kind) for kind, other in kinds.items()},
+    )
+
+
+def engine_evidence(
+    plan: ArmPlan, sampling, requests=8, kinds=RERUNS, models=1, other_gamma=2, prompts=None, samples=1
+) -> Evidence:
+    """The candidate of `plan`, a plain baseline and control, and companions, shaped as `audit.arms` does."""
+    drafts = {name: f"scripted:{models + 1 + i}" for i, name in enumerate(plan.drafts)}
+    shop = open_models({name: ModelSource(at) for name, at in {"target": f"scripted:{models}", **drafts}.items()})
+    wanted = _requests(sampling, prompts or requests, samples)
+
+    def made(kind, plan, wanted=wanted):
+        backend = shop.arm(plan)
+        generated = list(backend.generate(wanted))
+        records = [replace(record(decode(each.trace)), latency_us=each.latency_us) for each in generated]
+        records = [_keyed(each) for each in records]
+        records.sort(key=lambda each: (each.case_id, each.sample))
+        return ArmRecord(str(kind), kind, Level.L4, backend.effective_config(), tuple(records))
+
+    shapes = {
+        ArmKind.REPEAT: (plan, wanted),
+        ArmKind.ALONE: (replace(plan, rows=1), wanted),
+        ArmKind.REVERSED: (plan, wanted[::-1]),
+        ArmKind.REGAMMA: (replace(plan, gamma=other_gamma), wanted),
+    }
+    plain = ArmPlan(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
+    return Evidence(
+        made(ArmKind.CANDIDATE, plan),
+        made(ArmKind.BASELINE, plain),
+        made(ArmKind.CONTROL, replace(plain, rows=1)),
+        {kind: made(kind, *shapes[kind]) for kind in kinds},
+    )
+
+
+def _keyed(each):
+    case, _, sample = each.request_id.partition("#")
+    return replace(each, case_id=case, sample=int(sample or 0))
+
+
+def _requests(sampling, prompts, samples):
+    every = []
+    for i in range(prompts):
+        prompt = tuple((7 * i + j * (i + 3)) % VOCABULARY for j in range(3 + i % 4))
+        for sample in range(samples):
+            name = f"r{i:03d}#{sample}"
+            every.append(Request(name, prompt, sampling, stream_of(name)))
+    return every
+
+
+def arena_evidence(name: str, requests=8, broken=True, **options) -> Evidence:
+    """Evidence from the arena of a fault of the catalogue, with the fault or without it."""
+    arena = faults.load(name).arena
+    names = ["draft", *(f"draft{i}" for i in range(1, arena.drafts))][: arena.drafts]
+    plan = ArmPlan(
+        arena.protocol,
+        arena.proposer,
+        arena.gamma,
+        names[0] if names else None,
+        arena.options,
+        arena.rows,
+        fault=name if broken else None,
+        others=tuple(names[1:]),
+    )
+    return engine_evidence(plan, replace(arena.sampling, seed=7), requests, **options)
