@@ -7,6 +7,7 @@ would in a real model. Knows nothing about weights.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from engine.types import Floats
 
 Script = Callable[[tuple[int, ...]], Floats]
 """Prefix of token ids -> [V] float64 logits of the next token."""
+KEPT_ROWS = 4096
+"""Rows that a table remembers: all contexts of two tokens among 64."""
 LAYERS = 2
 """Layers that a `Part` may name in a scripted model with a partial script."""
 
@@ -96,7 +99,7 @@ def _prefix(cache: ScriptedCache, row: int, visible: np.ndarray) -> tuple[int, .
     """The visible tokens in order of position."""
     columns = np.flatnonzero(visible)
     order = np.argsort(cache.positions[row, columns], kind="stable")
-    return tuple(int(token) for token in cache.tokens[row, columns[order]])
+    return tuple(cache.tokens[row, columns[order]].tolist())
 
 
 def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0) -> Script:
@@ -109,12 +112,13 @@ def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0)
         scale: standard deviation of the logits; larger is more certain.
     """
 
-    def script(prefix: tuple[int, ...]) -> Floats:
-        name = f"{seed}:{','.join(map(str, prefix[-order:]))}"
+    @functools.lru_cache(maxsize=KEPT_ROWS)
+    def row(context: tuple[int, ...]) -> Floats:
+        name = f"{seed}:{','.join(map(str, context))}"
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         return scale * np.random.Generator(np.random.Philox(key=key)).standard_normal(vocabulary)
 
-    return script
+    return lambda prefix: row(prefix[-order:]).copy()
 
 
 def blended_script(first: Script, second: Script, share: float) -> Script:
