@@ -22,6 +22,8 @@ REGISTRY: Final[Mapping[str, str]] = {
     "seed": "audit.checks.seed:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
+    "anchor": "audit.checks.anchor:CHECK",
+    "prefix_measurable": "audit.checks.prefix_measurable:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }
 

@@ -44,6 +44,17 @@ def test_companions_follow_their_candidate_and_differ_in_what_they_are_for(suite
     assert reverse == forward[::-1]
 
 
+def test_an_anchor_is_the_target_alone_whatever_the_candidate_is(suite, monkeypatch):
+    asking(monkeypatch, ArmKind.ANCHOR)
+    planned = {arm.name: arm for arm in arms.plan_arms(suite)}
+    anchors = [arm for arm in planned.values() if arm.kind is ArmKind.ANCHOR]
+    assert anchors
+    for each in anchors:
+        assert (each.plan.proposer, each.plan.fault, each.plan.rows) == (None, None, 1)
+        assert each.sampling == planned[each.of].sampling
+        assert each.most == arms.ANCHOR_REQUESTS
+
+
 def test_a_companion_runs_at_most_so_many_requests_of_the_candidate(suite, monkeypatch):
     asking(monkeypatch, ArmKind.ALONE)
     alone = next(arm for arm in arms.plan_arms(suite) if arm.kind is ArmKind.ALONE)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from audit.arms import plan_arms
+from audit.checks.base import Verdict
 from audit.errors import UserError
 from audit.prepare import prepare
 from audit.records import ArmKind
@@ -18,6 +19,7 @@ from audit.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
 from audit.suite import Suite
 from audit.suite_loader import load_suite
+from engine.backends.native import NativeBackend
 from tests.audit.invoke import invoke
 
 SUITE = """
@@ -107,6 +109,49 @@ def test_arms_are_planned_with_baselines_and_noise_controls(suite):
     assert arms["baseline/greedy/alone"].kind is ArmKind.CONTROL
     assert arms["greedy"].samples == 1
     assert arms["chain"].samples == 2
+
+
+def anchored_suite(folder) -> Suite:
+    path = suite_file(folder)
+    path.write_text(path.read_text().replace("checks: [replay]\n", "checks: [replay, anchor]\n", 1))
+    return load_suite(path)
+
+
+def test_an_anchor_arm_reads_what_its_candidate_emitted(tmp_path, store):
+    outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
+    candidate, anchor = (store.load_arm(outcome.run, name) for name in ("chain", "chain/anchor"))
+    assert anchor.kind is ArmKind.ANCHOR
+    assert anchor.level == 2
+    assert anchor.effective["reference"]["code"] == "the script"
+    assert {each.key: each.tokens for each in anchor.requests} == {each.key: each.tokens for each in candidate.requests}
+    found = next(each for each in store.checks(outcome.run) if each.check == "anchor")
+    assert found.effect < 1e-15
+    assert found.n == 4
+
+
+def test_an_interrupted_anchor_arm_goes_on(tmp_path, store):
+    suite = anchored_suite(tmp_path)
+    whole = run(prepare(suite), store, Silent()).run
+    before = 4 * 2 + 8 * 2 + 4 + 8
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(before + 3))
+    done = {key.arm for key in store.finished(stopped.value.run)}
+    assert "chain/anchor" in done
+    assert "gumbel" not in done
+    resume(prepare(suite), store, stopped.value.run, Silent())
+    traces = [
+        [each.trace.logits.tobytes() for each in store.load_arm(name, "chain/anchor").requests]
+        for name in (whole, stopped.value.run)
+    ]
+    assert traces[0] == traces[1]
+
+
+def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, monkeypatch):
+    monkeypatch.delattr(NativeBackend, "anchor")
+    outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
+    assert "chain/anchor" not in {arm.name for arm in store.load_run(outcome.run).arms}
+    found = next(each for each in store.checks(outcome.run) if each.check == "anchor")
+    assert found.verdict is Verdict.NOT_RUN
 
 
 def test_a_run_stores_every_request_and_its_verdicts(suite, store):

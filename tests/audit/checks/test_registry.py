@@ -10,7 +10,7 @@ from audit.records import Evidence, Level
 from engine.types import Protocol
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
-CLAIMS = {"accounting", "replay", "equality", "bitwise", "law", "acceptance", "seed", "closeness", "cost", "text"}
+CLAIMS = {"accounting", "replay", "equality", "bitwise", "law", "rows", "acceptance", "seed", "closeness", "cost", "text"}
 
 
 @pytest.mark.parametrize("name", list(REGISTRY))
@@ -25,7 +25,7 @@ def test_names_are_the_registry():
 
 
 def test_an_unknown_name_is_a_users_error_that_lists_the_known_ones():
-    with pytest.raises(UserError, match="unknown check 'laws'; known: acceptance_theory, accounting, bitwise"):
+    with pytest.raises(UserError, match="unknown check 'laws'; known: acceptance_theory, accounting, anchor"):
         load("laws")
 
 
