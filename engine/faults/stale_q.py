@@ -1,8 +1,8 @@
 """A step's drafts are verified with the q rows of the step before.
 
-Rows that are kept for the next step and read one step late. Replay with the
-recorded q is clean, because that is the q that was used; the drafted tokens do
-not follow it.
+Rows that are kept for the next step and read one step late. Every test of a
+draft is right for the recorded q, because that is the q that was used; the
+drafted tokens were not drawn from it.
 """
 
 from __future__ import annotations
