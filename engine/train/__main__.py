@@ -21,6 +21,7 @@ from engine.registry import resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.early_exit import train_early_exit
+from engine.train.exit_card import write_exit_card
 from engine.train.head_card import TRAININGS, write_head_card
 from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
@@ -110,6 +111,8 @@ def make_cards(work: Path) -> None:
     for name in TRAININGS:
         if (work / name / "config.json").exists():
             write_head_card(work / name, work / "target", manifest)
+    if (work / EXITS / "config.json").exists():
+        write_exit_card(work, EXITS)
 
 
 STAGES = {

@@ -112,12 +112,16 @@ def _acceptance(workshop: NativeWorkshop) -> dict[str, Any]:
         "rejection, T=1": (Protocol.CHAIN, 1.0),
         "shared randomness, T=1": (Protocol.GUMBEL, 1.0),
     }
-    return {name: _by_domain(workshop, protocol, temperature) for name, (protocol, temperature) in rules.items()}
+    return {name: _drafted(workshop, protocol, temperature) for name, (protocol, temperature) in rules.items()}
 
 
-def _by_domain(workshop: NativeWorkshop, protocol: Protocol, temperature: float) -> dict[str, Any]:
+def _drafted(workshop: NativeWorkshop, protocol: Protocol, temperature: float) -> dict[str, Any]:
     plan = ArmPlan(protocol, proposer="draft_model", gamma=GAMMA, draft="draft", level=RecordLevel.TOKENS)
-    backend = workshop.arm(plan)
+    return by_domain(workshop.arm(plan), temperature)
+
+
+def by_domain(backend: Backend, temperature: float) -> dict[str, Any]:
+    """Acceptance and tokens per forward of an arm on the prompts of each domain."""
     found = {}
     for domain, rows in prompt_rows(PROMPTS).items():
         figures = acceptance(decode(each.trace) for each in _generate(backend, rows, temperature))

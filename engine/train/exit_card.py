@@ -1,0 +1,56 @@
+"""The card of the target with early exits: digests, recipe, and what its exits are worth beside the untrained one's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM
+
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.native import NativeWorkshop, open_models
+from engine.train import corpus, recipe, trainer
+from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain
+from engine.types import Protocol, RecordLevel
+
+
+def write_exit_card(work: Path, name: str) -> None:
+    """Write `card.json` into the model's folder in `work`, measured there beside the target that it began as."""
+    folders = {"trained": work / name, "untrained": work / "target"}
+    shops = {key: open_models({"target": ModelSource(str(folder))}) for key, folder in folders.items()}
+    facts = shops["trained"].models()[0]
+    text = corpus.load(work / "corpus")
+    card = {
+        "format": 1,
+        "name": name,
+        "model_sha256": facts.sha256,
+        "tokenizer_sha256": facts.tokenizer_sha256,
+        "files": {file: each["sha256"] for file, each in facts.manifest["files"].items()},
+        "began_as": {"target": shops["untrained"].models()[0].sha256},
+        "training": asdict(recipe.EARLY_EXIT),
+        "corpus": json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8")),
+        "held_out_loss": {key: _losses(folder, text) for key, folder in folders.items()},
+        "acceptance": {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH}
+        | {key: _by_exit(shop) for key, shop in shops.items()},
+    }
+    (work / name / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+
+
+def _losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:
+    """Held-out cross-entropy in nats per token by domain."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return {domain: round(loss, 4) for domain, loss in trainer.held_out_loss(model, text).items()}
+
+
+def _by_exit(shop: NativeWorkshop) -> dict[str, Any]:
+    """Acceptance of the proposer at temperature 0, by exit and domain."""
+    found = {}
+    for layer in range(1, recipe.TARGET_MODEL.layers):
+        options = {"exit_layer": layer}
+        plan = ArmPlan(Protocol.GREEDY, "early_exit", GAMMA, options=options, level=RecordLevel.TOKENS)
+        found[f"exit after layer {layer}"] = by_domain(shop.arm(plan), 0.0)
+    return found
