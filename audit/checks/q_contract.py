@@ -142,11 +142,13 @@ def _result(
 ) -> CheckResult:
     replayed, unnumbered = sum(each.replayed for each in judged), sum(len(each.ranks) for each in judged)
     shares = upper_bound(min(wrong, replayed), replayed, CONFIDENCE)
+    # what so few ranks could not have shown is not certified, however uniform they are
     by_rank = max((each.bound for each in ranked), default=0.0)
+    shown = not unnumbered or _detectable(unnumbered) <= float(params["rank_margin"])
     worst = max(ranked, key=lambda each: each.distance, default=None)
     margin, rank_margin = float(params["margin"]), float(params["rank_margin"])
     by_number = replayed > 0 or worst is None
-    within = replayed + unnumbered > 0 and (not replayed or shares <= margin) and by_rank <= rank_margin
+    within = replayed + unnumbered > 0 and (not replayed or shares <= margin) and by_rank <= rank_margin and shown
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if within else Verdict.INCONCLUSIVE,
         summary=_summary(findings, wrong, replayed, shares, unnumbered, by_rank, within),

@@ -34,6 +34,8 @@ class DraftDraw:
     """The q that the acceptance test used."""
     uniform: float
     position: int
+    previous: int
+    """The token before the place, on the node's path."""
     order: int
     """How many nodes of the step are as deep and come earlier."""
     at: int | None
@@ -42,12 +44,14 @@ class DraftDraw:
 
 def draft_draws(trace: Trace) -> Iterator[DraftDraw]:
     """Every examined token that was drawn from a q row; the trace is at level full and in shape."""
+    history = [*trace.header.prompt, *trace.tokens]
     for view in steps_of(trace):
         if view.q_kind is QKind.FULL and view.examined.stop > view.examined.start:
-            yield from _of_step(trace, view)
+            # a damaged record may place a step anywhere
+            yield from _of_step(trace, view, history[min(max(view.position - 1, 0), len(history) - 1)])
 
 
-def _of_step(trace: Trace, view: StepView) -> Iterator[DraftDraw]:
+def _of_step(trace: Trace, view: StepView, root: int) -> Iterator[DraftDraw]:
     tokens, parents = (
         tuple(int(each) for each in column[view.nodes]) for column in (trace.node_token, trace.node_parent)
     )
@@ -65,6 +69,7 @@ def _of_step(trace: Trace, view: StepView) -> Iterator[DraftDraw]:
             examined_q=float(trace.examined_q[x]),
             uniform=float(trace.node_uniform[view.nodes][node]),
             position=view.position + depth[node] - 1,
+            previous=tokens[parents[node]] if parents[node] >= 0 else root,
             order=order[node],
             at=None if joint or at >= view.emitted.stop else at,
         )
