@@ -20,6 +20,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "coupled_equality": "audit.checks.coupled_equality:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
     "seed": "audit.checks.seed:CHECK",
+    "gamma_invariance": "audit.checks.gamma_invariance:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",

@@ -1,0 +1,188 @@
+"""Gamma invariance: another draft length changes the speed and nothing else.
+
+Claim: equality. Null, at temperature 0 and under shared randomness: the tokens
+are the same at every draft length, up to the engine's noise; statistic: requests
+that differ for real between the candidate and its companion `regamma`, any is a
+fault; effect and bound: their share, with the 99 % Clopper-Pearson upper bound.
+Null under rejection: the companion's tokens follow p as the candidate's do.
+Statistic: the law battery on the companion, and the paired difference in mean
+log-probability between the two arms by prompt, Holm-adjusted; effect and bound:
+the leak towards the draft in total variation per token. The two arms use the
+same random numbers for other decisions: they are dependent, so they are
+compared in pairs and never as two samples. Assumes the row of each token is
+right. Cannot see: what is wrong at both lengths (see law and the equality
+checks), nor departures below the printed detectable effect.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t
+
+from audit.checks import law
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, evaluate, needs_nothing
+from audit.checks.pairing import Pair, pair_arms
+from audit.checks.rerun import Rerun, compare, shares_state
+from audit.records import ArmKind, Evidence, Level
+from audit.stats.binomial import upper_bound
+from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.multiplicity import holm
+from audit.stats.power import replay_effect
+from engine.types import Protocol
+
+MAX_FINDINGS = 20
+LEAST_PAIRS = 8
+"""Below this the t law says little about pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """Mean log-probability at the other length minus the candidate's, paired by request."""
+
+    interval: ClusterInterval
+    p: float
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if ArmKind.REGAMMA not in evidence.companions:
+        return "there is no arm regamma to compare with"
+    if not all(request.trace.header.lossless for request in evidence.candidate.requests):
+        return "the verifier declares itself lossy; its law may depend on the draft length"
+    if not _coupled(evidence) and evidence.companions[ArmKind.REGAMMA].level < Level.L3:
+        return "under rejection the law at another draft length needs evidence L3"
+    return None
+
+
+def _coupled(evidence: Evidence) -> bool:
+    """Whether the tokens are a function of the target and the seed alone."""
+    headers = [request.trace.header for request in evidence.candidate.requests]
+    return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    return _judge_tokens(evidence, params) if _coupled(evidence) else _judge_law(evidence, params)
+
+
+def _judge_tokens(evidence: Evidence, params: Params) -> CheckResult:
+    found = compare(evidence, ArmKind.REGAMMA)
+    if found.problem is not None or not found.pairs:
+        return CheckResult(Verdict.INCONCLUSIVE, found.problem or "no shared request")
+    real = found.count("real")
+    bound = upper_bound(real, found.pairs)
+    verdict, reason = _decide(found, bound, params)
+    ordered = sorted(found.differences, key=lambda each: each.kind != "real")
+    counts = {kind: found.count(kind) for kind in ("real", "untriaged", "numerical")}
+    return CheckResult(
+        verdict=verdict,
+        summary=f"{reason}: {found.pairs} requests at {_lengths(evidence)}, {counts['real']} differ for real, "
+        f"{counts['numerical']} numerically; at most {bound:.3g} of requests do (99 %)",
+        n=found.pairs,
+        statistic=float(real),
+        effect=real / found.pairs,
+        bound=bound,
+        margin=float(params["margin"]),
+        detectable=replay_effect(found.pairs),
+        findings=tuple(each.finding(ArmKind.REGAMMA) for each in ordered[:MAX_FINDINGS]),
+        details={"tokens": found.tokens, "differ": counts, "unpaired": list(found.unpaired)},
+    )
+
+
+def _decide(found: Rerun, bound: float, params: Params) -> tuple[Verdict, str]:
+    if found.count("real"):
+        return Verdict.FAULT, "the draft length changes the tokens"
+    if found.count("untriaged"):
+        return Verdict.INCONCLUSIVE, "differences cannot be triaged"
+    if found.unpaired:
+        return Verdict.INCONCLUSIVE, f"the candidate lacks case {found.unpaired[0]}"
+    if bound > float(params["margin"]):
+        return Verdict.INCONCLUSIVE, f"too few requests for the margin {params['margin']:g}"
+    return Verdict.CERTIFIED, "the same tokens up to noise"
+
+
+def _judge_law(evidence: Evidence, params: Params) -> CheckResult:
+    companion = evidence.companions[ArmKind.REGAMMA]
+    alpha = float(params["alpha"])
+    told = evaluate(
+        law.CHECK,
+        Evidence(companion),
+        {"alpha": alpha, "leak_margin": params["leak_margin"], "min_tokens": params["min_tokens"]},
+    )
+    if told.p_value is None or told.effect is None:
+        return CheckResult(Verdict.INCONCLUSIVE, f"at {_lengths(evidence)}: {told.summary}")
+    pairs = pair_arms(evidence.candidate, companion).pairs
+    contrast = paired_contrast(pairs)
+    adjusted = holm([told.p_value, contrast.p])
+    findings = list(told.findings) if adjusted[0] < alpha else []
+    if adjusted[1] < alpha:
+        findings.append(_contrast_finding(contrast, float(adjusted[1])))
+    detectable = float(told.details["leak"]["tv_detectable"])
+    verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE
+    if not findings and told.verdict is Verdict.CERTIFIED:
+        verdict = Verdict.CERTIFIED
+    change = contrast.interval
+    finite = math.isfinite(change.low) and math.isfinite(change.high)
+    return CheckResult(
+        verdict=verdict,
+        summary=f"at {_lengths(evidence)}: {told.summary}; detectable leak {detectable:.3g}; mean log-probability "
+        + (f"{change.estimate:+.3g} in {len(pairs)} pairs" if finite else "not compared, too few pairs"),
+        n=told.n,
+        statistic=told.statistic,
+        p_value=float(adjusted.min()),
+        effect=told.effect,
+        bound=told.bound,
+        margin=float(params["leak_margin"]),
+        detectable=detectable,
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details={
+            "law": dict(told.details),
+            "pairs": len(pairs),
+            "logprob_change": [change.estimate, change.low, change.high] if finite else None,
+            "logprob_change_p": contrast.p,
+        },
+    )
+
+
+def paired_contrast(pairs: tuple[Pair, ...]) -> Contrast:
+    """The contrast with its t test; requests of one prompt are one cluster."""
+    used = [pair for pair in pairs if len(pair.candidate.trace.logprob) and len(pair.baseline.trace.logprob)]
+    if not used:
+        return Contrast(ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan), 1.0)
+    change = np.array([pair.baseline.trace.logprob.mean() - pair.candidate.trace.logprob.mean() for pair in used])
+    cases = np.unique([pair.candidate.case_id for pair in used], return_inverse=True)[1].astype(np.int64)
+    interval = mean_interval(change, cases)
+    if interval.clusters < LEAST_PAIRS or not 0.0 < interval.se < np.inf:
+        return Contrast(interval, 1.0)
+    return Contrast(interval, float(2.0 * t.sf(abs(interval.estimate) / interval.se, interval.clusters - 1)))
+
+
+def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:
+    found = contrast.interval
+    message = (
+        f"mean log-probability changes by {found.estimate:.4g} [{found.low:.4g}, {found.high:.4g}] with the draft "
+        f"length, adjusted p {adjusted:.2g}, {found.clusters} prompts"
+    )
+    return Finding("all requests", 0, message)
+
+
+def _lengths(evidence: Evidence) -> str:
+    arms = (evidence.candidate, evidence.companions[ArmKind.REGAMMA])
+    ours, theirs = (arm.effective.get("gamma", "unknown") for arm in arms)
+    shared = ", with a proposer that learns" if shares_state(evidence.candidate) else ""
+    return f"draft length {theirs} beside {ours}{shared}"
+
+
+CHECK = Check(
+    name="gamma_invariance",
+    claim="equality",
+    needs=Level.L0,
+    defaults={"margin": 0.3, "alpha": 0.001, "leak_margin": 0.1, "min_tokens": 500},
+    run=_run,
+    applies=_applies,
+    null="tokens, or under rejection their law, do not depend on the draft length",
+    effect="share of requests that differ; under rejection total variation per token",
+    plan=needs_nothing,
+    companions=(ArmKind.REGAMMA,),
+)
