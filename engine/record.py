@@ -10,18 +10,18 @@ go, nor when it is called.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.cells import TOP, Cells, cells_of, draft_masses, empty, largest
 from engine.sampling import log_sum_exp
 from engine.trace import Header, Rows, Trace, encode
 from engine.types import FinishReason, Floats, QKind, RecordLevel, StepRecord
 from engine.versions import DraftVersion
 
-TOP: Final = 20
 BLOCK: Final = 2**17
 """Logits reduced at once: float64 temporaries of 1 MiB, which stay in a processor's second cache."""
 NAN: Final = float("nan")
@@ -45,6 +45,8 @@ class Kept:
     logits: Rows
     spare_logits: Rows
     q_rows: Floats
+    cells: Cells
+    q_below: Floats
 
     @property
     def versions(self) -> frozenset[DraftVersion]:
@@ -88,12 +90,16 @@ class Recorder:
 def reduce(header: Header, records: list[StepRecord]) -> Kept:
     """Take from the rows what the level holds and let them go, unless it holds the rows themselves."""
     level = header.level
-    full, scalars = level is RecordLevel.FULL, level is not RecordLevel.TOKENS
+    full, scalars, lumped = (
+        level is RecordLevel.FULL,
+        level is not RecordLevel.TOKENS,
+        level is RecordLevel.TOPK,
+    )
     logits = _stacked([record.logits for record in records if scalars], header.vocabulary)
     scores = _scores(records, logits) if scalars else logits
     token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
     top = _leads(logits)
-    found = _tops(scores if level is RecordLevel.TOPK else scores[:0], header)
+    found = _tops(scores if lumped else scores[:0], header)
     return Kept(
         records=tuple(_without_rows(record) for record in records),
         logprob=logits[np.arange(len(token)), token] - log_sum_exp_under(logits, top.largest),
@@ -105,6 +111,8 @@ def reduce(header: Header, records: list[StepRecord]) -> Kept:
         logits=logits if full else logits[:0].copy(),
         spare_logits=_stacked([each.spare for each in records if full and each.spare is not None], header.vocabulary),
         q_rows=_q_rows(records if full else [], header.vocabulary),
+        cells=cells_of(records, scores, header.sampling, header.vocabulary) if lumped else empty(0, 0),
+        q_below=draft_masses(records if lumped else []),
     )
 
 
@@ -173,7 +181,15 @@ def to_trace(header: Header, kept: list[Kept]) -> Trace:
         logits=_stacked([each.logits for each in kept], header.vocabulary),
         spare_logits=_stacked([each.spare_logits for each in kept if len(each.spare_logits)], header.vocabulary),
         q_rows=np.concatenate([np.empty((0, header.vocabulary)), *(each.q_rows for each in kept)]),
+        q_below=_joined([each.q_below for each in kept]),
+        **_cell_columns(kept, header),
     )
+
+
+def _cell_columns(kept: list[Kept], header: Header) -> dict[str, NDArray[Any]]:
+    first = empty(0, header.vocabulary if header.level is RecordLevel.TOPK else 0)
+    parts = [first, *(each.cells for each in kept if header.level is RecordLevel.TOPK)]
+    return {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Cells)}
 
 
 def _version_numbers(versions: list[DraftVersion | None]) -> NDArray[np.int32]:
@@ -238,7 +254,8 @@ def _top_count(header: Header) -> int:
 
 def _tops(scores: Rows, header: Header) -> _Tops:
     wide = scores.astype(np.float64)
-    ids = np.argsort(-wide, axis=-1, kind="stable")[:, : _top_count(header)]
+    count = _top_count(header)
+    ids = np.array([largest(row, count) for row in wide], dtype=np.int64).reshape(len(wide), count)
     scaled = wide / (header.sampling.temperature or 1.0)
     return _Tops(ids.astype(np.uint32), np.take_along_axis(wide, ids, axis=-1), log_sum_exp(scaled))
 

@@ -27,12 +27,27 @@ from engine.errors import InvalidRequest, TraceError
 from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.versions import DraftVersion
 
-MAGIC: Final = b"SATRACE4"
+MAGIC: Final = b"SATRACE5"
+CELLS: Final = (
+    "cell_id",
+    "cell_p",
+    "cell_q",
+    "tail",
+    "row_p",
+    "p_below",
+    "q_token",
+    "residual_below",
+    "residual_sum",
+    "product",
+    "q_below",
+)
+"""Columns of lumped laws, at `topk` only."""
 LACKING: Final[Mapping[bytes, tuple[str, ...]]] = {
     MAGIC: (),
-    b"SATRACE3": ("draft_version",),
-    b"SATRACE2": ("draft_version", "spare_logits"),
-    b"SATRACE1": ("draft_version", "spare_logits", "logits_digest"),
+    b"SATRACE4": CELLS,
+    b"SATRACE3": (*CELLS, "draft_version"),
+    b"SATRACE2": (*CELLS, "draft_version", "spare_logits"),
+    b"SATRACE1": (*CELLS, "draft_version", "spare_logits", "logits_digest"),
 }
 """Versions that `decode` reads, with the columns that they do not have: these read as empty."""
 READABLE: Final = tuple(LACKING)
@@ -40,6 +55,11 @@ EMPTY: Final[Mapping[str, NDArray[Any]]] = {
     "draft_version": np.empty(0, np.int32),
     "spare_logits": np.empty((0, 0), np.float32),
     "logits_digest": np.empty(0, np.uint64),
+    "cell_id": np.empty((0, 0), np.uint32),
+    "cell_p": np.empty((0, 0), np.float32),
+    "cell_q": np.empty((0, 0), np.float32),
+    "tail": np.empty((0, 2)),
+    **{name: np.empty(0) for name in CELLS[4:]},
 }
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
@@ -86,8 +106,8 @@ class Header:
 class Trace:
     """One request's record: S steps, N drafted nodes, X examined nodes, E emitted tokens.
 
-    Columns absent at a level have length 0. `top_*` exist at `topk` only, `logits`
-    and `q_rows` at `full` only.
+    Columns absent at a level have length 0. `top_*` and the columns of cells exist
+    at `topk` only, `logits` and `q_rows` at `full` only. Cells: see `engine.cells`.
     """
 
     header: Header
@@ -139,6 +159,27 @@ class Trace:
     e emitted tokens the rows of nodes e to n, in order."""
     q_rows: Floats
     """[X, V] the distribution that each examined node was drawn from."""
+    cell_id: Ints
+    """[E, C] the K likeliest tokens of p, descending, then those of q that are not among them; `engine.cells.PAD`."""
+    cell_p: Rows
+    cell_q: Rows
+    """[E, C] q of the place; NaN where nothing was drafted or its law is not known, as in the next columns of q."""
+    tail: Floats
+    """[E, 2] mass of p and of q outside the cells."""
+    row_p: Floats
+    """[E] p of the token by the deciding row."""
+    p_below: Floats
+    """[E] mass of p before the token in id order."""
+    q_token: Floats
+    """[E] q of the token."""
+    residual_below: Floats
+    """[E] mass of max(p - q, 0) before the token in id order."""
+    residual_sum: Floats
+    """[E] mass of max(p - q, 0), wherever q is known."""
+    product: Floats
+    """[E] sum of p q."""
+    q_below: Floats
+    """[X] mass of q before the drafted token in id order; NaN if it was not drawn from a row."""
 
     @property
     def steps(self) -> int:

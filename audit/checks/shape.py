@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from engine.trace import Trace, steps_of
+from engine.trace import CELLS, Trace, steps_of
 from engine.types import Protocol, QKind, RecordLevel, Role
 
 Rule = Callable[[Trace], Iterator[str]]
@@ -64,8 +64,22 @@ def _level_columns(trace: Trace) -> Iterator[str]:
                 yield f"column {name} has {len(getattr(trace, name))} entries instead of {length}"
     if level is RecordLevel.TOPK and len(trace.top_id) != len(trace.token):
         yield f"column top_id has {len(trace.top_id)} rows for {len(trace.token)} tokens"
+    if level is RecordLevel.TOPK:
+        yield from _cell_columns(trace)
     if level is RecordLevel.FULL:
         yield from _row_columns(trace)
+
+
+def _cell_columns(trace: Trace) -> Iterator[str]:
+    """All columns of cells, or none: older traces have none."""
+    if not any(len(getattr(trace, name)) for name in CELLS):
+        return
+    for name in CELLS:
+        expected = len(trace.examined_node if name == "q_below" else trace.token)
+        if len(getattr(trace, name)) != expected:
+            yield f"column {name} has {len(getattr(trace, name))} rows instead of {expected}"
+    if not trace.cell_id.shape == trace.cell_p.shape == trace.cell_q.shape or trace.tail.shape[1:] != (2,):
+        yield "the columns of cells differ in their shape"
 
 
 def _row_columns(trace: Trace) -> Iterator[str]:

@@ -68,6 +68,7 @@ PER_EXAMINED: Final = (
     "examined_uniform",
     "examined_accepted",
     "q_rows",
+    "q_below",
 )
 PER_EMITTED: Final = (
     "token",
@@ -81,6 +82,16 @@ PER_EMITTED: Final = (
     "top_score",
     "top_lse",
     "logits",
+    "cell_id",
+    "cell_p",
+    "cell_q",
+    "tail",
+    "row_p",
+    "p_below",
+    "q_token",
+    "residual_below",
+    "residual_sum",
+    "product",
 )
 OPTIONAL: Final = frozenset(
     (
@@ -91,6 +102,7 @@ OPTIONAL: Final = frozenset(
         "examined_q",
         "examined_uniform",
         "q_rows",
+        "q_below",
         *PER_EMITTED[3:],
     )
 )

@@ -32,7 +32,7 @@ from engine.trace import Header
 from engine.types import FinishReason, Generation, RecordLevel, Request
 from engine.verify.base import VerifierFacts
 
-EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 2, RecordLevel.FULL: 4}
+EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 4}
 """Evidence level of each record level: without rows, decisions cannot be recomputed."""
 
 

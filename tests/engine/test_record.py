@@ -11,7 +11,7 @@ from scipy.special import log_softmax, logsumexp
 from engine.models.base import to_numpy
 from engine.record import Recorder, digests, reduce, to_trace
 from engine.sampling import transform
-from engine.trace import Header, decode, steps_of
+from engine.trace import CELLS, Header, decode, steps_of
 from engine.types import (
     Emitted,
     Examined,
@@ -42,10 +42,11 @@ SCALARS = (
 ).split()
 TOPS = ["top_id", "top_score", "top_lse"]
 ROWS = ["logits", "q_rows"]
+CELL_COLUMNS = list(CELLS)
 HELD = {
     RecordLevel.TOKENS: ALWAYS,
     RecordLevel.SCALARS: ALWAYS + SCALARS,
-    RecordLevel.TOPK: ALWAYS + SCALARS + TOPS,
+    RecordLevel.TOPK: ALWAYS + SCALARS + TOPS + CELL_COLUMNS,
     RecordLevel.FULL: ALWAYS + SCALARS + ROWS,
 }
 
@@ -59,7 +60,7 @@ def one(level=RecordLevel.FULL, protocol=Protocol.CHAIN, sampling=SAMPLED, vocab
 @pytest.mark.parametrize("protocol", list(Protocol))
 def test_a_level_holds_what_it_promises_and_nothing_else(level, protocol):
     trace, full = one(level, protocol), one(RecordLevel.FULL, protocol)
-    for name in ALWAYS + SCALARS + TOPS + ROWS:
+    for name in ALWAYS + SCALARS + TOPS + ROWS + CELL_COLUMNS:
         column = getattr(trace, name)
         assert (column.size > 0) == (name in HELD[level]), name
         if column.size and name in HELD[RecordLevel.FULL] and not name.endswith("_us"):

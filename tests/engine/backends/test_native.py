@@ -142,7 +142,7 @@ def test_the_configuration_says_what_runs_and_is_json(workshop):
 
 @pytest.mark.parametrize(
     ("level", "evidence"),
-    [(RecordLevel.TOKENS, 0), (RecordLevel.SCALARS, 1), (RecordLevel.TOPK, 2), (RecordLevel.FULL, 4)],
+    [(RecordLevel.TOKENS, 0), (RecordLevel.SCALARS, 1), (RecordLevel.TOPK, 3), (RecordLevel.FULL, 4)],
 )
 def test_the_record_level_decides_what_may_be_claimed(workshop, level, evidence):
     backend = workshop.arm(plan(level=level))
