@@ -20,6 +20,7 @@ from tests.engine.faults.arms import generate, traces
 
 SAMPLED = SamplingParams(temperature=0.9, presence_penalty=0.5, max_new_tokens=30, seed=3)
 ENDS = (2, 9, 17, 28)
+DRAFTING_ALONE = ("draft_one_behind", "drafts_of_another_request", "wrong_aux_layers", "hidden_states_shifted")
 
 
 def arena_of(name):
@@ -102,7 +103,7 @@ def test_trees_that_are_chains_are_right(name):
     assert emitted(name, None, **chain) == emitted(name, name, **chain)
 
 
-@pytest.mark.parametrize("name", ["draft_one_behind", "drafts_of_another_request", "wrong_aux_layers"])
+@pytest.mark.parametrize("name", DRAFTING_ALONE)
 def test_faults_of_drafting_alone_leave_a_coupled_arm_as_it_is(name):
     coupled = {"protocol": Protocol.GUMBEL}
     assert emitted(name, None, **coupled) == emitted(name, name, **coupled)
