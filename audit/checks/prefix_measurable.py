@@ -38,7 +38,6 @@ from engine.types import Floats, QKind
 
 POOLED = "all requests"
 MIN_TOKENS = 30
-CONFIDENCE = 0.99
 SHARE = 0.3
 """Mass of q below a threshold that the plan reckons with."""
 
@@ -99,7 +98,7 @@ def _sure(kept: Kept) -> Iterator[KeptTest]:
         yield KeptTest("how sure the draft is after a kept token", test.n, test.z, test.p)
 
 
-def missing(kept: Kept, alpha: float, tests: int) -> Missing:
+def missing(kept: Kept, alpha: float, confidence: float, tests: int) -> Missing:
     """The largest share that is missing below a threshold; the bound holds at all of them together."""
     n = len(kept.below)
     if not n:
@@ -107,7 +106,7 @@ def missing(kept: Kept, alpha: float, tests: int) -> Missing:
     chance = np.minimum(kept.chance, 1.0)
     shares = (chance - kept.below).mean(axis=0)
     sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
-    above = float(norm.isf((1.0 - CONFIDENCE) / len(THRESHOLDS)))
+    above = float(norm.isf((1.0 - confidence) / len(THRESHOLDS)))
     seen = float(norm.isf(alpha / (2 * max(tests, 1))) + norm.ppf(POWER))
     # a share of n tokens is not known better than to a few of them
     least = above**2 / (3.0 * n)
@@ -138,7 +137,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     alpha, margin = float(params["alpha"]), float(params["margin"])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < alpha]
     findings = [*_passed_over(arm), *(_finding(tests[i], float(adjusted[i])) for i in rejected)]
-    lacking = missing(kept, alpha, len(tests))
+    lacking = missing(kept, alpha, float(params["confidence"]), len(tests))
     enough = bool(tests) and max(lacking.bound, lacking.detectable) <= margin
     best = tests[int(np.argmin(adjusted))] if tests else None
     return CheckResult(
@@ -208,7 +207,7 @@ CHECK = Check(
     name="prefix_measurable",
     claim="law",
     needs=Level.L3,
-    defaults={"margin": 0.06, "alpha": 0.001, "max_findings": 20},
+    defaults={"margin": 0.06, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=_applies,
     null="whether a drafted token is kept for verification is decided by its prefix",
