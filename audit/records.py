@@ -5,10 +5,10 @@ A check gets one `Evidence` and nothing else: no models, no files, no engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, overload
 
 from engine.trace import Trace
 from engine.types import FinishReason
@@ -71,6 +71,38 @@ class RequestRecord:
         return f"{self.case_id}#{self.sample}"
 
 
+class LazyRequests(Sequence[RequestRecord]):
+    """Records that are read when they are asked for, and not kept.
+
+    Args:
+        count: how many there are.
+        read: the record at an index; the same record each time.
+    """
+
+    def __init__(self, count: int, read: Callable[[int], RequestRecord]) -> None:
+        self._indices = range(count)
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        return map(self._read, self._indices)
+
+    @overload
+    def __getitem__(self, index: int) -> RequestRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RequestRecord]: ...
+
+    def __getitem__(self, index: int | slice) -> RequestRecord | Sequence[RequestRecord]:
+        """One record, or a part that is read as late as the whole."""
+        if isinstance(index, slice):
+            chosen, read = self._indices[index], self._read
+            return LazyRequests(len(chosen), lambda at: read(chosen[at]))
+        return self._read(self._indices[index])
+
+
 @dataclass(frozen=True, slots=True)
 class ArmRecord:
     """All requests of one arm, ordered by case and sample."""
@@ -80,7 +112,9 @@ class ArmRecord:
     level: Level
     effective: Mapping[str, Any]
     """The backend's effective configuration."""
-    requests: tuple[RequestRecord, ...]
+    requests: Sequence[RequestRecord]
+    """A tuple, or records that are read when they are asked for and not kept: go through them as often as need be,
+    one at a time, and hold no list of their traces."""
 
     def by_key(self) -> dict[str, RequestRecord]:
         """Requests by what pairs them across arms."""

@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from engine.archive import arrays_of
 from engine.errors import InvalidRequest, TraceError
 from engine.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.versions import DraftVersion
@@ -66,6 +68,7 @@ COMPRESSION: Final = 1
 DAMAGE: Final = (
     zstandard.ZstdError,
     zipfile.BadZipFile,
+    struct.error,
     ArithmeticError,
     AttributeError,
     EOFError,
@@ -247,8 +250,7 @@ def decode(data: bytes) -> Trace:
     version = version_of(data)
     try:
         raw = _decompress(data)
-        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-            columns = {name: arrays[name] for name in arrays.files}
+        columns = arrays_of(raw)
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
         return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
     except DAMAGE as error:

@@ -1,12 +1,14 @@
 """Values of the store: everything that reads.
 
 Functions take an open session. Traces are decoded here and checked against the
-digests that were stored with them. Knows nothing about databases' URLs, locks
+digests that were stored with them; an arm keeps none of them in memory. Knows nothing about databases' URLs, locks
 or revisions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import func, select
@@ -15,7 +17,7 @@ from sqlalchemy.orm import Session
 from audit.checks.base import Finding, Verdict
 from audit.errors import CannotDecide, UserError
 from audit.evidence import Environment
-from audit.records import ArmKind, ArmRecord, Level, RequestRecord
+from audit.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from audit.store import integrity
 from audit.store.models import (
     Arm,
@@ -216,8 +218,14 @@ def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
     return tuple(DraftCounts(row[0], row[1] or 0, row[2] or "", *map(int, row[3:])) for row in rows)
 
 
-def load_arm(session: Session, ulid: str, name: str) -> ArmRecord:
-    """All requests of an arm, traces decoded, ordered by case and sample.
+def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int], bytes]) -> ArmRecord:
+    """All requests of an arm, ordered by case and sample; every trace is tried once and read again when asked for.
+
+    Args:
+        session: for what is read now.
+        ulid: the run.
+        name: the arm.
+        payload_of: reads a trace's bytes by its request's row, later.
 
     Raises:
         UserError: no such run or arm.
@@ -225,22 +233,56 @@ def load_arm(session: Session, ulid: str, name: str) -> ArmRecord:
     """
     run = find_run(session, ulid)
     arm = find_arm(session, run, name)
-    rows = session.execute(
-        select(RequestRow, TokenTrace.payload, TokenTrace.sha256)
-        .outerjoin(TokenTrace, TokenTrace.request_id == RequestRow.id)
-        .where(RequestRow.arm_id == arm.id)
-    )
-    requests = [_request(f"run {ulid}, arm {name}", row, payload, sha256) for row, payload, sha256 in rows]
-    requests.sort(key=lambda request: (request.case_id, request.sample))
-    return ArmRecord(arm.name, ArmKind(arm.kind), Level[arm.level], arm.effective, tuple(requests))
+    rows = session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)).all()
+    place = f"run {ulid}, arm {name}"
+    stored = tuple(_stored(session, place, row) for row in sorted(rows, key=lambda row: (row.case_id, row.sample)))
+    requests = LazyRequests(len(stored), lambda index: stored[index].read(payload_of))
+    return ArmRecord(arm.name, ArmKind(arm.kind), Level[arm.level], arm.effective, requests)
 
 
-def _request(place: str, row: RequestRow, payload: bytes | None, sha256: str | None) -> RequestRecord:
+def payload(session: Session, row: int) -> bytes:
+    """The bytes of a request's trace."""
+    return session.execute(select(TokenTrace.payload).where(TokenTrace.request_id == row)).scalar_one()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A request without its trace."""
+
+    row: int
+    request_id: str
+    case_id: str
+    sample: int
+    domain: str
+    text: str
+    finish_reason: FinishReason
+    latency_us: int
+    intact: bool
+
+    def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
+        trace = traces.decode(payload_of(self.row))
+        return RequestRecord(
+            request_id=self.request_id,
+            case_id=self.case_id,
+            sample=self.sample,
+            domain=self.domain,
+            trace=trace,
+            tokens=trace.tokens,
+            text=self.text,
+            finish_reason=self.finish_reason,
+            latency_us=self.latency_us,
+            intact=self.intact,
+        )
+
+
+def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
     place = f"{place}, case {row.case_id}#{row.sample}"
-    if payload is None or sha256 is None:
+    query = select(TokenTrace.payload, TokenTrace.sha256).where(TokenTrace.request_id == row.id)
+    found = session.execute(query).one_or_none()
+    if found is None:
         raise CannotDecide(f"{place}: the trace is missing from the store")
     try:
-        trace = traces.decode(payload)
+        trace = traces.decode(found.payload)
     except TraceError as error:
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({error})") from error
     misfit = integrity.shape_error(trace)
@@ -248,17 +290,16 @@ def _request(place: str, row: RequestRow, payload: bytes | None, sha256: str | N
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({misfit})")
     # The row's own digest of the output ties the trace to the row, whatever the trace's digest says.
     same_output = integrity.tokens_hash(trace.tokens) == row.output_sha256
-    return RequestRecord(
+    return _Stored(
+        row=row.id,
         request_id=trace.header.request,
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,
-        trace=trace,
-        tokens=trace.tokens,
         text=row.text,
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
-        intact=same_output and integrity.payload_intact(payload, sha256),
+        intact=same_output and integrity.payload_intact(found.payload, found.sha256),
     )
 
 

@@ -48,6 +48,7 @@ class Store:
     def __init__(self, engine: Engine, url: URL) -> None:
         self._engine = engine
         self._url = url
+        self._closed = False
 
     @classmethod
     def open(cls, url: str, *, create: bool, read_only: bool = False) -> Store:
@@ -78,7 +79,8 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection. Arms that were loaded can still be read."""
+        self._closed = True
         self._engine.dispose()
 
     @property
@@ -128,12 +130,19 @@ class Store:
         return self._read(lambda session: reader.checks(session, run))
 
     def load_arm(self, run: str, arm: str) -> ArmRecord:
-        """All requests of an arm with their traces, ordered by case and sample.
+        """All requests of an arm, ordered by case and sample; their traces are read when they are asked for.
 
         Raises:
             CannotDecide: a trace is missing or cannot be decoded.
         """
-        return self._read(lambda session: reader.load_arm(session, run, arm))
+        return self._read(lambda session: reader.load_arm(session, run, arm, self._payload))
+
+    def _payload(self, row: int) -> bytes:
+        try:
+            return self._read(lambda session: reader.payload(session, row))
+        finally:
+            if self._closed:
+                self._engine.dispose()
 
     def load_run(self, run: str) -> RunRecord:
         """Everything about a run but its requests."""

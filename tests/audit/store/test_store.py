@@ -345,3 +345,19 @@ def test_traces_of_every_level_fit(level):
     assert trace.header.level is level
     assert integrity.shape_error(trace) is None
     assert integrity.shape_error(decode(generation((), level=level).trace)) is None
+
+
+def test_an_arm_is_read_as_often_as_asked_keeps_no_trace_and_outlives_the_store(store):
+    run = store.begin_run(start())
+    for case in ("a", "b", "c"):
+        store.add_request(run, "spec", "chat", case, 0, generation(((1, 0), (2, 1))))
+    loaded = store.load_arm(run, "spec")
+    first, second = ([request.key for request in loaded.requests] for _ in range(2))
+    assert first == second == ["a#0", "b#0", "c#0"]
+    assert loaded.requests[1].trace is not loaded.requests[1].trace
+    assert [each.key for each in loaded.requests[1:]] == [each.key for each in tuple(loaded.requests)[1:]]
+    assert loaded.requests[-1].key == "c#0"
+    with pytest.raises(IndexError):
+        loaded.requests[3]
+    store.close()
+    assert len(loaded.requests[0].trace.token) == len(loaded.requests[0].tokens) > 0
