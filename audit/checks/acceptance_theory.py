@@ -6,7 +6,7 @@ sampling of a drawn token, p of the drafted tokens for a deterministic draft,
 sum p q for an independent draft compared with the target's own sample, and the
 coupled closed form for shared noise. Statistic: observed minus expected
 acceptances, pooled, by block position and by domain, Holm-adjusted. Effect: the
-pooled difference in rate; bound: the larger end of its 99 % interval. Assumes
+pooled difference in rate; bound: the larger end of its interval (99 % by default). Assumes
 that the rows are the ones that decided. Cannot see: what is emitted after a
 rejection, bonus tokens, reused random numbers, or a draft that is merely poor.
 """
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
 from audit.checks.decisions import Decisions, decisions, unreadable
+from audit.checks.plans import plan_acceptance
 from audit.records import Evidence, Level, RequestRecord
 from audit.stats.acceptance import (
     BernoulliTest,
@@ -111,9 +112,9 @@ def _positions(made: Decisions) -> Positions:
     )
 
 
-def strata(found: Positions) -> Iterator[Stratum]:
+def strata(found: Positions, confidence: float = 0.99) -> Iterator[Stratum]:
     """The pooled test first, then block positions, then domains."""
-    yield Stratum("all", bernoulli_test(found.accepted, found.probability))
+    yield Stratum("all", bernoulli_test(found.accepted, found.probability, confidence))
     depth = np.minimum(found.depth, LAST_DEPTH)
     masks = {f"block position {value}": depth == value for value in np.unique(depth)}
     domain = np.array(found.domain)
@@ -130,7 +131,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     found = positions(evidence.candidate.requests)
     if not len(found.accepted):
         return CheckResult(Verdict.INCONCLUSIVE, "no drafted token with a known acceptance probability")
-    tests = tuple(strata(found))
+    confidence = float(params["confidence"])
+    tests = tuple(strata(found, confidence))
     adjusted = holm([each.test.p for each in tests])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
     pooled = tests[0].test
@@ -138,7 +140,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     margin = float(params["margin"])
     return CheckResult(
         verdict=_verdict(bool(rejected), bound, margin),
-        summary=_summary(pooled, bound, margin, [tests[i].name for i in rejected]),
+        summary=_summary(pooled, bound, params, [tests[i].name for i in rejected]),
         n=pooled.n,
         statistic=pooled.z,
         p_value=float(adjusted.min()),
@@ -148,6 +150,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         findings=tuple(_finding(tests[i], float(adjusted[i])) for i in rejected),
         details={
             "positions_without_formula": found.untold,
+            "standard_error": pooled.error,
             "strata": [_row(each, float(p)) for each, p in zip(tests, adjusted, strict=True)],
         },
     )
@@ -159,15 +162,16 @@ def _verdict(rejected: bool, bound: float, margin: float) -> Verdict:
     return Verdict.CERTIFIED if bound <= margin else Verdict.INCONCLUSIVE
 
 
-def _summary(pooled: BernoulliTest, bound: float, margin: float, rejected: list[str]) -> str:
+def _summary(pooled: BernoulliTest, bound: float, params: Params, rejected: list[str]) -> str:
     rates = (
         f"{pooled.observed} of {pooled.n} drafted tokens kept ({pooled.observed / pooled.n:.3f}), "
         f"theory {pooled.expected / pooled.n:.3f}"
     )
     if rejected:
         return f"{rates}; differs in: {', '.join(rejected)}"
+    margin, percent = float(params["margin"]), 100.0 * float(params["confidence"])
     within = "within" if bound <= margin else "not within"
-    return f"{rates}; the difference is at most {bound:.3f} (99 %), {within} the margin {margin:g}"
+    return f"{rates}; the difference is at most {bound:.3f} ({percent:.4g} %), {within} the margin {margin:g}"
 
 
 def _row(stratum: Stratum, adjusted: float) -> dict[str, object]:
@@ -189,10 +193,10 @@ CHECK = Check(
     name="acceptance_theory",
     claim="acceptance",
     needs=Level.L3,
-    defaults={"margin": 0.05, "alpha": 0.001},
+    defaults={"margin": 0.05, "alpha": 0.001, "confidence": 0.99},
     run=_run,
     applies=_applies,
     null="a drafted token is kept with the probability that p, q and the declared rule give",
     effect="difference in rate",
-    plan=needs_nothing,
+    plan=plan_acceptance,
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from audit.records import ArmKind, Evidence, Level
 from audit.stats.power import Need
+from engine.types import RecordLevel
 
 
 class Verdict(StrEnum):
@@ -64,6 +65,17 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Assumed:
+    """What a plan takes for granted of one arm and check; None leaves the check's own default."""
+
+    spread: float | None = None
+    """Standard deviation of the estimate behind the bound, per unit, in the margin's unit."""
+
+
+NOTHING_ASSUMED = Assumed()
+
+
+@dataclass(frozen=True, slots=True)
 class Design:
     """What is known of an arm before anything runs."""
 
@@ -74,6 +86,8 @@ class Design:
     gamma: int
     greedy: bool
     level: Level
+    record: RecordLevel = RecordLevel.FULL
+    assumed: Assumed = NOTHING_ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,10 @@ class Check:
     override these names and no others. `applies` says why the check does not
     apply to an arm, or None. `null` is what it tests and `effect` the unit of
     its effect, bound and margin. `plan` says how much evidence the margin
-    needs, before a model is loaded; None where any amount will do.
+    needs, before a model is loaded; None where any amount will do. Parameters
+    called `alpha` and `confidence` are its error probabilities: a run that is
+    looked at more than once divides them over its looks, unless the check is
+    `anytime`, valid whenever one looks.
     """
 
     name: str
@@ -98,6 +115,7 @@ class Check:
     plan: Callable[[Params, Design], Need | None]
     companions: tuple[ArmKind, ...] = ()
     """Further arms that it compares with; they run only if a check asks for them."""
+    anytime: bool = False
 
 
 def needs_nothing(params: Params, design: Design) -> None:

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
 from audit.checks.pairing import Pair, Pairing, compared, pair_arms
+from audit.checks.plans import at_least
 from audit.records import ArmRecord, Evidence, Level
 from audit.stats.binomial import upper_bound
 
@@ -72,7 +73,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         n=positions,
         statistic=float(differing),
         effect=1000.0 * differing / positions if positions else None,
-        bound=1000.0 * upper_bound(differing, positions) if positions else None,
+        bound=1000.0 * upper_bound(differing, positions, float(params["confidence"])) if positions else None,
         findings=tuple(finding for finding, _ in zip(findings, range(MAX_FINDINGS), strict=False)),
         details={
             "positions": positions,
@@ -151,10 +152,10 @@ CHECK = Check(
     name="bitwise",
     claim="bitwise",
     needs=Level.L1,
-    defaults={"min_positions": 200, "force": False},
+    defaults={"min_positions": 200, "force": False, "confidence": 0.99},
     run=_run,
     applies=_applies,
     null="every row of logits is the baseline's, bit by bit",
     effect="share of positions that differ",
-    plan=needs_nothing,
+    plan=at_least("min_positions", "compared positions"),
 )

@@ -19,10 +19,11 @@ import math
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Params, Verdict, needs_nothing
+from audit.checks.base import Check, CheckResult, Params, Verdict
 from audit.checks.decisions import deciding_row
 from audit.checks.equality import Instrument, judge_equality
 from audit.checks.pairing import Divergence, pair_arms
+from audit.checks.plans import at_least
 from audit.checks.shape import shape_fault
 from audit.records import Evidence, Level, RequestRecord
 from engine.rng import Randomness
@@ -113,10 +114,10 @@ CHECK = Check(
     name="coupled_equality",
     claim="equality",
     needs=Level.L1,
-    defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200},
+    defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99},
     run=_run,
     applies=_applies,
     null="every token is the one that the target alone would have drawn from the same numbers, up to noise",
     effect="real divergences per 1000 tokens",
-    plan=needs_nothing,
+    plan=at_least("min_tokens", "compared tokens"),
 )

@@ -72,7 +72,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
     triaged = [_triage(each, noise, instrument) for each in found]
     tokens = sum(compared(pair) for pair in pairing.pairs)
     counts = {kind: sum(each.kind == kind for each in triaged) for kind in ("numerical", "real", "untriaged")}
-    real = counts["real"]
+    real, confidence = counts["real"], float(params["confidence"])
     decision = _decide(counts, tokens, pairing, params)
     order = {"real": 0, "untriaged": 1, "numerical": 2}
     triaged.sort(key=lambda each: order[each.kind])
@@ -82,9 +82,9 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
         n=tokens,
         statistic=float(real),
         effect=_per_1000(real, tokens),
-        bound=1000.0 * upper_bound(min(real, tokens), tokens) if tokens else None,
+        bound=1000.0 * upper_bound(min(real, tokens), tokens, confidence) if tokens else None,
         findings=tuple(each.finding(noise, instrument.unit) for each in triaged[:MAX_FINDINGS]),
-        details=_details(counts, tokens, pairing, noise, triaged),
+        details=_details(counts, tokens, pairing, noise, triaged, confidence),
     )
 
 
@@ -135,7 +135,7 @@ def _summary(counts: dict[str, int], tokens: int, pairs: int, noise: Noise, reas
 
 
 def _details(
-    counts: dict[str, int], tokens: int, pairing: Pairing, noise: Noise, triaged: Sequence[Triaged]
+    counts: dict[str, int], tokens: int, pairing: Pairing, noise: Noise, triaged: Sequence[Triaged], confidence: float
 ) -> dict[str, Any]:
     leads = [each.lead for each in triaged if each.lead is not None and math.isfinite(each.lead)]
     numerical = counts["numerical"]
@@ -146,7 +146,7 @@ def _details(
         "divergences": counts,
         "leads": leads,
         "numerical_per_1000": _per_1000(numerical, tokens),
-        "numerical_per_1000_bound": 1000.0 * upper_bound(numerical, tokens) if tokens else None,
+        "numerical_per_1000_bound": 1000.0 * upper_bound(numerical, tokens, confidence) if tokens else None,
         "noise_bound": noise.bound,
         "noise_positions": noise.positions,
         "noise_quantile": noise.quantile,

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Params, needs_nothing
+from audit.checks.base import Check, CheckResult, Params
 from audit.checks.decisions import deciding_row
 from audit.checks.equality import Instrument, judge_equality
 from audit.checks.pairing import Divergence
+from audit.checks.plans import at_least
 from audit.checks.shape import shape_fault
 from audit.records import Evidence, Level, RequestRecord
 from engine.types import Floats, RecordLevel
@@ -64,10 +65,10 @@ CHECK = Check(
     name="greedy_equality",
     claim="equality",
     needs=Level.L1,
-    defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200},
+    defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99},
     run=_run,
     applies=_applies,
     null="every token is the one that the target alone would have chosen, up to the engine's noise",
     effect="real divergences per 1000 tokens",
-    plan=needs_nothing,
+    plan=at_least("min_tokens", "compared tokens"),
 )

@@ -7,7 +7,7 @@ draft, a sequential mixture over explicit alternatives, by block position, on
 bonus tokens, and the components of the chain rule where that is the declared
 protocol. Effect: the estimated leak in total variation per emitted token, under
 r = (1 - l) p + l q where q is known, else with the argmax of p in the place of q;
-bound: its 99 % upper bound. Assumes rows that are the target's, independent
+bound: its upper bound (99 % by default). Assumes rows that are the target's, independent
 random numbers between requests, and that the number of requests was fixed
 beforehand. Cannot see: wrong rows, repeated random numbers within a request's
 own stream, departures below the printed detectable leak, nor bound departures
@@ -16,15 +16,17 @@ in other directions than the leak.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
 from audit.checks.decisions import unreadable
 from audit.checks.law_battery import Component, battery
 from audit.checks.law_table import Law, moments_of, seed_of, tabulate
+from audit.checks.plans import plan_law
 from audit.records import ArmRecord, Evidence, Level
 from audit.stats.multiplicity import holm
 from audit.stats.scores import leak_estimate
@@ -42,6 +44,8 @@ class Leak:
     share: float
     effect: float
     bound: float
+    error: float
+    """Standard error of the effect; infinite where p and q do not differ."""
     detectable: float
 
 
@@ -76,7 +80,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     adjusted = holm([each.p for each in components])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
     findings = [*law.impossible, *(_finding(components[i], adjusted[i]) for i in rejected)]
-    leak = estimate_leak(law)
+    leak = estimate_leak(law, float(params["confidence"]))
     n = len(law.table.depth)
     best = int(np.argmin(adjusted))
     return CheckResult(
@@ -93,19 +97,20 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def estimate_leak(law: Law) -> Leak:
+def estimate_leak(law: Law, confidence: float = 0.99) -> Leak:
     """The leak towards q where any q is known, else towards the argmax of p."""
     table = law.table
     known = table.known
     n = len(known)
     columns, distance = (table.leak[known], table.distance[known, 0]) if known.any() else (table.argmax, None)
     total = float(np.sum(table.distance[:, 1] if distance is None else distance)) / n
-    estimate = leak_estimate(columns[:, 0], moments_of(columns), columns[:, 4])
+    estimate = leak_estimate(columns[:, 0], moments_of(columns), columns[:, 4], confidence)
     return Leak(
         direction="q" if known.any() else "argmax of p",
         share=estimate.share,
         effect=estimate.share * total,
         bound=min(1.0, max(0.0, estimate.high)) * total,
+        error=estimate.error * total if total else 0.0,
         detectable=min(1.0, estimate.detectable) * total,
     )
 
@@ -126,7 +131,8 @@ def _verdict(findings: list[Finding], n: int, leak: Leak, params: Params) -> Ver
 
 
 def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Params) -> str:
-    bound = f"leak towards {leak.direction} at most {leak.bound:.3g} in total variation per token (99 %)"
+    percent = 100.0 * float(params["confidence"])
+    bound = f"leak towards {leak.direction} at most {leak.bound:.3g} in total variation per token ({percent:.4g} %)"
     if findings:
         return f"{len(findings)} departures from the law in {n} tokens; {findings[0].message}"
     if n < int(params["min_tokens"]):
@@ -145,6 +151,7 @@ def _details(law: Law, components: tuple[Component, ...], adjusted: Floats, leak
             "tv_bound": leak.bound,
             "tv_detectable": leak.detectable,
         },
+        "standard_error": leak.error if math.isfinite(leak.error) else None,
         "tokens_with_known_q": int(law.table.known.sum()),
         "impossible_tokens": len(law.impossible),
         "components": [
@@ -167,10 +174,10 @@ CHECK = Check(
     name="law",
     claim="law",
     needs=Level.L3,
-    defaults={"alpha": 0.005, "leak_margin": 0.06, "min_tokens": 500},
+    defaults={"alpha": 0.005, "leak_margin": 0.06, "min_tokens": 500, "confidence": 0.99},
     run=_run,
     applies=_applies,
     null="each emitted token is drawn from its recorded p given all that came before",
     effect="total variation per emitted token",
-    plan=needs_nothing,
+    plan=plan_law,
 )

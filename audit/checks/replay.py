@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
+from audit.checks.plans import plan_replay
 from audit.checks.replay_digest import digest_faults
 from audit.checks.replay_full import replay_full
 from audit.checks.replay_partial import replay_partial
@@ -120,5 +121,5 @@ CHECK = Check(
     applies=_applies,
     null="the engine decided as its declared protocol says",
     effect="share of decisions that differ",
-    plan=needs_nothing,
+    plan=plan_replay,
 )

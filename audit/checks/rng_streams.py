@@ -45,7 +45,6 @@ from engine.trace import Trace
 from engine.types import Floats, RecordLevel
 
 POOLED = "all requests"
-CONFIDENCE = 0.99
 ONCE = "no number twice"
 
 
@@ -182,7 +181,7 @@ def _result(
     values = by_purpose(found)
     n = sum(len(listed) for listed in values.values())
     missing = sum(math.isnan(number.value) for each in found for number in each.listed)
-    bound, margin = upper_bound(min(strange, n), n, CONFIDENCE), float(params["margin"])
+    bound, margin = upper_bound(min(strange, n), n, float(params["confidence"])), float(params["margin"])
     enough = bound <= margin and not missing
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
@@ -227,14 +226,16 @@ def _summary(findings: list[Finding], n: int, missing: int, bound: float, margin
 def _plan(params: Params, design: Design) -> Need | None:
     if design.greedy:
         return None
-    return dataclasses.replace(zero_need(float(params["margin"]), 1.0 - CONFIDENCE), unit="random numbers")
+    return dataclasses.replace(
+        zero_need(float(params["margin"]), 1.0 - float(params["confidence"])), unit="random numbers"
+    )
 
 
 CHECK = Check(
     name="rng_streams",
     claim="replay",
     needs=Level.L4,
-    defaults={"margin": 0.01, "alpha": 0.001, "min_bits": 32, "max_findings": 20},
+    defaults={"margin": 0.01, "confidence": 0.99, "alpha": 0.001, "min_bits": 32, "max_findings": 20},
     run=_run,
     applies=_applies,
     null="every number is the key's for its purpose and place, and none is used twice",

@@ -25,7 +25,7 @@ EXACT_VARIANCE = 25.0
 
 @dataclass(frozen=True, slots=True)
 class BernoulliTest:
-    """Counts, not rates; `low` and `high` bound (observed - expected) / n with 99 % confidence."""
+    """Counts, not rates; `low` and `high` bound (observed - expected) / n, `error` is its standard error."""
 
     n: int
     observed: int
@@ -34,6 +34,7 @@ class BernoulliTest:
     p: float
     low: float
     high: float
+    error: float
 
 
 def chain_acceptance(p: Floats, q: Floats) -> Floats:
@@ -64,18 +65,18 @@ def coupled_acceptance(p: Floats, q: Floats) -> float:
     return float(np.sum(1.0 / (above[shared] / p[shared] + below[shared] / q[shared])))
 
 
-def bernoulli_test(accepted: NDArray[np.bool_], probability: Floats) -> BernoulliTest:
-    """Judge `accepted` [n] against `probability` [n]."""
+def bernoulli_test(accepted: NDArray[np.bool_], probability: Floats, confidence: float = 0.99) -> BernoulliTest:
+    """Judge `accepted` [n] against `probability` [n]; `confidence` is that of the interval."""
     probability = np.clip(probability, 0.0, 1.0)
     n, observed, expected = len(accepted), int(np.sum(accepted)), float(np.sum(probability))
     variance = float(np.sum(probability * (1.0 - probability)))
     if n == 0:
-        return BernoulliTest(0, 0, 0.0, 0.0, 1.0, 0.0, 0.0)
+        return BernoulliTest(0, 0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
     sd = float(np.sqrt(variance))
     z = (observed - expected) / sd if sd > 0 else 0.0
-    half = float(norm.ppf(0.995)) * sd
+    half = float(norm.isf((1.0 - confidence) / 2.0)) * sd
     low, high = (observed - expected - half) / n, (observed - expected + half) / n
-    return BernoulliTest(n, observed, expected, z, _p_value(accepted, probability, z, variance), low, high)
+    return BernoulliTest(n, observed, expected, z, _p_value(accepted, probability, z, variance), low, high, sd / n)
 
 
 def _p_value(accepted: NDArray[np.bool_], probability: Floats, z: float, variance: float) -> float:

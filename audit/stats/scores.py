@@ -13,6 +13,7 @@ token. Knows nothing about roles or positions.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +50,12 @@ class ScoreTest:
 
 @dataclass(frozen=True, slots=True)
 class LeakEstimate:
-    """`share` of tokens that follow q, with one-sided 99 % bounds and the detectable share."""
+    """`share` of tokens that follow q, with one-sided bounds, its standard error and the detectable share."""
 
     share: float
     low: float
     high: float
+    error: float
     detectable: float
     """The smallest share found with probability 0.9 at a two-sided level of 0.01."""
 
@@ -96,13 +98,13 @@ def score_test(observed: Floats, expected: Moments, step: float) -> ScoreTest:
     return ScoreTest(n, z, p, deviation / n, (deviation - half) / n, (deviation + half) / n)
 
 
-def leak_estimate(observed: Floats, expected: Moments, mean_under_q: Floats) -> LeakEstimate:
-    """The share of draws from q instead of p; all arguments [E]."""
+def leak_estimate(observed: Floats, expected: Moments, mean_under_q: Floats, confidence: float = 0.99) -> LeakEstimate:
+    """The share of draws from q instead of p; all arrays [E], `confidence` is that of each bound."""
     span = float(np.sum(mean_under_q - expected.mean))
     sd = float(np.sqrt(np.sum(expected.variance)))
     if span <= 0:
-        return LeakEstimate(0.0, 0.0, 1.0, 1.0)
+        return LeakEstimate(0.0, 0.0, 1.0, math.inf, 1.0)
     share = float(np.sum(observed - expected.mean)) / span
-    half = float(norm.ppf(0.99)) * sd / span
+    half = float(norm.isf(1.0 - confidence)) * sd / span
     detectable = float(norm.ppf(0.995) + norm.ppf(0.9)) * sd / span
-    return LeakEstimate(share, share - half, share + half, detectable)
+    return LeakEstimate(share, share - half, share + half, sd / span, detectable)

@@ -1,0 +1,64 @@
+"""How much evidence the checks need that rest on counts, and on means with a known spread.
+
+Each function is a check's `plan`. What a plan takes for granted is in
+`Design.assumed`; a power of 0.9 means that nine of ten clean runs of that size
+are certified. Knows nothing about suites or stores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final
+
+from audit.checks.base import Design, Params
+from audit.stats.power import MOST, POWER, Need, replay_effect, replay_need, score_need
+from engine.types import RecordLevel
+
+ACCEPTANCE_SPREAD: Final = 0.35
+"""Of one decision by its known probability. Measured with the bundled pair: 0.09 (ngram) to 0.31 (draft model)."""
+LEAK_SPREAD: Final = 0.2
+"""Of the leak per token, in total variation. Measured with the bundled pair: 0.03 (ngram) to 0.15 (draft model)."""
+
+
+def at_least(parameter: str, unit: str) -> Callable[[Params, Design], Need | None]:
+    """The plan of a check that asks for a number of units, and else tolerates nothing."""
+
+    def plan(params: Params, design: Design) -> Need | None:
+        del design
+        units = int(params[parameter])
+        # the effect is what this many units show, were it there
+        return Need(units, unit, replay_effect(units), 0.0, POWER) if units else None
+
+    return plan
+
+
+def plan_replay(params: Params, design: Design) -> Need | None:
+    """One decision decides, if every one can be recomputed."""
+    del params
+    need = replay_need(1.0)
+    partial = design.record is not RecordLevel.FULL and not (design.greedy and design.record is RecordLevel.TOPK)
+    return dataclasses.replace(need, units=MOST) if partial else need
+
+
+def plan_acceptance(params: Params, design: Design) -> Need | None:
+    """Positions until both ends of the rate's interval are within the margin."""
+    if design.greedy or not design.gamma:
+        return None
+    spread, alpha = design.assumed.spread or ACCEPTANCE_SPREAD, 1.0 - float(params["confidence"])
+    # both ends have to be within: the estimate may err to either side
+    return _certified(score_need(float(params["margin"]), spread**2, 1.0, alpha, (1.0 + POWER) / 2.0, "positions"))
+
+
+def plan_law(params: Params, design: Design) -> Need | None:
+    """Tokens until the leak's upper bound is within the margin."""
+    if design.greedy:
+        return None
+    spread, alpha = design.assumed.spread or LEAK_SPREAD, 1.0 - float(params["confidence"])
+    # a one-sided bound at alpha is the upper end of a two-sided interval at twice that
+    need = _certified(score_need(float(params["leak_margin"]), spread**2, 1.0, 2.0 * alpha))
+    return dataclasses.replace(need, units=max(need.units, int(params["min_tokens"])), alpha=alpha)
+
+
+def _certified(need: Need) -> Need:
+    return dataclasses.replace(need, power=POWER)

@@ -1,0 +1,87 @@
+"""`audit plan`: what a suite's checks need, and what the suite gives. Loads no model and stores nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from audit.commands.options import json_option, store_option
+from audit.commands.tables import cell, echo_json, echo_rows
+from audit.suite_loader import load_suite
+
+if TYPE_CHECKING:
+    from audit.plan import PlannedCheck, RunPlan
+
+ARMS = ("arm", "kind", "requests", "tokens", "at most", "time")
+CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "what to do")
+
+
+@click.command("plan")
+@click.argument("suite")
+@json_option
+@store_option
+@click.pass_context
+def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
+    """Say whether SUITE is large enough for its margins, and how long it takes.
+
+    Spreads, lengths and speed are those of the newest finished run in the store
+    where there is one, else stated defaults.
+    Exit code 0: every check can decide at its margin. 2: the suite is invalid.
+    3: some check would end inconclusive.
+    """
+    loaded = load_suite(suite)
+    from audit.evidence import hardware
+    from audit.plan import History, history, plan
+    from audit.store import Store
+    from audit.store.engine import is_sqlite, parse_url, sqlite_path
+
+    target = parse_url(store)
+    told = History()
+    if not is_sqlite(target) or sqlite_path(target).is_file():
+        with Store.open(store, create=False, read_only=True) as opened:
+            told = history(opened, loaded.name, hardware())
+    found = plan(loaded, told)
+    if as_json:
+        echo_json(found)
+    else:
+        _print(found)
+    ctx.exit(found.exit_code)
+
+
+def _print(found: RunPlan) -> None:
+    loads = found.arms
+    echo_rows(ARMS, [(a.arm, a.kind.value, a.requests, a.tokens, a.most, duration(a.seconds)) for a in loads])
+    click.echo()
+    echo_rows(CHECKS, [_row(each) for each in found.checks])
+    click.echo(
+        f"\n{found.tokens} tokens in {duration(found.seconds)} at {cell(found.rate)} tokens/s ({found.rate_from})"
+    )
+    short = sum(each.outcome == "too_little" for each in found.checks)
+    if found.exit_code == 0:
+        click.echo("ENOUGH: every check can decide at its margin")
+    elif short:
+        click.echo(f"TOO LITTLE: {short} of {len(found.checks)} checks would end inconclusive")
+    else:
+        click.echo("TOO LITTLE: no check would decide anything for some arm")
+
+
+def _row(each: PlannedCheck) -> tuple[object, ...]:
+    from audit.stats.power import MOST
+
+    if each.need is None:
+        return (each.arm, each.check, "any", None, None, each.outcome, each.basis, each.mend or None)
+    units = "never" if each.need.units >= MOST else each.need.units
+    return (
+        *(each.arm, each.check, units, each.given),
+        *(each.need.unit, each.outcome.replace("_", " "), each.basis, each.mend or None),
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 60.0:
+        return f"{seconds:.0f} s"
+    if seconds < 3600.0:
+        return f"{seconds / 60.0:.1f} min"
+    return f"{seconds / 3600.0:.1f} h"
