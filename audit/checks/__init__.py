@@ -21,6 +21,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "bitwise": "audit.checks.bitwise:CHECK",
     "seed": "audit.checks.seed:CHECK",
     "gamma_invariance": "audit.checks.gamma_invariance:CHECK",
+    "logprob_closeness": "audit.checks.logprob_closeness:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",

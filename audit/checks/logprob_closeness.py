@@ -1,0 +1,247 @@
+"""Log-probability closeness: what the candidate reports for its tokens is what the target gives.
+
+Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal
+tokens differ from the reference's by no more than `margin` on average, or by
+`times_floor` of what two plain runs differ by (the A/A floor), and have no
+systematic shift above `bias_margin` or the floor. References: the baseline, where the tokens
+have to be equal (temperature 0, shared randomness), and the anchor arm, which
+reads the candidate's own tokens. Statistic: mean absolute and mean signed
+difference in nats; effect and bound: the mean absolute one with its 99 % upper
+bound, of the worse reference. Intervals are cluster-robust, with the prompt as
+unit. A single difference above `max_single` and ten times the floor's largest is
+a fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
+tokens that were not emitted, and what the reference shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.law_table import seed_of
+from audit.checks.pairing import Divergence, Pair, agreeing, pair_arms
+from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.paired import sign_flip
+from engine.types import Floats, Protocol
+
+MAX_FINDINGS = 20
+FLOOR_TIMES = 10.0
+"""A single difference is judged against so many times the largest between two plain runs."""
+POWER = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """[n] candidate minus reference at equal prefixes; `pair` and `index` say where, `prompt` is the cluster."""
+
+    reference: str
+    value: Floats
+    pair: NDArray[np.int64]
+    index: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One reference. `upper` and `shift` are at 99 %, `low` and `bias` at the level of a fault."""
+
+    changes: Changes
+    mean: float
+    upper: float
+    low: float
+    detectable: float
+    bias: ClusterInterval
+    shift: ClusterInterval
+    bias_p: float
+    allowed: float
+    allowed_bias: float
+    single: tuple[Finding, ...]
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if ArmKind.ANCHOR in evidence.companions or (evidence.baseline is not None and _equal_tokens(evidence)):
+        return None
+    if evidence.baseline is None:
+        return "there is neither a baseline nor an anchor arm to compare with"
+    return "tokens equal the baseline's at temperature 0 and under shared randomness only, and there is no anchor arm"
+
+
+def _equal_tokens(evidence: Evidence) -> bool:
+    headers = [request.trace.header for request in evidence.candidate.requests]
+    return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
+
+
+def changes(ours: ArmRecord, theirs: ArmRecord, reference: str) -> Changes:
+    """Differences over the tokens up to where a pair parts; places where the reference has no number are left out."""
+    pairs = pair_arms(ours, theirs).pairs
+    cases = sorted({pair.candidate.case_id for pair in pairs})
+    value, owner, index, prompt = [np.empty(0)], [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
+    for i, pair in enumerate(pairs):
+        left, right = pair.candidate.trace.logprob, pair.baseline.trace.logprob
+        shared = min(agreeing(pair.candidate.tokens, pair.baseline.tokens), len(left), len(right))
+        kept = np.flatnonzero(np.isfinite(right[:shared]))
+        value.append(left[kept] - right[kept])
+        owner.append(np.full(len(kept), i))
+        index.append(kept)
+        prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))
+    at, place, cluster = (np.concatenate(each).astype(np.int64) for each in (owner, index, prompt))
+    return Changes(reference, np.concatenate(value), at, place, cluster, pairs)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    found = []
+    if evidence.baseline is not None and _equal_tokens(evidence):
+        found.append(changes(evidence.candidate, evidence.baseline, "baseline"))
+    if ArmKind.ANCHOR in evidence.companions:
+        found.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor"))
+    empty = next((each.reference for each in found if not len(each.value)), None)
+    if empty is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, f"no log-probability is recorded at a prefix shared with the {empty}")
+    floor = _floor(evidence)
+    tests = 2 * len(found)
+    seed = seed_of(evidence.candidate.requests)
+    judged = [_judge(each, floor, params, float(params["alpha"]) / tests, seed) for each in found]
+    findings = [finding for each in judged for finding in _findings(each)]
+    worst = max(judged, key=lambda each: each.upper - each.allowed)
+    finite = bool(np.isfinite(worst.upper))
+    verdict = Verdict.FAULT if findings else _verdict(judged, params)
+    return CheckResult(
+        verdict=verdict,
+        summary=_summary(judged, findings, floor),
+        n=sum(len(each.changes.value) for each in judged),
+        statistic=worst.mean,
+        p_value=min(each.bias_p for each in judged),
+        effect=worst.mean,
+        bound=worst.upper if finite else None,
+        margin=worst.allowed,
+        detectable=worst.detectable if finite else None,
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details={each.changes.reference: _row(each) for each in judged} | {"floor": _floor_row(floor)},
+    )
+
+
+def _floor(evidence: Evidence) -> Floats:
+    """[n] absolute differences between the two plain runs; empty without a control."""
+    if evidence.baseline is None or evidence.control is None:
+        return np.empty(0)
+    found = np.abs(changes(evidence.control, evidence.baseline, "baseline").value)
+    return np.asarray(found[np.isfinite(found)])
+
+
+def _judge(found: Changes, floor: Floats, params: Params, alpha: float, seed: int) -> Judged:
+    finite = np.isfinite(found.value)
+    value, prompt = found.value[finite], found.prompt[finite]
+    usual = float(floor.mean()) if len(floor) else 0.0
+    most = max(float(params["max_single"]), FLOOR_TIMES * float(floor.max(initial=0.0)))
+    large = np.flatnonzero(~finite | (np.abs(np.where(finite, found.value, 0.0)) > most))
+    single = tuple(_single(found, int(i), most) for i in large)
+    if not len(value):
+        nothing = ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan)
+        return Judged(found, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
+    size = mean_interval(np.abs(value), prompt, 0.98)
+    strict = mean_interval(np.abs(value), prompt, 1.0 - 2.0 * alpha)
+    return Judged(
+        changes=found,
+        mean=size.estimate,
+        upper=size.high,
+        low=strict.low,
+        detectable=float(norm.isf(alpha) + norm.ppf(POWER)) * size.se,
+        bias=mean_interval(value, prompt, 1.0 - alpha),
+        shift=mean_interval(value, prompt, 0.98),
+        bias_p=sign_flip(value, prompt, np.random.default_rng(seed)).p,
+        allowed=max(float(params["margin"]), float(params["times_floor"]) * usual),
+        allowed_bias=max(float(params["bias_margin"]), usual),
+        single=single,
+    )
+
+
+def _single(found: Changes, i: int, most: float) -> Finding:
+    pair, index = found.pairs[int(found.pair[i])], int(found.index[i])
+    ours, theirs = float(pair.candidate.trace.logprob[index]), float(pair.baseline.trace.logprob[index])
+    message = (
+        f"token {index}: log-probability {ours:.6g}, the {found.reference} has {theirs:.6g}; more than {most:.3g} apart"
+    )
+    step = Divergence(pair, index, None, ended=False).step
+    return Finding(pair.candidate.request_id, step, message)
+
+
+def _findings(each: Judged) -> list[Finding]:
+    name, found = each.changes.reference, list(each.single)
+    if each.low > each.allowed:
+        message = f"against the {name}: mean absolute difference {each.mean:.4g}, at least {each.low:.4g} nats"
+        found.append(Finding("all requests", 0, f"{message}, allowed {each.allowed:.4g}"))
+    limit = each.allowed_bias
+    if each.bias.low > limit or each.bias.high < -limit:
+        ends = f"[{each.bias.low:.4g}, {each.bias.high:.4g}]"
+        message = f"against the {name}: shifted by {each.bias.estimate:.4g} {ends} nats, allowed {limit:.4g}"
+        found.append(Finding("all requests", 0, message))
+    return found
+
+
+def _verdict(judged: Sequence[Judged], params: Params) -> Verdict:
+    close = all(each.upper <= each.allowed for each in judged)
+    level = all(max(-each.shift.low, each.shift.high) <= each.allowed_bias for each in judged)
+    enough = all(len(each.changes.value) >= int(params["min_tokens"]) for each in judged)
+    return Verdict.CERTIFIED if close and level and enough else Verdict.INCONCLUSIVE
+
+
+def _summary(judged: Sequence[Judged], findings: Sequence[Finding], floor: Floats) -> str:
+    usual = f"A/A floor {floor.mean():.3g}" if len(floor) else "no A/A floor"
+    if findings:
+        return f"{len(findings)} departures; {findings[0].message}; {usual}"
+    told = [
+        f"{len(each.changes.value)} tokens against the {each.changes.reference}: mean difference {each.mean:.3g}, "
+        f"at most {each.upper:.3g} (99 %), allowed {each.allowed:.3g}, detectable {each.detectable:.3g} nats above it, "
+        f"shift {each.shift.low:.3g} to {each.shift.high:.3g}"
+        for each in judged
+    ]
+    return f"{'; '.join(told)}; {usual}"
+
+
+def _row(each: Judged) -> dict[str, Any]:
+    largest = np.abs(each.changes.value[np.isfinite(each.changes.value)]).max(initial=0.0)
+    ends = {"low": each.shift.low, "high": each.shift.high}
+    return {
+        "tokens": len(each.changes.value),
+        "prompts": each.bias.clusters,
+        "mean": each.mean,
+        "max": float(largest),
+        "upper": each.upper if np.isfinite(each.upper) else None,
+        "bias": each.bias.estimate,
+        **{f"bias_{name}": end if np.isfinite(end) else None for name, end in ends.items()},
+        "bias_p": each.bias_p,
+        "allowed": each.allowed,
+    }
+
+
+def _floor_row(floor: Floats) -> dict[str, Any] | None:
+    return {"tokens": len(floor), "mean": float(floor.mean()), "max": float(floor.max())} if len(floor) else None
+
+
+CHECK = Check(
+    name="logprob_closeness",
+    claim="closeness",
+    needs=Level.L1,
+    defaults={
+        "margin": 0.02,
+        "times_floor": 2.0,
+        "bias_margin": 0.01,
+        "max_single": 1.0,
+        "alpha": 0.001,
+        "min_tokens": 200,
+    },
+    run=_run,
+    applies=_applies,
+    null="reported log-probabilities are the reference's at equal prefixes, up to the margin or the engine's own noise",
+    effect="mean absolute difference in nats",
+    plan=needs_nothing,
+    companions=(ArmKind.ANCHOR,),
+)

@@ -1,0 +1,134 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audit.checks import logprob_closeness
+from audit.checks.base import Verdict, evaluate
+from audit.records import ArmKind, Evidence, Level
+from engine.types import Protocol, RecordLevel
+from tests.audit.checks.reruns import arena_evidence
+from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, world
+
+TARGET = world(6)
+SETUPS = {"greedy": Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), "gumbel": Setup(Protocol.GUMBEL, "coupled")}
+
+
+def verdict(evidence, **params):
+    return evaluate(logprob_closeness.CHECK, evidence, params)
+
+
+def evidence_of(setup, requests=12, target=TARGET, **others):
+    plain = replace(setup, draft="none")
+    return Evidence(
+        arm(target, setup, requests),
+        arm(target, plain, requests, kind=ArmKind.BASELINE),
+        arm(target, replace(plain, noise=1e-4, noise_seed=1), requests, kind=ArmKind.CONTROL),
+        others,
+    )
+
+
+def moved(arm, move):
+    """The arm with log-probabilities changed by `move(logprob, generator)`."""
+    rng = np.random.default_rng(5)
+    for i, each in enumerate(arm.requests):
+        arm = changed(arm, i, logprob=move(each.trace.logprob, rng))
+    return arm
+
+
+def with_candidate(evidence, move):
+    return replace(evidence, candidate=moved(evidence.candidate, move))
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
+def test_equal_numbers_are_certified(setup):
+    result = verdict(evidence_of(setup))
+    assert result.verdict is Verdict.CERTIFIED, result.summary
+    assert result.bound == 0.0
+    assert 0 < result.details["floor"]["mean"] < 1e-3
+
+
+def test_noise_within_the_margin_raises_no_alarm():
+    """Forty arms with noise of 0.01 nats, half of the margin."""
+    verdicts = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        noisy = with_candidate(evidence_of(SETUPS["greedy"], 12), lambda row, _, rng=rng: row + rng.normal(0, 0.01, 64))
+        verdicts.append(verdict(noisy).verdict)
+    assert Verdict.FAULT not in verdicts
+    assert verdicts.count(Verdict.CERTIFIED) == 40
+
+
+MOVES = {
+    "zeros": lambda row, _: np.zeros_like(row),
+    "shift": lambda row, _: row - 0.015,
+    "noise": lambda row, rng: row + rng.normal(0, 0.05, len(row)),
+    "temperature": lambda row, _: row * 0.7,
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES.keys())
+def test_other_numbers_are_a_fault(move):
+    result = verdict(with_candidate(evidence_of(SETUPS["gumbel"]), move))
+    assert result.verdict is Verdict.FAULT, result.summary
+
+
+def test_a_shift_inside_the_margin_of_the_mean_is_seen_as_a_shift():
+    result = verdict(with_candidate(evidence_of(SETUPS["gumbel"]), MOVES["shift"]))
+    assert "shifted by -0.015" in result.findings[0].message
+    assert result.p_value < 0.001
+
+
+def test_a_single_wrong_number_is_named():
+    evidence = evidence_of(SETUPS["gumbel"])
+    wrong = evidence.candidate.requests[4].trace.logprob.copy()
+    wrong[17] -= 2.0
+    result = verdict(replace(evidence, candidate=changed(evidence.candidate, 4, logprob=wrong)))
+    assert result.verdict is Verdict.FAULT
+    assert [(each.request, each.message.split(":")[0]) for each in result.findings] == [("case-4", "token 17")]
+    wrong[17] = np.nan
+    result = verdict(replace(evidence, candidate=changed(evidence.candidate, 4, logprob=wrong)))
+    assert result.verdict is Verdict.FAULT
+
+
+def test_the_floor_widens_what_is_allowed():
+    noise = lambda row, rng: row + rng.normal(0, 0.05, len(row))  # noqa: E731
+    evidence = with_candidate(evidence_of(SETUPS["greedy"]), noise)
+    result = verdict(replace(evidence, control=moved(evidence.control, noise)))
+    assert result.verdict is Verdict.CERTIFIED, result.summary
+    assert result.margin == pytest.approx(2 * result.details["floor"]["mean"])
+
+
+def test_too_little_is_inconclusive():
+    few = evidence_of(SETUPS["gumbel"], 1)
+    assert verdict(few).verdict is Verdict.INCONCLUSIVE
+    noisy = with_candidate(evidence_of(SETUPS["gumbel"], 3), lambda row, rng: row + rng.normal(0, 0.025, len(row)))
+    result = verdict(noisy)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.detectable > 0
+    bare = evidence_of(replace(SETUPS["gumbel"], level=RecordLevel.TOKENS))
+    assert verdict(bare).verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_does_not_apply_is_not_run():
+    chain = evidence_of(Setup(), 2)
+    assert verdict(chain).verdict is Verdict.NOT_RUN
+    assert verdict(Evidence(chain.candidate)).verdict is Verdict.NOT_RUN
+    low = replace(evidence_of(SETUPS["gumbel"], 2).candidate, level=Level.L0)
+    assert verdict(Evidence(low, low)).verdict is Verdict.NOT_RUN
+
+
+def test_an_anchor_serves_every_protocol():
+    chain = arm(TARGET, Setup(), 12)
+    anchored = Evidence(chain, companions={ArmKind.ANCHOR: replace(chain, kind=ArmKind.ANCHOR)})
+    assert verdict(anchored).verdict is Verdict.CERTIFIED
+    assert verdict(with_candidate(anchored, MOVES["temperature"])).verdict is Verdict.FAULT
+
+
+@pytest.mark.parametrize("name", ["logprobs_zero", "logprob_rows_shifted"])
+def test_faults_of_the_catalogue(name):
+    """In their arenas tokens are sampled: the anchor is the clean arm, whose tokens are the same."""
+    broken, clean = (arena_evidence(name, 6, broken=each, kinds=()) for each in (True, False))
+    anchored = Evidence(broken.candidate, companions={ArmKind.ANCHOR: clean.candidate})
+    assert verdict(anchored).verdict is Verdict.FAULT
+    assert verdict(replace(anchored, candidate=clean.candidate)).verdict is Verdict.CERTIFIED
