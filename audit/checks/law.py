@@ -3,7 +3,7 @@
 Claim: law. Null: each emitted token is drawn from its recorded p given all that
 came before. Statistic: a battery of one-sample tests, Holm-adjusted: randomised
 transforms in three orders, score martingales for log p and for a leak of the
-draft, a sequential mixture over explicit alternatives, by block position, on
+draft, a sequential mixture over named faults, by block position, on
 bonus tokens, and the components of the chain rule where that is the declared
 protocol. Effect: the estimated leak in total variation per emitted token, under
 r = (1 - l) p + l q where q is known, else with the argmax of p in the place of q;
@@ -28,6 +28,7 @@ from audit.checks.law_battery import Component, battery
 from audit.checks.law_table import Law, moments_of, seed_of, tabulate
 from audit.checks.plans import plan_law
 from audit.records import ArmRecord, Evidence, Level
+from audit.stats.alternatives import ranking
 from audit.stats.multiplicity import holm
 from audit.stats.scores import leak_estimate
 from engine.types import Floats
@@ -154,6 +155,9 @@ def _details(law: Law, components: tuple[Component, ...], adjusted: Floats, leak
         "standard_error": leak.error if math.isfinite(leak.error) else None,
         "tokens_with_known_q": int(law.table.known.sum()),
         "impossible_tokens": len(law.impossible),
+        "alternatives": [
+            {"name": each.name, "log_e": each.log_e, "share": each.share} for each in ranking(law.process)
+        ],
         "components": [
             {
                 "name": each.name,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from audit.checks.law_table import Law, Table, moments_of
 from audit.stats.acceptance import bernoulli_test
-from audit.stats.eprocess import mixture
+from audit.stats.alternatives import ranking, summary
 from audit.stats.pit import smooth_test
 from audit.stats.scores import LOG_FLOOR, score_test
 from engine.types import Floats
@@ -24,6 +24,7 @@ MIN_TOKENS = 15
 """Strata with fewer tokens are not tested."""
 LAST_DEPTH = 7
 """Block positions from here on are one stratum."""
+MIXTURE = "named alternatives"
 LOG_STEP = float(-np.log(LOG_FLOOR))
 
 
@@ -59,9 +60,10 @@ def _pooled(law: Law, generator: np.random.Generator) -> Iterator[Component]:
     yield from _smooth("tokens ~ p, by id", "all", table.id_pit, generator)
     yield from _smooth("tokens ~ p, by q / p", "all", table.ratio_pit, generator)
     yield from _scores(table, everything, "all")
-    process = mixture({name: law.table.ratios[:, k] for k, name in enumerate(law.alternatives)})
-    name = f"sequential mixture, led by {process.leader}"
-    yield Component(name, "all", process.n, process.log_max, process.p, process.log_max, "nats")
+    if law.process.n >= MIN_TOKENS:
+        found, leader = summary(law.process), ranking(law.process, 1)[0]
+        name = f"{MIXTURE}, led by {leader.name} (share {leader.share:.2g})"
+        yield Component(name, "all", found.n, found.log_max, found.p, found.log_max, "nats")
 
 
 def _by_depth(table: Table, generator: np.random.Generator) -> Iterator[Component]:

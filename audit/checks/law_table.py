@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from audit.checks.base import Finding
 from audit.checks.decisions import NO_NODE, Decisions, decisions
 from audit.records import RequestRecord
-from audit.stats.eprocess import log_ratios
+from audit.stats import alternatives
 from audit.stats.pit import pit
 from audit.stats.scores import Moments, leak_scores, log_p_scores, moments, picked
 from engine.types import Floats, Protocol, Role
@@ -51,23 +51,15 @@ class Table:
     residual_rank_pit: Floats
     residual_id_pit: Floats
     """[E] a recovered token under the residual, chain rule only."""
-    ratios: Floats
-    """[E, K] log likelihood ratios of the sequential alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The table, the names of its alternatives and what is impossible under the law."""
+    """The table, the evidence for each named alternative and what is impossible under the law."""
 
     table: Table
-    alternatives: tuple[str, ...]
+    process: alternatives.Evidence
     impossible: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    table: Table
-    alternatives: tuple[str, ...]
 
 
 def seed_of(requests: Sequence[RequestRecord]) -> int:
@@ -80,17 +72,18 @@ def seed_of(requests: Sequence[RequestRecord]) -> int:
 
 def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Law:
     """The numbers of all requests, in their order. `generator` randomises the transforms."""
-    parts: list[_Part] = []
+    parts: list[Table] = []
     impossible: list[Finding] = []
+    process = alternatives.start()
     for request in requests:
         made = decisions(request)
         impossible.extend(_impossible(made))
         parts.append(_part(made, generator))
+        process = alternatives.extend(process, _chunk(made))
     columns = {
-        field.name: np.concatenate([getattr(part.table, field.name) for part in parts])
-        for field in dataclasses.fields(Table)
+        field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(Table)
     }
-    return Law(Table(**columns), parts[0].alternatives, tuple(impossible))
+    return Law(Table(**columns), process, tuple(impossible))
 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:
@@ -114,7 +107,38 @@ def _tested(made: Decisions) -> NDArray[np.bool_]:
     return np.asarray(chain & (made.drafted != NO_NODE) & made.known)
 
 
-def _part(made: Decisions, generator: np.random.Generator) -> _Part:
+def _chunk(made: Decisions) -> alternatives.Chunk:
+    """One request for the named alternatives, without its impossible tokens: those are findings already.
+
+    Only what was fixed before a token was drawn: the token refused one position earlier, and never the one
+    refused here. A draft's own tokens may have decided its length, so no position is called the last.
+    """
+    kept = made.p[np.arange(len(made.token)), made.token] > 0
+    previous = np.concatenate([np.full_like(made.p[:1], np.nan), made.p[:-1]])
+    refused = np.where(made.role == Role.RECOVERED, made.drafted, alternatives.NO_TOKEN)
+    return alternatives.Chunk(
+        p=made.p[kept],
+        q=made.q[kept],
+        previous=previous[kept],
+        token=made.token[kept],
+        depth=made.depth[kept],
+        bonus=_bonus(made)[kept],
+        last=np.zeros(int(kept.sum()), dtype=np.bool_),
+        repeated=_shifted(made.token)[kept],
+        refused=_shifted(refused)[kept],
+    )
+
+
+def _shifted(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each position's predecessor."""
+    return np.concatenate([np.full_like(tokens[:1], alternatives.NO_TOKEN), tokens[:-1]])
+
+
+def _bonus(made: Decisions) -> NDArray[np.bool_]:
+    return np.asarray((made.candidates == 0) & (made.depth > 0))
+
+
+def _part(made: Decisions, generator: np.random.Generator) -> Table:
     p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
     known = made.known
     v = generator.random(len(token))
@@ -122,12 +146,10 @@ def _part(made: Decisions, generator: np.random.Generator) -> _Part:
     top[np.arange(len(token)), p.argmax(axis=1)] = 1.0
     ids = np.broadcast_to(-np.arange(p.shape[1], dtype=np.float64), p.shape)
     ratio = np.divide(q, p, out=np.zeros_like(p), where=p > 0)
-    possible = np.where(p[np.arange(len(token)), token] > 0, token, p.argmax(axis=1))
-    ratios = log_ratios(p, made.q, possible)
     chain = _chain_columns(made, generator)
-    table = Table(
+    return Table(
         depth=made.depth,
-        bonus=np.asarray((made.candidates == 0) & (made.depth > 0)),
+        bonus=_bonus(made),
         known=known,
         rank_pit=pit(p, p, token, v),
         id_pit=pit(p, ids, token, v),
@@ -140,9 +162,7 @@ def _part(made: Decisions, generator: np.random.Generator) -> _Part:
         accept=chain.accept,
         residual_rank_pit=chain.residual_rank,
         residual_id_pit=chain.residual_id,
-        ratios=np.stack(list(ratios.values()), axis=1),
     )
-    return _Part(table, tuple(ratios))
 
 
 def _only(where: NDArray[np.bool_], values: Floats) -> Floats:

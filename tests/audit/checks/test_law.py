@@ -80,6 +80,33 @@ def test_faults_are_found_and_the_component_names_them(fault, requests, componen
     assert found >= 4
 
 
+NAMED = {
+    "bonus from the wrong row": (Setup(fault="wrong_bonus_row"), 16, "bonus: previous row"),
+    "a tenth accepted unseen": (Setup(fault="lenient"), 48, "draft leak 0.1"),
+    "a fifth of first drafts unverified": (
+        Setup(Protocol.GUMBEL, "soft", fault="unverified"),
+        48,
+        "position 0: draft leak",
+    ),
+}
+
+
+@pytest.mark.parametrize(("setup", "requests", "name"), NAMED.values(), ids=NAMED.keys())
+def test_the_leading_alternative_names_the_fault(setup, requests, name):
+    """In each of three seeds."""
+    for seed in range(3):
+        result = judge(arm(world(seed), seeded(setup, seed), requests))
+        assert result.details["alternatives"][0]["name"].startswith(name)
+
+
+def test_tokens_without_probability_are_left_out_of_the_alternatives():
+    clean = arm(world(4), Setup(sampling=replace(SAMPLED, top_k=3)), 2)
+    trace = clean.requests[1].trace
+    broken = changed(clean, 1, token=put(trace.token, -1, int(np.argmin(trace.logits[-1]))))
+    made = tabulate(broken.requests, np.random.default_rng(1))
+    assert made.process.n == len(made.table.depth) - 1
+
+
 def test_a_bonus_fault_shows_in_the_bonus_stratum():
     result = judge(arm(world(4), Setup(fault="wrong_bonus_row"), 16))
     strata = {row["stratum"] for row in result.details["components"] if row["p_adjusted"] < 0.01}
@@ -107,7 +134,7 @@ def test_an_engine_that_ignores_the_recorded_temperature_is_found():
     )
     result = judge(claimed)
     assert result.verdict is Verdict.FAULT
-    assert any("led by p to the power 1.4" in row["name"] for row in result.details["components"])
+    assert any("led by p to the power 1.4 " in row["name"] for row in result.details["components"])
 
 
 def test_an_impossible_token_needs_no_sample():
