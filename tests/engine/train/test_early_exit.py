@@ -1,7 +1,8 @@
 """Early exits: the loss against its definition, and a short training that makes early layers draft better."""
 
 import copy
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from engine.models.loading import load_model
 from engine.train.early_exit import exit_agreements, exit_weights, exits, loss_of, train_early_exit
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe, TrainRecipe
+from tests.bench.setting import REFERENCE
 
 PLAN = EarlyExitRecipe(TrainRecipe(steps=200, learning_rate=5e-3, rows=4, window=24, warmup=2))
 
@@ -61,3 +63,19 @@ def test_training_makes_an_exit_draft_better_and_writes_a_target(tmp_path, teach
     assert before.keys() == after.keys() == {"exit after layer 1", "exit after layer 2"}
     assert after["exit after layer 2"] > before["exit after layer 2"] + 0.1
     assert load_model(str(out)).tokenizer is not None
+
+
+def test_the_bundled_target_with_early_exits_is_what_its_card_and_the_recipe_say():
+    card = json.loads((REFERENCE / "early_exit" / "card.json").read_text(encoding="utf-8"))
+    loaded = load_model(str(REFERENCE / "early_exit"))
+    assert card["files"] == {file.name: file.sha256 for file in loaded.files}
+    assert card["model_sha256"] == loaded.model.facts["model_sha256"]
+    assert card["training"] == json.loads(json.dumps(asdict(EARLY_EXIT)))
+    assert card["began_as"]["target"] == load_model(str(REFERENCE / "target")).model.facts["model_sha256"]
+
+
+def test_its_exits_draft_better_than_the_untrained_ones():
+    card = json.loads((REFERENCE / "early_exit" / "card.json").read_text(encoding="utf-8"))
+    trained, untrained = (card["acceptance"][key]["exit after layer 2"] for key in ("trained", "untrained"))
+    for domain, found in trained.items():
+        assert found["draft_acceptance_rate"] > untrained[domain]["draft_acceptance_rate"]
