@@ -22,6 +22,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "seed": "audit.checks.seed:CHECK",
     "gamma_invariance": "audit.checks.gamma_invariance:CHECK",
     "logprob_closeness": "audit.checks.logprob_closeness:CHECK",
+    "performance": "audit.checks.performance:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",

@@ -1,0 +1,181 @@
+"""Performance: what speculation gains in time on this workload, with intervals.
+
+Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens
+per second of the baseline, paired by prompt, and a P99 of latency of at most
+`max_p99_ratio` times the baseline's. Statistic and effect: the speed-up, total
+tokens over total seconds of requests; bound: its lower 99 % bound (jackknife
+over prompts, on the logarithm). Also told: P50 and P99 of both arms and tokens
+per forward, with intervals. A margin of 0 asks nothing; where nothing is asked
+the numbers are given and the verdict is not_run, because there is nothing to
+certify. Assumes that both arms ran on an equally busy machine at the same batch
+size: one run of each can show a gain that is the machine's. Cannot see: other
+hardware, batch sizes, prompts, nor what time went into.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.pairing import Pairing, pair_arms
+from audit.records import Evidence, Level, RequestRecord
+from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
+from engine.types import Floats
+
+TIMED = "timed once on a machine whose load is not known"
+LEVELS = {"p50": 0.5, "p99": 0.99}
+EACH = 0.995
+"""Confidence of each of the two intervals that a ratio of quantiles is made of."""
+POWER = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A ratio and its bounds, at 99 % together."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One arm's [n] paired requests."""
+
+    tokens: Floats
+    seconds: Floats
+    steps: Floats
+    prompt: NDArray[np.int64]
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if evidence.baseline is None:
+        return "there is no baseline arm to compare with"
+    return None
+
+
+def _sides(pairing: Pairing) -> tuple[Side, Side]:
+    cases = np.unique([pair.candidate.case_id for pair in pairing.pairs], return_inverse=True)[1].astype(np.int64)
+    return (
+        _side([pair.candidate for pair in pairing.pairs], cases),
+        _side([pair.baseline for pair in pairing.pairs], cases),
+    )
+
+
+def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> Side:
+    return Side(
+        np.array([len(each.tokens) for each in requests], dtype=np.float64),
+        np.array([each.latency_us for each in requests], dtype=np.float64) / 1e6,
+        np.array([each.trace.steps for each in requests], dtype=np.float64),
+        prompt,
+    )
+
+
+def _timings(side: Side) -> Timings:
+    return Timings(side.tokens, side.seconds, side.prompt)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    assert evidence.baseline is not None
+    pairing = pair_arms(evidence.candidate, evidence.baseline)
+    if not pairing.pairs:
+        return CheckResult(Verdict.INCONCLUSIVE, "candidate and baseline share no case")
+    ours, theirs = _sides(pairing)
+    if min(*ours.seconds, *theirs.seconds, *ours.tokens, *theirs.tokens) <= 0:
+        return CheckResult(Verdict.INCONCLUSIVE, "a request has no tokens or no time")
+    gain = speed_up(_timings(ours), _timings(theirs), 0.98)
+    tail = _p99_ratio(ours, theirs)
+    asked = _asked(gain, tail, params)
+    verdict = _worst([each for _, each in asked])
+    findings = tuple(Finding("all requests", 0, text) for text, each in asked if each is Verdict.FAULT)
+    lengths = ratio_interval(ours.tokens, ours.steps, ours.prompt)
+    finite = math.isfinite(gain.se)
+    return CheckResult(
+        verdict=verdict,
+        summary=_summary(gain, lengths, [text for text, _ in asked], len(pairing.unpaired)),
+        n=gain.clusters,
+        statistic=gain.estimate,
+        effect=gain.estimate,
+        bound=gain.low if finite else None,
+        margin=float(params["min_speedup"]) or None,
+        detectable=gain.estimate * math.expm1(float(norm.isf(0.01) + norm.ppf(POWER)) * gain.se) if finite else None,
+        findings=findings,
+        details=_details(ours, theirs, gain, tail, lengths) | {"unpaired": list(pairing.unpaired)},
+    )
+
+
+def _asked(gain: ClusterInterval, tail: Bounds, params: Params) -> list[tuple[str, Verdict]]:
+    least, most = float(params["min_speedup"]), float(params["max_p99_ratio"])
+    asked = []
+    if least > 0:
+        # one-sided at 99 %: the other end of a speed-up is never a fault
+        told = f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, asked {least:g}"
+        verdict = Verdict.CERTIFIED if gain.low >= least else Verdict.INCONCLUSIVE
+        asked.append((told, Verdict.FAULT if gain.high < least else verdict))
+    if most > 0:
+        told = f"P99 {tail.estimate:.3g} times the baseline's, {tail.low:.3g} to {tail.high:.3g}, allowed {most:g}"
+        verdict = Verdict.CERTIFIED if tail.high <= most else Verdict.INCONCLUSIVE
+        asked.append((told, Verdict.FAULT if tail.low > most else verdict))
+    return asked
+
+
+def _worst(verdicts: list[Verdict]) -> Verdict:
+    order = (Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.CERTIFIED)
+    return next((each for each in order if each in verdicts), Verdict.NOT_RUN)
+
+
+def _p99_ratio(ours: Side, theirs: Side) -> Bounds:
+    """A ratio of two intervals, each at 99.5 %, so that both hold together at 99 %."""
+    own, other = (quantile_interval(side.seconds, side.prompt, 0.99, EACH) for side in (ours, theirs))
+    low = max(own.low, 0.0) / other.high if math.isfinite(other.high) else 0.0
+    high = own.high / other.low if math.isfinite(own.high) and other.low > 0 else math.inf
+    return Bounds(own.estimate / other.estimate, low, high)
+
+
+def _summary(gain: ClusterInterval, lengths: ClusterInterval, asked: list[str], unpaired: int) -> str:
+    if math.isfinite(gain.se):
+        speed = f"speed-up {gain.estimate:.3g} [{gain.low:.3g}, {gain.high:.3g}] over {gain.clusters} prompts"
+    else:
+        speed = f"speed-up {gain.estimate:.3g} on one prompt, without an interval"
+    told = f"{speed}, {lengths.estimate:.3g} tokens per forward; {TIMED}"
+    told += f"; {unpaired} cases are in one arm only" if unpaired else ""
+    return f"{'; '.join(asked)}; {told}" if asked else f"measured, no margin asked: {told}"
+
+
+def _details(ours: Side, theirs: Side, gain: ClusterInterval, tail: Bounds, lengths: ClusterInterval) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "speed_up": _interval(gain),
+        "tokens_per_forward": _interval(lengths),
+        "p99_ratio": {"estimate": tail.estimate, "low": tail.low, "high": tail.high if tail.high < math.inf else None},
+        "requests": len(ours.tokens),
+        "prompts": gain.clusters,
+    }
+    for arm, side in (("candidate", ours), ("baseline", theirs)):
+        for name, level in LEVELS.items():
+            found[f"{arm}_{name}_seconds"] = _interval(quantile_interval(side.seconds, side.prompt, level))
+    return found
+
+
+def _interval(found: ClusterInterval) -> dict[str, float | None]:
+    ends = (found.low, found.high)
+    low, high = (end if math.isfinite(end) else None for end in ends)
+    return {"estimate": found.estimate, "low": low, "high": high}
+
+
+CHECK = Check(
+    name="performance",
+    claim="cost",
+    needs=Level.L0,
+    defaults={"min_speedup": 0.0, "max_p99_ratio": 0.0},
+    run=_run,
+    applies=_applies,
+    null="the candidate is as fast as is asked",
+    effect="tokens per second over the baseline's",
+    plan=needs_nothing,
+)

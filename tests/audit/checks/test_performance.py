@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audit.checks import performance
+from audit.checks.base import Verdict, evaluate
+from audit.records import ArmKind, Evidence
+from tests.audit.checks.reruns import arena_evidence
+from tests.audit.checks.simulator import Setup, arm, world
+
+TARGET = world(6)
+CANDIDATE = arm(TARGET, Setup(), 24)
+BASELINE = arm(TARGET, Setup(draft="none"), 24, kind=ArmKind.BASELINE)
+
+
+def timed(made, rng, scale=1.0):
+    """Seconds by prompt, the same difficulty in both arms, with noise of a tenth."""
+    difficulty = np.random.default_rng(0).lognormal(0, 0.5, len(made.requests))
+    requests = tuple(
+        replace(each, latency_us=int(1e6 * scale * hard * rng.lognormal(0, 0.1)))
+        for each, hard in zip(made.requests, difficulty, strict=True)
+    )
+    return replace(made, requests=requests)
+
+
+def evidence(seed, gain=2.0, prompts=24):
+    rng = np.random.default_rng(seed)
+    cut = [replace(each, requests=each.requests[:prompts]) for each in (CANDIDATE, BASELINE)]
+    return Evidence(timed(cut[0], rng, 1 / gain), timed(cut[1], rng))
+
+
+def verdict(found, **params):
+    return evaluate(performance.CHECK, found, params)
+
+
+def test_without_a_margin_it_is_measured_and_nothing_is_certified():
+    result = verdict(evidence(1))
+    assert result.verdict is Verdict.NOT_RUN
+    assert "measured, no margin asked" in result.summary
+    assert "load is not known" in result.summary
+    assert result.details["speed_up"]["low"] < 2.0 < result.details["speed_up"]["high"]
+    steps = sum(each.trace.steps for each in CANDIDATE.requests)
+    assert result.details["tokens_per_forward"]["estimate"] == pytest.approx(24 * 64 / steps)
+    assert result.details["candidate_p99_seconds"]["high"] is None
+
+
+def test_a_margin_is_certified_missed_or_open():
+    assert verdict(evidence(1), min_speedup=1.5).verdict is Verdict.CERTIFIED
+    slow = verdict(evidence(1), min_speedup=2.6)
+    assert slow.verdict is Verdict.FAULT
+    assert "asked 2.6" in slow.findings[0].message
+    assert verdict(evidence(1), min_speedup=2.0).verdict is Verdict.INCONCLUSIVE
+    assert verdict(evidence(1, prompts=1), min_speedup=1.5).verdict is Verdict.INCONCLUSIVE
+
+
+def test_at_the_margin_itself_it_errs_rarely():
+    """300 pairs of arms whose true gain is the margin: 1 % each way, measured within Monte Carlo error."""
+    verdicts = [verdict(evidence(seed), min_speedup=2.0).verdict for seed in range(300)]
+    assert verdicts.count(Verdict.FAULT) <= 8
+    assert verdicts.count(Verdict.CERTIFIED) <= 8
+
+
+def test_a_tail_needs_many_prompts():
+    assert verdict(evidence(1), max_p99_ratio=1.0).verdict is Verdict.INCONCLUSIVE
+    many = [replace(each, case_id=f"c{i}") for i, each in enumerate(CANDIDATE.requests * 60)]
+    rng = np.random.default_rng(3)
+    arms = []
+    for scale in (0.5, 1.0):
+        requests = [replace(each, latency_us=int(1e6 * scale * rng.lognormal(0, 0.2))) for each in many]
+        arms.append(replace(CANDIDATE, requests=tuple(requests)))
+    assert verdict(Evidence(*arms), max_p99_ratio=0.8).verdict is Verdict.CERTIFIED
+    assert verdict(Evidence(*arms), max_p99_ratio=0.2).verdict is Verdict.FAULT
+    assert verdict(Evidence(*arms), max_p99_ratio=0.8, min_speedup=3.0).verdict is Verdict.FAULT
+
+
+def test_no_baseline_no_case_and_no_time():
+    assert verdict(Evidence(CANDIDATE)).verdict is Verdict.NOT_RUN
+    other = tuple(replace(each, case_id=f"x{i}") for i, each in enumerate(BASELINE.requests))
+    assert verdict(Evidence(CANDIDATE, replace(BASELINE, requests=other))).verdict is Verdict.INCONCLUSIVE
+    stopped = (replace(BASELINE.requests[0], latency_us=0), *BASELINE.requests[1:])
+    assert verdict(Evidence(CANDIDATE, replace(BASELINE, requests=stopped))).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("name", ["bonus_dropped", "gamma_not_respected"])
+def test_faults_that_cost_speed_show_in_tokens_per_forward(name):
+    broken, clean = (verdict(arena_evidence(name, 6, broken=each, kinds=())) for each in (True, False))
+    lengths = [each.details["tokens_per_forward"]["estimate"] for each in (broken, clean)]
+    assert lengths[0] < lengths[1] - 0.05
