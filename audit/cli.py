@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "resume": "audit.commands.resume:command",
     "run": "audit.commands.run:command",
     "schema": "audit.commands.schema:command",
+    "selftest": "audit.commands.selftest:command",
     "show": "audit.commands.show:command",
     "sweep": "audit.commands.sweep:command",
     "validate": "audit.commands.validate:command",

@@ -1,0 +1,96 @@
+"""`audit selftest`: does the battery catch every fault of the catalogue, and nothing else? Stores nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from audit.commands.tables import echo_rows
+from audit.documents import mistake
+from audit.files import staged
+
+if TYPE_CHECKING:
+    from audit.selftest.work import Outcome
+
+
+@click.command("selftest")
+@click.option("--quick", is_flag=True, help="Gross faults, 3 seeds, small arms, 60 clean arms: about two minutes.")
+@click.option("--fault", "chosen", metavar="NAME", multiple=True, help="A fault; repeat for more. Default: all.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Seeds per fault and size. Default: 20.")
+@click.option("--most", type=click.IntRange(min=256), help="Tokens of the largest arm. Default: 200000.")
+@click.option("--most-outside", type=click.IntRange(min=256), help="The same without the record. Default: 4096.")
+@click.option("--clean", type=click.IntRange(min=0), help="Clean arms. Default: 1000.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
+@click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write all counts as JSON.")
+@click.option("--markdown", "page", metavar="FILE", type=click.Path(path_type=Path), help="Also write the tables.")
+def command(
+    quick: bool,
+    chosen: tuple[str, ...],
+    seeds: int | None,
+    most: int | None,
+    most_outside: int | None,
+    clean: int | None,
+    jobs: int,
+    out: Path | None,
+    page: Path | None,
+) -> None:
+    """Run arms that are broken on purpose and arms that are not, and judge both.
+
+    Every fault of the catalogue must be caught by a check in nine of ten seeds, and
+    clean arms must raise no more alarms than the checks allow. All checks run with
+    their default parameters, over scripted models. The same command prints the same
+    bytes.
+
+    Exit code 0: all caught, no excess of alarms; 1: not so, the last lines say why;
+    2: invalid input.
+    """
+    for path in (out, page):
+        if path is not None:
+            _require_writable(path)
+    from audit.selftest import work
+    from audit.selftest.presets import FULL, QUICK, Asked, planned
+
+    plan = planned(QUICK if quick else FULL, chosen, Asked(seeds, most, most_outside, clean), jobs)
+    outcome = work.run(plan, lambda line: click.echo(line, err=True))
+    failed = _print(outcome)
+    _write(outcome, out, page)
+    if failed:
+        raise SystemExit(1)
+
+
+def _print(outcome: Outcome) -> bool:
+    from audit.selftest import report
+
+    echo_rows(report.COLUMNS, report.detection_rows(outcome))
+    if outcome.alarms.results:
+        click.echo()
+        echo_rows(report.FAMILY_COLUMNS, report.family_rows(outcome.alarms))
+        click.echo()
+        echo_rows(report.UNIFORM_COLUMNS, report.uniform_rows(outcome.alarms))
+        click.echo(f"\n{report.rate_line(outcome.alarms)}")
+    failed = report.failures(outcome)
+    click.echo("\n".join(f"FAILED: {line}" for line in failed) or "passed")
+    return bool(failed)
+
+
+def _write(outcome: Outcome, out: Path | None, page: Path | None) -> None:
+    from audit.selftest import report
+
+    files = {}
+    if out is not None:
+        files[out] = (json.dumps(report.document(outcome), indent=2, allow_nan=False) + "\n").encode()
+    if page is not None:
+        files[page] = report.page(outcome).encode()
+    with staged(files):
+        pass
+
+
+def _require_writable(path: Path) -> None:
+    """Find a bad place before anything runs."""
+    if path.is_dir():
+        raise mistake(str(path), None, "this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise mistake(str(path), None, "its folder does not exist; make it or choose another place")

@@ -1,0 +1,121 @@
+"""Clean arms: how often the battery calls one a fault, and whether p-values are uniform.
+
+A p-value of a correct engine may be too large too often, never too small: each
+test's are held against the uniform law by a one-sided Kolmogorov test, and the
+tests are adjusted by Holm. Sequential tests give the p-value of the moment at
+which they looked worst, so that theirs is the test under optional stopping.
+Knows nothing about how an arm is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.stats import kstest
+
+from audit.selftest import battery
+from audit.selftest.arenas import CleanArm, suite_of
+from audit.selftest.run_arm import gather
+from audit.stats.binomial import lower_bound, upper_bound
+from audit.stats.multiplicity import holm
+
+NOMINAL: Final = 0.01
+"""Family-wise error of the battery on one arm."""
+TOLERATED: Final = 0.015
+ENOUGH: Final = 1000
+"""With this many arms the observed rate itself is held against `TOLERATED`, with fewer its lower bound."""
+MIN_P_VALUES: Final = 50
+"""Fewer are not tested for uniformity."""
+UNIFORM_ALPHA: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """One clean arm: checks that raised an alarm, and all p-values by test."""
+
+    arm: CleanArm
+    alarms: tuple[str, ...]
+    p_values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Uniformity:
+    """One test over the clean arms. `excess` is the largest amount by which small p-values are too many."""
+
+    test: str
+    n: int
+    excess: float
+    p: float
+    adjusted: float
+    below: float
+    """Share of p-values of at most 0.01."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """The clean arms together."""
+
+    results: tuple[CleanResult, ...]
+    uniformity: tuple[Uniformity, ...]
+
+    @property
+    def count(self) -> int:
+        """Arms with an alarm."""
+        return sum(bool(each.alarms) for each in self.results)
+
+    @property
+    def rate(self) -> float:
+        """Share of the arms with an alarm."""
+        return self.count / max(1, len(self.results))
+
+    @property
+    def low(self) -> float:
+        """99 % lower bound of the rate."""
+        return lower_bound(self.count, len(self.results)) if self.results else 0.0
+
+    @property
+    def high(self) -> float:
+        """99 % upper bound of the rate."""
+        return upper_bound(self.count, len(self.results)) if self.results else 1.0
+
+    @property
+    def too_many(self) -> bool:
+        """The rate is above what is tolerated."""
+        return (self.rate if len(self.results) >= ENOUGH else self.low) > TOLERATED
+
+    @property
+    def not_uniform(self) -> tuple[Uniformity, ...]:
+        """Tests whose small p-values are too many."""
+        return tuple(each for each in self.uniformity if each.adjusted < UNIFORM_ALPHA)
+
+
+def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
+    """Run one clean arm and its battery."""
+    listed = battery.names()
+    found = battery.results(gather(suite_of(arm.arena, None, arm.seed, tokens, listed)), listed)
+    values = {test: p for name, result in found.items() for test, p in battery.p_values(name, result).items()}
+    return CleanResult(arm, battery.judged(found).faults, values)
+
+
+def collect(results: Sequence[CleanResult]) -> Alarms:
+    """All clean arms, with each test's p-values against the uniform law."""
+    tests = sorted({name for each in results for name in each.p_values})
+    columns = {name: [each.p_values[name] for each in results if name in each.p_values] for name in tests}
+    tested = {name: values for name, values in columns.items() if len(values) >= MIN_P_VALUES}
+    found = {name: kstest(values, "uniform", alternative="greater") for name, values in tested.items()}
+    adjusted = holm([float(each.pvalue) for each in found.values()])
+    uniformity = tuple(
+        Uniformity(
+            test=name,
+            n=len(tested[name]),
+            excess=float(fit.statistic),
+            p=float(fit.pvalue),
+            adjusted=float(p),
+            below=float(np.mean(np.array(tested[name]) <= NOMINAL)),
+        )
+        for (name, fit), p in zip(found.items(), adjusted, strict=True)
+    )
+    return Alarms(tuple(results), uniformity)

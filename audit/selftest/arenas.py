@@ -1,0 +1,128 @@
+"""The arms of the self-test as suites in memory: every fault's own arena, and a grid of clean ones.
+
+A seed fixes everything at once: the scripted models, the prompts and the random
+numbers, so that twenty seeds are twenty pairs of models and not one pair twenty
+times. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Final
+
+import numpy as np
+
+from audit.suite import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
+from engine.backends.scripted import ALPHABET
+from engine.faults.base import Arena
+from engine.types import Protocol, RecordLevel, SamplingParams
+
+DOMAINS: Final = ("prose", "verse")
+SEEDS_PER_WORLD: Final = 16
+"""Scripted seeds set aside for each seed of the self-test: the target's, then the drafts'."""
+FIRST_CLEAN_SEED: Final = 1000
+"""Clean arms begin here, so that none shares its models with a faulty one."""
+
+SAMPLINGS: Final[Mapping[str, SamplingParams]] = {
+    "T=0": SamplingParams(),
+    "T=0.7": SamplingParams(temperature=0.7),
+    "T=1": SamplingParams(temperature=1.0),
+    "T=1, top-p 0.9": SamplingParams(temperature=1.0, top_p=0.9),
+    "T=1, penalties": SamplingParams(
+        temperature=1.0, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2
+    ),
+}
+FAMILIES: Final[Mapping[str, Arena]] = {
+    "chain": Arena(Protocol.CHAIN),
+    "tree": Arena(Protocol.TREE, "specinfer", gamma=6),
+    "block": Arena(Protocol.BLOCK),
+    "gumbel": Arena(Protocol.GUMBEL),
+    "n-gram": Arena(Protocol.CHAIN, "ngram", drafts=0),
+    "early exit": Arena(Protocol.CHAIN, "early_exit", drafts=0, models="bundled"),
+}
+COMMON: Final = tuple(name for name, arena in FAMILIES.items() if arena.models == "scripted")
+RARE_EVERY: Final = 10
+"""One round in so many includes the families over bundled models, which are slow and do the same for every check."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanArm:
+    """One arm without a fault. `seed` is its own."""
+
+    family: str
+    sampling: str
+    seed: int
+
+    @property
+    def arena(self) -> Arena:
+        """The family's arena at this sampling."""
+        return replace(FAMILIES[self.family], sampling=SAMPLINGS[self.sampling])
+
+
+def clean_arms(count: int) -> tuple[CleanArm, ...]:
+    """The first `count` of an endless list that goes through the grid again and again."""
+    places = _places()
+    return tuple(CleanArm(*next(places), FIRST_CLEAN_SEED + index) for index in range(count))
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    turn = 0
+    while True:
+        families = FAMILIES if turn % RARE_EVERY == 0 else COMMON
+        yield from ((family, sampling) for family in families for sampling in SAMPLINGS)
+        turn += 1
+
+
+def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: Iterable[str]) -> Suite:
+    """A suite of one arm of at most about `tokens` tokens.
+
+    As many repetitions as prompts, because some checks need many of the one and
+    some many of the other; a greedy arm has one repetition.
+    """
+    requests = math.ceil(tokens / arena.sampling.max_new_tokens)
+    samples = 1 if arena.sampling.greedy else math.isqrt(requests)
+    drafts = tuple("draft" if i == 0 else f"draft{i}" for i in range(arena.drafts))
+    proposer = ProposerSpec(arena.proposer, arena.gamma, drafts[0] if drafts else None, arena.options, drafts[1:])
+    return Suite(
+        name="selftest",
+        path="selftest",
+        description="",
+        backend="scripted" if arena.models == "scripted" else "native",
+        seed=seed,
+        batch_size=arena.rows,
+        samples=samples,
+        models=_models(arena, drafts, seed),
+        cases=_cases(math.ceil(requests / samples), seed),
+        arms=(
+            ArmSpec(
+                name="candidate",
+                proposer=proposer,
+                verifier=arena.protocol,
+                sampling=arena.sampling,
+                record=RecordLevel.FULL,
+                checks={name: {} for name in checks},
+                fault=fault,
+            ),
+        ),
+        sha256="",
+        document={},
+    )
+
+
+def _models(arena: Arena, drafts: tuple[str, ...], seed: int) -> dict[str, ModelSpec]:
+    if arena.models == "scripted":
+        names = ("target", *drafts)
+        return {name: ModelSpec(name, f"scripted:{SEEDS_PER_WORLD * seed + i}") for i, name in enumerate(names)}
+    head = files("engine") / "reference" / arena.proposer
+    source = f"bundled:{arena.proposer if head.is_dir() else 'draft'}"
+    return {"target": ModelSpec("target", "bundled:target")} | {name: ModelSpec(name, source) for name in drafts}
+
+
+def _cases(count: int, seed: int) -> tuple[Case, ...]:
+    """Prompts of 3 to 6 letters."""
+    numbers = np.random.default_rng([seed, 1])
+    texts = ["".join(numbers.choice(list(ALPHABET), size=numbers.integers(3, 7))) for _ in range(count)]
+    return tuple(Case(f"p{i}", "selftest", DOMAINS[i % 2], prompt=text) for i, text in enumerate(texts))

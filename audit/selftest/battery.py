@@ -1,0 +1,73 @@
+"""Every registered check with its default parameters, in the registry's order.
+
+A check that is added is in the battery. Knows nothing about arms and faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from audit import checks
+from audit.checks.base import CheckResult, Verdict, evaluate
+from audit.records import Evidence, Level
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the battery said of one arm: checks that looked, and those among them that called it a fault."""
+
+    looked: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+def names(level: Level = Level.L4) -> tuple[str, ...]:
+    """The checks that evidence of this level suffices for."""
+    return tuple(name for name in checks.names() if checks.load(name).needs <= level)
+
+
+def results(evidence: Evidence, listed: Iterable[str]) -> dict[str, CheckResult]:
+    """The result of each of the checks that had something to look at."""
+    found = {name: evaluate(checks.load(name), evidence, {}) for name in listed}
+    return {name: result for name, result in found.items() if result.verdict is not Verdict.NOT_RUN}
+
+
+def judged(found: Mapping[str, CheckResult]) -> Judged:
+    """The verdicts alone."""
+    return Judged(tuple(found), tuple(name for name, each in found.items() if each.verdict is Verdict.FAULT))
+
+
+def p_values(name: str, result: CheckResult) -> dict[str, float]:
+    """Every p-value of a result by the name of its test: the check's own, and those of its parts.
+
+    A check that measures time has none here: it would give others in every run.
+    """
+    if checks.load(name).claim == "cost":
+        return {}
+    own = {} if result.p_value is None else {name: result.p_value}
+    return own | {f"{name}: {part}": p for part, p in _parts(result.details)}
+
+
+def _parts(details: Any) -> Iterator[tuple[str, float]]:
+    """Entries with a name and an unadjusted p, however deep."""
+    if isinstance(details, Mapping):
+        if isinstance(details.get("name"), str) and isinstance(details.get("p"), float):
+            yield _title(details), float(details["p"])
+        for value in details.values():
+            yield from _parts(value)
+    elif isinstance(details, list | tuple):
+        for value in details:
+            yield from _parts(value)
+
+
+def _title(entry: Mapping[str, Any]) -> str:
+    # a sequential test is named after the alternative that happens to lead
+    name = str(entry["name"]).split(", led by", 1)[0]
+    return f"{name} ({entry['stratum']})" if "stratum" in entry else name
+
+
+def uncaught(caught: Iterable[str]) -> tuple[str, ...]:
+    """Checks without a single catch: a negative control that did not fire."""
+    fired = frozenset(caught)
+    return tuple(name for name in checks.names() if name not in fired)

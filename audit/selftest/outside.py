@@ -1,0 +1,49 @@
+"""Evidence as someone outside the engine sees it: text and ends, or these and log-probabilities.
+
+The candidate's records are written anew as an engine's that decodes one token at
+a time and says nothing else, so that a check cannot look at what an interface
+would not give. Baseline, control and anchor stay whole: they are runs of one's
+own. Knows nothing about which checks there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from audit.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from engine.record import reduce, to_trace
+from engine.trace import Trace
+from engine.types import Emitted, Proposal, RecordLevel, Role, StepRecord, Verdict
+
+
+def from_outside(evidence: Evidence, level: Level) -> Evidence:
+    """The evidence with the candidate's arms reduced to `level`, L0 or L1."""
+    companions = {
+        kind: arm if kind is ArmKind.ANCHOR else _reduced(arm, level) for kind, arm in evidence.companions.items()
+    }
+    return replace(evidence, candidate=_reduced(evidence.candidate, level), companions=companions)
+
+
+def _reduced(arm: ArmRecord, level: Level) -> ArmRecord:
+    requests = tuple(_plain(request, level) for request in arm.requests)
+    return replace(arm, level=level, effective={}, requests=requests)
+
+
+def _plain(request: RequestRecord, level: Level) -> RequestRecord:
+    return replace(request, trace=plain_trace(request.trace, level))
+
+
+def plain_trace(trace: Trace, level: Level) -> Trace:
+    """One step per emitted token, nothing drafted; log-probabilities at L1, no other number."""
+    header = replace(trace.header, level=RecordLevel.TOKENS, proposer="not told", coupled_draft=False)
+    start = len(header.prompt)
+    records = [_step(index, start + index, token, header.vocabulary) for index, token in enumerate(trace.tokens)]
+    plain = to_trace(header, [reduce(header, records)])
+    return replace(plain, logprob=trace.logprob) if level >= Level.L1 else plain
+
+
+def _step(index: int, position: int, token: int, vocabulary: int) -> StepRecord:
+    verdict = Verdict((Emitted(token, Role.PLAIN, 0, float("nan")),))
+    return StepRecord(index, position, Proposal(), verdict, np.empty((0, vocabulary), np.float32), None)

@@ -1,0 +1,174 @@
+"""The self-test's tables: for the terminal, as JSON, as a page. Computes nothing but the verdict on itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from audit.selftest import battery
+from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
+from audit.selftest.arenas import FIRST_CLEAN_SEED
+from audit.selftest.detect import POWER, Detection, Sight
+from audit.selftest.work import Outcome
+from engine import faults
+
+COLUMNS: Final = ("fault", "breaks", "tokens", "seeds", "caught by", "log-probabilities", "text")
+FAMILY_COLUMNS: Final = ("arms", "number", "alarms", "checks")
+UNIFORM_COLUMNS: Final = ("check", "tests", "p-values", "worst test", "excess", "adjusted p", "share <= 0.01")
+Row = tuple[str, ...]
+
+
+def failures(outcome: Outcome) -> list[str]:
+    """Why the self-test fails; empty if it passes."""
+    missed = [each.fault for each in outcome.detections if not each.sights["record"].caught]
+    found = [f"missed: {', '.join(missed)}"] if missed else []
+    idle = battery.uncaught(_catches(outcome.detections)) if outcome.plan.complete else ()
+    if idle:
+        found.append(f"checks that caught nothing: {', '.join(idle)}")
+    alarms = outcome.alarms
+    if alarms.too_many:
+        found.append(f"{alarms.count} of {len(alarms.results)} clean arms raised an alarm, tolerated {TOLERATED:g}")
+    if alarms.not_uniform:
+        tests = ", ".join(each.test for each in alarms.not_uniform)
+        found.append(f"too many small p-values on clean arms: {tests}")
+    return found
+
+
+def _catches(detections: Sequence[Detection]) -> Iterator[str]:
+    for each in detections:
+        for sight in each.sights.values():
+            yield from (name for name, count in sight.hits.items() if count)
+
+
+def detection_rows(outcome: Outcome) -> list[Row]:
+    """One row per fault."""
+    return [_row(each) for each in outcome.detections]
+
+
+def _row(found: Detection) -> Row:
+    record = found.sights["record"]
+    return (
+        found.fault,
+        faults.load(found.fault).breaks,
+        _tokens(record),
+        f"{record.seen} of {record.seeds}",
+        ", ".join(record.first) or "-",
+        _outside(found, "log-probabilities"),
+        _outside(found, "text"),
+    )
+
+
+def _tokens(sight: Sight) -> str:
+    return str(sight.tokens) if sight.caught else f"missed at {sight.tokens}"
+
+
+def _outside(found: Detection, view: str) -> str:
+    sight = found.sights[view]
+    if sight.caught:
+        return f"{sight.tokens}: {', '.join(sight.first)}"
+    return f"not at {sight.tokens} ({sight.seen} of {sight.seeds})"
+
+
+def family_rows(alarms: Alarms) -> list[Row]:
+    """Alarms by family and sampling, then all."""
+    rows: list[Row] = []
+    for name in dict.fromkeys((each.arm.family, each.arm.sampling) for each in alarms.results):
+        chosen = [each for each in alarms.results if (each.arm.family, each.arm.sampling) == name]
+        named = sorted({check for each in chosen for check in each.alarms})
+        rows.append((", ".join(name), str(len(chosen)), str(sum(bool(each.alarms) for each in chosen)), _list(named)))
+    return [*rows, ("all", str(len(alarms.results)), str(alarms.count), "")]
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "-"
+
+
+def uniform_rows(alarms: Alarms) -> list[Row]:
+    """The worst test of every check."""
+    rows: list[Row] = []
+    for check in dict.fromkeys(each.test.partition(":")[0] for each in alarms.uniformity):
+        tests = [each for each in alarms.uniformity if each.test.partition(":")[0] == check]
+        worst = min(tests, key=lambda each: each.p)
+        numbers = (f"{worst.excess:.3f}", f"{worst.adjusted:.2g}", f"{worst.below:.4f}")
+        title = worst.test.partition(": ")[2] or "the check's own"
+        rows.append((check, str(len(tests)), str(sum(each.n for each in tests)), title, *numbers))
+    return rows
+
+
+def rate_line(alarms: Alarms) -> str:
+    """The family-wise rate and what it is held against."""
+    count = len(alarms.results)
+    rule = "the rate itself" if count >= ENOUGH else f"with fewer than {ENOUGH} arms its 99 % lower bound"
+    return (
+        f"{alarms.count} of {count} clean arms raised an alarm: {alarms.rate:.4f}, 99 % bounds {alarms.low:.4f} and "
+        f"{alarms.high:.4f}; nominal {NOMINAL:g}; {rule} must not exceed {TOLERATED:g}"
+    )
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """Everything but the clean arms' single p-values, as JSON."""
+    alarms, plan = outcome.alarms, outcome.plan
+    return {
+        "seeds": list(range(plan.limits.seeds)),
+        "power": POWER,
+        "detections": [_detection(each) for each in outcome.detections],
+        "clean": {
+            "arms": len(alarms.results),
+            "tokens": plan.clean_tokens,
+            "first_seed": FIRST_CLEAN_SEED,
+            "alarms": [asdict(each.arm) | {"checks": list(each.alarms)} for each in alarms.results if each.alarms],
+            "rate": alarms.rate,
+            "rate_bounds": [alarms.low, alarms.high],
+            "uniformity": [asdict(each) for each in alarms.uniformity],
+        },
+        "failures": failures(outcome),
+    }
+
+
+def _detection(found: Detection) -> dict[str, Any]:
+    fault = faults.load(found.fault)
+    views = {view: asdict(sight) | {"hits": dict(sight.hits)} for view, sight in found.sights.items()}
+    return {"fault": found.fault, "breaks": fault.breaks, "upstream": fault.upstream, "views": views}
+
+
+def page(outcome: Outcome) -> str:
+    """The tables as a Markdown page."""
+    plan, alarms = outcome.plan, outcome.alarms
+    seeds = f"0 to {plan.limits.seeds - 1}"
+    failed = failures(outcome)
+    parts = [
+        "# Detection\n",
+        "Written by `audit selftest --markdown`; [the self-test](selftest.md) says what is run and how to read it.\n",
+        "The self-test fails:\n\n" + "\n".join(f"* {each}" for each in failed) + "\n" if failed else "It passes.\n",
+        "## Faults\n",
+        f"Seeds {seeds}. `tokens` is the first size of arm at which at least {plan.limits.needed} of "
+        f"{plan.limits.seeds} seeds are caught by a check; `also` caught some of them there, `missed` looked and "
+        "caught none. The last two columns see the same arms without the record: with log-probabilities, and as text; "
+        f"they were tried up to {plan.limits.outside} tokens, and a size was given up where too many seeds were "
+        "missed.\n",
+        _table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
+        "## False alarms\n",
+        f"{rate_line(alarms)}. Arms of {plan.clean_tokens} tokens, seeds from {FIRST_CLEAN_SEED} on, each its own.\n",
+        _table(FAMILY_COLUMNS, family_rows(alarms)),
+        "## Uniformity of p-values\n",
+        "On the clean arms, against the uniform law, one-sided: `excess` is by how much small p-values are too many. "
+        "The worst test of every check; the p-value is adjusted for all tests.\n",
+        _table(UNIFORM_COLUMNS, uniform_rows(alarms)),
+    ]
+    return "\n".join(parts)
+
+
+def _page_rows(outcome: Outcome) -> list[Row]:
+    rows: list[Row] = []
+    for found in outcome.detections:
+        row, sight = _row(found), found.sights["record"]
+        also = _list([f"{name} {sight.hits[name]}" for name in sight.others])
+        upstream = faults.load(found.fault).upstream
+        rows.append((f"`{row[0]}`", row[1], upstream, *row[2:5], also, _list(sight.missed), *row[5:]))
+    return rows
+
+
+def _table(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    lines = [f"| {' | '.join(each)} |" for each in (columns, *rows)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"

@@ -1,0 +1,110 @@
+"""The whole self-test as independent pieces of work, spread over processes.
+
+Every piece depends on its seeds alone, and results are put in order, so that the
+number of processes changes nothing but the time. Knows nothing about tables.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.pool
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
+from audit.selftest.arenas import CleanArm, clean_arms
+from audit.selftest.detect import Detection, Limits, detect
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. `complete` says that every registered fault is in it."""
+
+    faults: tuple[str, ...]
+    limits: Limits
+    clean: int
+    clean_tokens: int
+    jobs: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found."""
+
+    plan: Plan
+    detections: tuple[Detection, ...]
+    alarms: Alarms
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    name: str
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    arm: CleanArm
+    tokens: int
+
+
+def run(plan: Plan, announce: Callable[[str], None]) -> Outcome:
+    """Run everything; `announce` hears of each fault and of every hundredth clean arm."""
+    detections: dict[str, Detection] = {}
+    results: list[CleanResult] = []
+    with _workers(plan.jobs) as spread:
+        for found in spread(_detect, [_Fault(name, plan.limits) for name in plan.faults]):
+            detections[found.fault] = found
+            announce(_line(found, len(detections), len(plan.faults)))
+        for result in spread(_clean, [_Clean(arm, plan.clean_tokens) for arm in clean_arms(plan.clean)]):
+            results.append(result)
+            if len(results) % 100 == 0:
+                announce(f"{len(results)} of {plan.clean} clean arms")
+    results.sort(key=lambda each: each.arm.seed)
+    return Outcome(plan, tuple(detections[name] for name in plan.faults), collect(results))
+
+
+def _line(found: Detection, done: int, of: int) -> str:
+    views = (f"{view} {each.tokens if each.caught else '-'}" for view, each in found.sights.items())
+    return f"[{done}/{of}] {found.fault}: {', '.join(views)}"
+
+
+def _detect(piece: _Fault) -> Detection:
+    return detect(piece.name, piece.limits)
+
+
+def _clean(piece: _Clean) -> CleanResult:
+    return try_clean(piece.arm, piece.tokens)
+
+
+class _Spread:
+    """Calls a function on many values, in this process or in several; results come as they are ready."""
+
+    def __init__(self, pool: multiprocessing.pool.Pool | None) -> None:
+        self._pool = pool
+
+    def __call__(self, work: Callable[[T], R], values: Sequence[T]) -> Iterator[R]:
+        return map(work, values) if self._pool is None else self._pool.imap_unordered(work, values)
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[_Spread]:
+    if jobs == 1:
+        _one_thread()
+        yield _Spread(None)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=_one_thread) as pool:
+        yield _Spread(pool)
+
+
+def _one_thread() -> None:
+    """Tiny models are faster on one thread, and the processes share the cores."""
+    import torch
+
+    torch.set_num_threads(1)

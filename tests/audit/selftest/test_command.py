@@ -1,0 +1,67 @@
+"""`audit selftest`: exit codes, the same bytes twice, in one process and in two."""
+
+import json
+
+import pytest
+
+from audit.selftest import report
+from audit.selftest.alarms import collect
+from audit.selftest.detect import Detection, Limits, Sight
+from audit.selftest.presets import FULL, QUICK, Asked, planned
+from audit.selftest.work import Outcome
+from engine import faults
+from tests.audit.invoke import invoke
+
+SMALL = ("--seeds", "1", "--most", "256", "--most-outside", "256")
+
+
+@pytest.mark.slow
+def test_one_command_prints_the_same_bytes_in_one_process_and_in_two(tmp_path):
+    arguments = ("selftest", *SMALL, "--fault", "argmax_draft_soft_q", "--fault", "logprobs_zero", "--clean", "2")
+    pages = []
+    for jobs in ("1", "2"):
+        page, out = tmp_path / f"{jobs}.md", tmp_path / f"{jobs}.json"
+        done = invoke(*arguments, "--jobs", jobs, "--markdown", str(page), "--json", str(out))
+        assert done.exit_code == 0, done.output
+        pages.append((done.stdout, page.read_bytes(), out.read_bytes()))
+    assert pages[0] == pages[1]
+    assert [each["fault"] for each in json.loads(pages[0][2])["detections"]] == ["argmax_draft_soft_q", "logprobs_zero"]
+
+
+@pytest.mark.slow
+def test_a_missed_fault_is_a_failure():
+    done = invoke("selftest", *SMALL, "--fault", "lenient_0_1_percent", "--clean", "0", "--jobs", "1")
+    assert done.exit_code == 1
+    assert "FAILED: missed: lenient_0_1_percent" in done.stdout
+
+
+def test_an_unknown_fault_is_one_line():
+    done = invoke("selftest", "--fault", "sqrt_acceptence")
+    assert done.exit_code == 2
+    assert "did you mean sqrt_acceptance?" in done.stderr
+
+
+def outcome(hits, caught=True, complete=True):
+    sight = Sight(caught, 256, 3, 3 if caught else 0, hits)
+    sights = dict.fromkeys(("record", "log-probabilities", "text"), sight)
+    plan = planned(FULL, () if complete else ("sqrt_acceptance",), Asked(clean=0), 1)
+    return Outcome(plan, (Detection("sqrt_acceptance", sights),), collect([]))
+
+
+def test_a_check_that_catches_nothing_fails_a_complete_self_test():
+    assert "checks that caught nothing: " in report.failures(outcome({"law": 3}))[0]
+    assert "law" not in report.failures(outcome({"law": 3}))[0].split(": ")[1].split(", ")
+    assert report.failures(outcome({"law": 3}, complete=False)) == []
+
+
+def test_the_page_names_what_caught_and_what_missed():
+    text = report.page(outcome({"law": 3, "replay": 0}, complete=False))
+    row = next(line for line in text.splitlines() if line.startswith("| `sqrt_acceptance`"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[3:8] == ["256", "3 of 3", "law", "-", "replay"]
+
+
+def test_the_presets_name_faults_that_there_are():
+    assert set(QUICK.faults) <= set(faults.REGISTRY)
+    assert planned(FULL, (), Asked(), 1).complete
+    assert planned(FULL, (), Asked(most=512), 1).limits == Limits(20, 512, 512)

@@ -1,0 +1,80 @@
+"""When a size is enough, when it is given up, and what a row remembers."""
+
+import pytest
+
+from audit.checks.base import CheckResult, Verdict
+from audit.selftest import battery, detect
+from audit.selftest.detect import Limits, Sight
+
+
+def limits(**changes):
+    return Limits(**({"seeds": 20, "record": 1024, "outside": 256} | changes))
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Evidence is its own seed and size; the law check sees what `sees` says, the replay check nothing."""
+
+    def install(sees):
+        asked = []
+
+        def results(evidence, listed):
+            seed, tokens = evidence
+            verdicts = {"replay": Verdict.CERTIFIED, "law": Verdict.FAULT if sees(seed, tokens) else Verdict.CERTIFIED}
+            return {name: CheckResult(each, "") for name, each in verdicts.items()}
+
+        def gather(suite):
+            asked.append(suite)
+            return suite
+
+        monkeypatch.setattr(detect, "suite_of", lambda arena, fault, seed, tokens, checks: (seed, tokens))
+        monkeypatch.setattr(detect, "gather", gather)
+        monkeypatch.setattr(detect, "from_outside", lambda evidence, level: (0, 0))
+        monkeypatch.setattr(battery, "results", results)
+        return asked
+
+    return install
+
+
+def record(name, allowed):
+    return detect.detect(name, allowed).sights["record"]
+
+
+def test_the_first_size_with_eighteen_of_twenty_is_the_tokens_needed(told):
+    told(lambda seed, tokens: tokens == 1024 and seed >= 2)
+    found = record("sqrt_acceptance", limits())
+    assert (found.caught, found.tokens, found.seeds, found.seen) == (True, 1024, 20, 18)
+    assert (found.first, found.missed) == (("law",), ("replay",))
+
+
+def test_seventeen_of_twenty_are_not_enough(told):
+    told(lambda seed, tokens: seed >= 3 and tokens > 0)
+    assert not record("sqrt_acceptance", limits()).caught
+
+
+def test_a_size_is_given_up_after_the_third_miss(told):
+    asked = told(lambda seed, tokens: False)
+    found = record("sqrt_acceptance", limits())
+    assert (found.caught, found.tokens, found.seeds, found.seen) == (False, 1024, 3, 0)
+    assert asked == [(seed, tokens) for tokens in (256, 1024) for seed in range(3)]
+
+
+def test_a_larger_size_is_tried_only_for_the_views_that_need_it(told):
+    asked = told(lambda seed, tokens: tokens > 0)
+    found = detect.detect("sqrt_acceptance", limits(outside=1024)).sights
+    assert (found["record"].tokens, found["text"].tokens) == (256, 1024)
+    assert asked == [*((seed, 256) for seed in range(20)), *((seed, 1024) for seed in range(3))]
+
+
+def test_checks_that_catch_some_seeds_are_told_apart_from_the_best():
+    sight = Sight(True, 256, 20, 20, {"replay": 20, "law": 4, "accounting": 0, "q_contract": 20})
+    assert (sight.first, sight.others, sight.missed) == (("replay", "q_contract"), ("law",), ("accounting",))
+
+
+@pytest.mark.slow
+def test_a_gross_fault_is_caught_and_a_harmless_one_is_not():
+    small = limits(seeds=2, record=256)
+    caught, harmless = record("argmax_draft_soft_q", small), record("gamma_not_respected", small)
+    assert caught.caught
+    assert {"replay", "q_contract"} <= set(caught.first)
+    assert not harmless.hits["replay"]
