@@ -16,7 +16,7 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -200,6 +200,33 @@ class Trace:
         return int(np.sum(self.role == Role.ACCEPTED))
 
 
+class _Late(Trace):
+    """A trace whose columns are read when one is asked for first: until then their slots are empty."""
+
+    __slots__ = ("_read",)
+    _read: Callable[[], Trace]
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for empty slots only."""
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        whole = self._read()
+        for column in COLUMNS:
+            object.__setattr__(self, column, getattr(whole, column))
+        return object.__getattribute__(self, name)
+
+
+COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.name != "header")
+
+
+def late(header: Header, read: Callable[[], Trace]) -> Trace:
+    """The trace that `read` gives, read with its first column; its header is there at once."""
+    trace = object.__new__(_Late)
+    object.__setattr__(trace, "header", header)
+    object.__setattr__(trace, "_read", read)
+    return trace
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
     """One step of a trace; slices, not copies."""
@@ -235,7 +262,7 @@ def steps_of(trace: Trace) -> Iterator[StepView]:
 def encode(trace: Trace) -> bytes:
     """The trace's bytes; equal traces give equal bytes."""
     buffer = io.BytesIO()
-    columns = {f.name: getattr(trace, f.name) for f in dataclasses.fields(trace) if f.name != "header"}
+    columns = {name: getattr(trace, name) for name in COLUMNS}
     header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
     np.savez(buffer, header=header, **columns)
     return MAGIC + zstandard.ZstdCompressor(level=COMPRESSION).compress(buffer.getvalue())

@@ -247,10 +247,11 @@ def payload(session: Session, row: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A request without its trace."""
+    """A request without its trace's columns."""
 
     row: int
-    request_id: str
+    header: traces.Header
+    tokens: tuple[int, ...]
     case_id: str
     sample: int
     domain: str
@@ -260,14 +261,13 @@ class _Stored:
     intact: bool
 
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
-        trace = traces.decode(payload_of(self.row))
         return RequestRecord(
-            request_id=self.request_id,
+            request_id=self.header.request,
             case_id=self.case_id,
             sample=self.sample,
             domain=self.domain,
-            trace=trace,
-            tokens=trace.tokens,
+            trace=traces.late(self.header, lambda: traces.decode(payload_of(self.row))),
+            tokens=self.tokens,
             text=self.text,
             finish_reason=self.finish_reason,
             latency_us=self.latency_us,
@@ -292,7 +292,8 @@ def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
     same_output = integrity.tokens_hash(trace.tokens) == row.output_sha256
     return _Stored(
         row=row.id,
-        request_id=trace.header.request,
+        header=trace.header,
+        tokens=trace.tokens,
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import TraceError
-from engine.trace import LACKING, MAGIC, READABLE, Header, Trace, decode, digest, encode, steps_of
+from engine.trace import LACKING, MAGIC, READABLE, Header, Trace, decode, digest, encode, late, steps_of
 from engine.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
 
 from .build import Setup, generate, requests
@@ -235,3 +235,21 @@ def test_numbers_that_are_no_numbers_survive(data):
     assert math.isnan(back[0])
     assert back[1] == math.inf
     assert math.copysign(1, back[2]) == -1
+
+
+def test_a_late_trace_is_read_once_and_only_for_its_columns(data):
+    whole, reads = decode(data), []
+
+    def read():
+        reads.append(1)
+        return decode(data)
+
+    trace = late(whole.header, read)
+    assert (trace.header, reads) == (whole.header, [])
+    assert same(trace, whole)
+    assert trace.steps == whole.steps
+    assert len(reads) == 1
+    assert encode(trace) == data
+    assert dataclasses.replace(late(whole.header, read), margin=trace.margin[:1]).margin.tolist() == [trace.margin[0]]
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = late(whole.header, read).nothing
