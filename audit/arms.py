@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from audit.checks import load
+from audit.errors import UserError
 from audit.records import ArmKind
 from audit.suite import ArmSpec, Case, Suite
 from engine.backends.arm import ArmPlan
@@ -63,6 +64,27 @@ def slots(suite: Suite, arm: PlannedArm) -> list[Slot]:
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
     return every[::-1] if arm.kind is ArmKind.REVERSED else every
+
+
+def require_streams(suite: Suite) -> None:
+    """Refuse a suite of which two requests of an arm would draw the same random numbers.
+
+    Pooled tests need independent requests: with shared numbers they reject clean engines or miss faults.
+
+    Raises:
+        UserError: the first two such requests.
+    """
+    first: dict[int, Slot] = {}
+    for case in suite.cases:
+        for sample in range(suite.samples):
+            slot = Slot(case, sample)
+            other = first.setdefault(slot.stream, slot)
+            if other is not slot:
+                names = f"{other.case.id}#{other.sample} and {case.id}#{sample}"
+                raise UserError(
+                    f"{suite.path}: requests {names} would share seed {suite.seed} and stream {slot.stream}; "
+                    "give one of the cases another id"
+                )
 
 
 def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:

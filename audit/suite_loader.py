@@ -45,8 +45,24 @@ def load_suite(name: str | Path) -> Suite:
     """
     path = find_suite(name)
     document = read_yaml(path)
+    _refuse_seeds(document)
     check_document(document, schemas.load("suite"))
-    return _Loader(document, path.parent).suite()
+    suite = _Loader(document, path.parent).suite()
+    # Imported here, as the registries are: the engine's packages take seconds to import.
+    from audit.arms import require_streams
+
+    require_streams(suite)
+    return suite
+
+
+def _refuse_seeds(document: Document) -> None:
+    """A seed among sampling parameters is a request's in serving engines; here it would be all requests' one."""
+    arms = document.data.get("arms") if isinstance(document.data, Mapping) else None
+    count = len(arms) if isinstance(arms, list) else 0
+    for place in (("sampling", "seed"), *(("arms", index, "sampling", "seed") for index in range(count))):
+        if place in document.lines:
+            problem = "requests with one seed and stream share their random numbers; remove it, seed: is the suite's"
+            raise document.error(place, problem)
 
 
 def find_suite(name: str | Path) -> Path:

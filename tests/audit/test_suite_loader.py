@@ -168,7 +168,7 @@ BROKEN = {
     "unknown key": Broken("samples: 2", "sample: 2", 4, "did you mean samples?"),
     "unknown arm key": Broken("verifier: chain", "verifier: chain\n    gama: 3", 25, "accepted: checks, fault, name"),
     "unknown sampling key": Broken("{temperature: 0.8}", "{temprature: 0.8}", 25, "did you mean temperature?"),
-    "seed in sampling": Broken("{temperature: 0.8}", "{seed: 1}", 25, 'unknown key "seed"'),
+    "seed in sampling": Broken("{temperature: 0.8}", "{seed: 1}", 25, "share their random numbers; remove it"),
     "missing name": Broken("name: trial\n", "", 1, "lacks the key name; add it"),
     "missing target": Broken("  target: target\n", "", 5, "models lacks the key target"),
     "missing gamma": Broken("      gamma: 4\n", "", 16, "arms[0].proposer lacks the key gamma"),
@@ -406,3 +406,31 @@ class TestParsing:
         with pytest.raises(UserError) as caught:
             raise parse_yaml("x", b"a: 1").error(("a",), "two\nlines")
         assert str(caught.value) == "x:1: two lines"
+
+
+class TestSharedNumbers:
+    @pytest.mark.parametrize(
+        ("before", "after", "line"),
+        [
+            ("max_new_tokens: 16", "max_new_tokens: 16, seed: 3", 11),
+            ("temperature: 0.8", "temperature: 0.8, seed: 3", 25),
+        ],
+        ids=["the suite's sampling", "an arm's sampling"],
+    )
+    def test_a_seed_among_sampling_parameters_is_refused(self, tmp_path, before, after, line):
+        path = write_suite(tmp_path, SUITE.replace(before, after))
+        with pytest.raises(UserError, match=rf"suite\.yaml:{line}: requests with one seed and stream share") as refused:
+            load_suite(path)
+        assert "\n" not in str(refused.value)
+
+    def test_requests_of_one_stream_are_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("audit.arms.stream_of", lambda name: len(name))
+        with pytest.raises(UserError, match=r"tools/a#0 and tools/a#1 would share seed 7 and stream 9; give one"):
+            load_suite(write_suite(tmp_path))
+
+    def test_every_request_of_a_valid_suite_has_a_stream_of_its_own(self, suite):
+        from audit.arms import plan_arms, slots
+
+        for arm in plan_arms(suite):
+            streams = [slot.stream for slot in slots(suite, arm)]
+            assert len(set(streams)) == len(streams)
