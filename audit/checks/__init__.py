@@ -23,6 +23,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "gamma_invariance": "audit.checks.gamma_invariance:CHECK",
     "logprob_closeness": "audit.checks.logprob_closeness:CHECK",
     "performance": "audit.checks.performance:CHECK",
+    "two_sample": "audit.checks.two_sample:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",

@@ -1,0 +1,224 @@
+"""Two samples: the candidate's answers look like the baseline's, from tokens alone.
+
+Claim: text. Null: given the prompt, an answer of the candidate and one of the
+baseline have the same law. Statistic: MMD with the Hamming and with a spectrum
+kernel, chi-square of bigrams, total variation of first tokens, each with a
+permutation p-value that moves whole answers between the arms within a prompt;
+Holm-adjusted. Needs two answers per prompt and arm, independent of each other:
+arms that share their random numbers are refused (protocol gumbel, drafts coupled
+to the target's noise, temperature 0), and so are requests that share a stream.
+Certified is not the law: no number of samples bounds a total variation. It is
+that the means of four stated features (length, share of distinct tokens, of
+repeats, of answers that ended by themselves) differ by no more than `margin`, by
+two one-sided tests with the prompt as unit (intersection-union). Effect and
+bound: the largest of these differences and of their 99 % bounds. Cannot see:
+what keeps these statistics, such as a fault that shifts little per token; see
+law, which needs a hundredth of the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.law import shared_numbers
+from audit.checks.law_table import seed_of
+from audit.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.multiplicity import holm
+from audit.stats.two_sample import (
+    TwoSampleTest,
+    bigram_test,
+    first_token_test,
+    hamming_test,
+    pooled,
+    spectrum_test,
+)
+from engine.types import FinishReason, Floats, Protocol
+
+TESTS = {
+    "hamming": hamming_test,
+    "spectrum": spectrum_test,
+    "bigrams": bigram_test,
+    "first token": first_token_test,
+}
+FEATURES = ("length", "distinct tokens", "repeats", "ended by itself")
+MOST = 64
+"""Answers per prompt and arm; kernels grow with the square."""
+POWER = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Both arms' answers to the prompts of which each arm has two or more; `second` marks the candidate's."""
+
+    ours: tuple[RequestRecord, ...]
+    theirs: tuple[RequestRecord, ...]
+    prompts: tuple[str, ...]
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if evidence.baseline is None:
+        return "there is no baseline arm to compare with"
+    headers = [request.trace.header for request in evidence.candidate.requests]
+    if any(header.sampling.greedy for header in headers):
+        return "at temperature 0 there is no law to compare; see greedy_equality"
+    coupled = any(header.protocol is Protocol.GUMBEL or header.coupled_draft for header in headers)
+    if coupled and _keys(evidence.candidate) & _keys(evidence.baseline):
+        return "the arms share their random numbers and are no independent samples; see coupled_equality"
+    return None
+
+
+def _keys(arm: ArmRecord) -> set[tuple[int, int]]:
+    """What keys the random numbers of an arm's requests."""
+    headers = [request.trace.header for request in arm.requests]
+    return {(header.sampling.seed, header.stream) for header in headers}
+
+
+def gather(evidence: Evidence) -> Samples:
+    """The answers that can be compared."""
+    assert evidence.baseline is not None
+    sides = [_by_case(arm) for arm in (evidence.candidate, evidence.baseline)]
+    prompts = tuple(case for case in sides[0] if case in sides[1] and min(len(side[case]) for side in sides) >= 2)
+    ours, theirs = (tuple(each for case in prompts for each in side[case][:MOST]) for side in sides)
+    return Samples(ours, theirs, prompts)
+
+
+def _by_case(arm: ArmRecord) -> dict[str, list[RequestRecord]]:
+    found: dict[str, list[RequestRecord]] = {}
+    for request in arm.requests:
+        found.setdefault(request.case_id, []).append(request)
+    return found
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    assert evidence.baseline is not None
+    problem = shared_numbers(evidence.candidate) or shared_numbers(evidence.baseline)
+    if problem is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, problem)
+    samples = gather(evidence)
+    if not samples.prompts:
+        return CheckResult(Verdict.INCONCLUSIVE, "no prompt has two answers in both arms; raise the suite's `samples`")
+    other = next((case for case in samples.prompts if _prompt(samples.ours, case) != _prompt(samples.theirs, case)), "")
+    if other:
+        return CheckResult(Verdict.INCONCLUSIVE, f"case {other} has different prompts in the two arms")
+    tests = permuted(samples, int(params["permutations"]))
+    adjusted = holm([each.p for each in tests.values()])
+    alpha, margin = float(params["alpha"]), float(params["margin"])
+    found = dict(zip(tests, adjusted, strict=True))
+    rejected = [name for name, p in sorted(found.items(), key=lambda pair: pair[1]) if p < alpha]
+    features = differences(samples)
+    bound = max(max(-each.low, each.high) for each in features.values())
+    enough = len(samples.prompts) >= int(params["min_prompts"])
+    certified = enough and bound <= margin
+    verdict = Verdict.FAULT if rejected else Verdict.CERTIFIED if certified else Verdict.INCONCLUSIVE
+    spread = max(each.se for each in features.values())
+    finite = bool(np.isfinite(bound))
+    return CheckResult(
+        verdict=verdict,
+        summary=_summary(samples, rejected, features, bound, margin),
+        n=len(samples.ours) + len(samples.theirs),
+        statistic=float(max(-np.log10(adjusted))),
+        p_value=float(adjusted.min()),
+        effect=max(abs(each.estimate) for each in features.values()),
+        bound=bound if finite else None,
+        margin=margin,
+        detectable=float(norm.isf(alpha / 2) + norm.ppf(POWER)) * spread if finite else None,
+        findings=tuple(_finding(name, tests[name], found[name]) for name in rejected),
+        details=_details(tests, found, features, samples),
+    )
+
+
+def _prompt(requests: Sequence[RequestRecord], case: str) -> tuple[int, ...]:
+    return next(each.trace.header.prompt for each in requests if each.case_id == case)
+
+
+def permuted(samples: Samples, permutations: int) -> dict[str, TwoSampleTest]:
+    """Every test with its permutation p-value, from numbers that the answers fix."""
+    generator = np.random.default_rng(seed_of((*samples.ours, *samples.theirs)))
+    place = {case: i for i, case in enumerate(samples.prompts)}
+    sides = [([each.tokens for each in side], [place[each.case_id] for each in side]) for side in _sides(samples)]
+    sample = pooled(*sides[0], *sides[1])
+    return {name: test(sample, generator, permutations) for name, test in TESTS.items()}
+
+
+def _sides(samples: Samples) -> tuple[tuple[RequestRecord, ...], tuple[RequestRecord, ...]]:
+    return samples.theirs, samples.ours
+
+
+def differences(samples: Samples) -> dict[str, ClusterInterval]:
+    """Candidate minus baseline of each feature's mean within prompts, with 98 % intervals over prompts."""
+    place = {case: i for i, case in enumerate(samples.prompts)}
+    means = []
+    for side in (samples.ours, samples.theirs):
+        owner = np.array([place[each.case_id] for each in side])
+        values = np.stack([features(each) for each in side])
+        means.append(np.stack([values[owner == i].mean(axis=0) for i in range(len(place))]))
+    clusters: NDArray[np.int64] = np.arange(len(place), dtype=np.int64)
+    change = means[0] - means[1]
+    return {name: mean_interval(change[:, k], clusters, 0.98) for k, name in enumerate(FEATURES)}
+
+
+def features(request: RequestRecord) -> Floats:
+    """[4] numbers in [0, 1] of one answer, in the order of `FEATURES`."""
+    tokens = np.array(request.tokens)
+    count = max(1, len(tokens))
+    repeats = float(np.mean(tokens[1:] == tokens[:-1])) if len(tokens) > 1 else 0.0
+    ended = float(request.finish_reason is not FinishReason.LENGTH)
+    length = min(1.0, len(tokens) / max(1, request.trace.header.sampling.max_new_tokens))
+    return np.array([length, len(np.unique(tokens)) / count, repeats, ended])
+
+
+def _summary(
+    samples: Samples, rejected: list[str], found: dict[str, ClusterInterval], bound: float, margin: float
+) -> str:
+    size = f"{len(samples.ours)} answers against {len(samples.theirs)} to {len(samples.prompts)} prompts"
+    if rejected:
+        return f"{size} differ in: {', '.join(rejected)}"
+    worst = max(found, key=lambda name: max(-found[name].low, found[name].high))
+    told = f"{size}: no difference in {len(TESTS)} tests, which is no certificate of the law; "
+    within = "within" if bound <= margin else "not within"
+    return told + f"means of {', '.join(FEATURES)} differ by at most {bound:.3g} ({worst}, 99 %), {within} {margin:g}"
+
+
+def _finding(name: str, test: TwoSampleTest, adjusted: float) -> Finding:
+    message = f"{name}: statistic {test.statistic:.4g}, adjusted p {adjusted:.2g}, {test.permutations} permutations"
+    return Finding("all requests", 0, message)
+
+
+def _details(
+    tests: dict[str, TwoSampleTest], adjusted: dict[str, Any], found: dict[str, ClusterInterval], samples: Samples
+) -> dict[str, Any]:
+    def told(number: float) -> float | None:
+        return float(number) if np.isfinite(number) else None
+
+    return {
+        "prompts": len(samples.prompts),
+        "tests": {
+            name: {"statistic": test.statistic, "p": test.p, "p_adjusted": float(adjusted[name])}
+            for name, test in tests.items()
+        },
+        "features": {
+            name: {"difference": each.estimate, "low": told(each.low), "high": told(each.high)}
+            for name, each in found.items()
+        },
+    }
+
+
+CHECK = Check(
+    name="two_sample",
+    claim="text",
+    needs=Level.L0,
+    defaults={"alpha": 0.001, "margin": 0.05, "permutations": 9999, "min_prompts": 8},
+    run=_run,
+    applies=_applies,
+    null="given the prompt, answers of candidate and baseline have the same law",
+    effect="largest difference in the mean of a stated feature",
+    plan=needs_nothing,
+)

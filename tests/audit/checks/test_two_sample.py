@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from audit.checks import two_sample
+from audit.checks.base import Verdict, evaluate
+from audit.records import ArmKind, Evidence
+from engine.types import Protocol
+from tests.audit.checks.engine_arms import plan
+from tests.audit.checks.reruns import engine_evidence
+from tests.audit.checks.simulator import GREEDY, SAMPLED, Decoder, Laws, Setup, arm, record, world
+
+TARGET = world(6)
+SHORT = replace(SAMPLED, max_new_tokens=16)
+CHAIN, PLAIN = Setup(sampling=SHORT), Setup(Protocol.GUMBEL, "none", sampling=SHORT)
+
+
+def sampled(setup, prompts, samples, tag="a", kind=ArmKind.CANDIDATE):
+    """An arm with several answers to every prompt; the prompts are the same, the streams are not."""
+    laws, records = Laws.of(TARGET, setup.sampling), []
+    for prompt in range(prompts):
+        for sample in range(samples):
+            made = record(Decoder(TARGET, setup, f"{tag}{prompt}#{sample}", laws).run())
+            records.append(replace(made, case_id=f"p{prompt:02d}", sample=sample))
+    return replace(arm(TARGET, setup, 0, kind=kind), requests=tuple(records))
+
+
+def evidence(prompts=8, samples=8, fault="", tag="a"):
+    """The candidate and its baseline draw from the same seed and streams, as a suite's arms do."""
+    return Evidence(
+        sampled(replace(CHAIN, fault=fault), prompts, samples, tag),
+        sampled(PLAIN, prompts, samples, tag, ArmKind.BASELINE),
+    )
+
+
+def verdict(found, **params):
+    return evaluate(two_sample.CHECK, found, params)
+
+
+def test_a_chain_and_its_baseline_are_independent_though_they_share_their_streams():
+    """p-values over 60 clean pairs of arms are uniform or larger: purposes do not share numbers."""
+    runs = [two_sample.permuted(two_sample.gather(evidence(4, 5, tag=f"s{i}-")), 199) for i in range(60)]
+    for name in two_sample.TESTS:
+        p = np.array([run[name].p for run in runs])
+        assert kstest(p, "uniform", alternative="greater").pvalue > 0.005, name
+        assert np.mean(p < 0.05) < 0.15, name
+
+
+def test_coupled_arms_are_refused():
+    coupled = sampled(Setup(Protocol.GUMBEL, "coupled", sampling=SHORT), 3, 3)
+    assert verdict(Evidence(coupled, sampled(PLAIN, 3, 3))).verdict is Verdict.NOT_RUN
+    other = sampled(PLAIN, 3, 3, tag="other")
+    assert verdict(Evidence(coupled, other), permutations=99).verdict is not Verdict.NOT_RUN
+    greedy = arm(TARGET, Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), 2)
+    assert verdict(Evidence(greedy, greedy)).verdict is Verdict.NOT_RUN
+    assert verdict(Evidence(coupled)).verdict is Verdict.NOT_RUN
+
+
+def test_clean_arms_are_no_fault_and_a_certificate_is_of_features_only():
+    result = verdict(evidence(12, 16), margin=0.2)
+    assert result.verdict is Verdict.CERTIFIED, result.summary
+    assert "no certificate of the law" in result.summary
+    assert result.bound <= 0.2
+    few = verdict(evidence(12, 2))
+    assert few.verdict is Verdict.INCONCLUSIVE
+    assert few.detectable > 0.05
+
+
+def test_a_gross_fault_is_seen_from_tokens_alone_and_a_smaller_one_is_not():
+    result = verdict(evidence(8, 24, fault="argmax_draft"))
+    assert result.verdict is Verdict.FAULT, result.summary
+    assert result.p_value < 0.001
+    assert verdict(evidence(8, 24, fault="wrong_bonus_row")).verdict is not Verdict.FAULT
+
+
+def test_single_answers_and_shared_streams_are_inconclusive():
+    assert "raise the suite's `samples`" in verdict(evidence(4, 1)).summary
+    found = evidence(2, 3)
+    twice = replace(found.candidate, requests=(*found.candidate.requests, found.candidate.requests[0]))
+    assert verdict(replace(found, candidate=twice)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("fault", [None, "accepts_everything", "argmax_draft_soft_q"])
+def test_the_engine_passes_and_faults_of_its_catalogue_do_not(fault):
+    options = {"sampling": replace(SAMPLED, max_new_tokens=16), "requests": 3, "samples": 60, "kinds": ()}
+    result = verdict(engine_evidence(plan(fault=fault), **options))
+    assert (result.verdict is Verdict.FAULT) is (fault is not None), result.summary
