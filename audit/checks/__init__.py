@@ -24,6 +24,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "logprob_closeness": "audit.checks.logprob_closeness:CHECK",
     "performance": "audit.checks.performance:CHECK",
     "two_sample": "audit.checks.two_sample:CHECK",
+    "acceptance_drift": "audit.checks.acceptance_drift:CHECK",
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",

@@ -1,0 +1,286 @@
+"""Acceptance drift: drafts are accepted as often as they were when the pair was recorded.
+
+Claim: acceptance. Null, against the record: the share of drafted tokens that are
+accepted has not moved by more than `margin` since it was recorded (`expected`,
+by stratum: all, a domain, a range of context lengths). Statistic and effect: the
+change in rate; bound: its interval by the jackknife over prompts, combined with
+the recorded one (MOVER), Bonferroni over strata for a fault. Null, over the
+run: each drafted token is kept with the probability that p and q give, from the
+first request to the last; statistic: the restartable e-detector over positions
+in the order of the requests, whose alarm at `alpha` over the number of positions
+has at most probability `alpha`; needs rows. Assumes independent prompts of the
+same mix as the recorded ones. Drift says that draft or target changed, not that
+the output is wrong. Cannot see: a change that keeps the rate, nor, without an
+`expected` rate, one that was there from the beginning and fits p and q.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from audit.checks.acceptance_theory import expected_acceptance
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.decisions import decisions, unreadable
+from audit.errors import UserError
+from audit.records import Evidence, Level, RequestRecord
+from audit.stats.clusters import ClusterInterval, ratio_interval
+from audit.stats.drift import Alarm, RateChange, Recorded, against_recorded, detector, extend
+from audit.stats.equivalence import Decision
+from engine.types import Floats, Protocol, Role
+
+BUCKETS = (0, 64, 128, 256, 512, 1024, 4096)
+"""Context lengths, tokens of prompt and answer, where a range begins."""
+POWER = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """[S] steps with drafts: tokens drafted and accepted, where, and the prompt that was answered."""
+
+    drafted: Floats
+    accepted: Floats
+    bucket: NDArray[np.int64]
+    domain: NDArray[np.str_]
+    prompt: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """One recorded rate beside the one now. `certain` is at 99 %, `strict` at the level of a fault."""
+
+    name: str
+    now: ClusterInterval
+    certain: RateChange
+    strict: RateChange
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not any(int(np.sum(request.trace.n_drafted)) for request in evidence.candidate.requests):
+        return "nothing was drafted"
+    return None
+
+
+def steps(requests: Sequence[RequestRecord]) -> Steps:
+    """All steps of an arm in which something was drafted."""
+    cases = sorted({request.case_id for request in requests})
+    parts = [_steps(request, cases.index(request.case_id)) for request in requests]
+    return Steps(
+        drafted=np.concatenate([part.drafted for part in parts]),
+        accepted=np.concatenate([part.accepted for part in parts]),
+        bucket=np.concatenate([part.bucket for part in parts]),
+        domain=np.concatenate([part.domain for part in parts]),
+        prompt=np.concatenate([part.prompt for part in parts]),
+    )
+
+
+def _steps(request: RequestRecord, prompt: int) -> Steps:
+    trace = request.trace
+    owner = np.repeat(np.arange(trace.steps), trace.n_emitted)
+    accepted = np.bincount(owner[trace.role == Role.ACCEPTED], minlength=trace.steps).astype(np.float64)
+    used = trace.n_drafted > 0
+    bucket = np.searchsorted(BUCKETS, trace.position[used], side="right") - 1
+    count = int(used.sum())
+    return Steps(
+        trace.n_drafted[used].astype(np.float64),
+        accepted[used],
+        bucket.astype(np.int64),
+        np.full(count, request.domain),
+        np.full(count, prompt, dtype=np.int64),
+    )
+
+
+def names_of(found: Steps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Every stratum with the steps in it."""
+    yield "all", np.ones(len(found.drafted), dtype=np.bool_)
+    for domain in sorted(set(found.domain.tolist())):
+        yield f"domain {domain}", found.domain == domain
+    for bucket in np.unique(found.bucket):
+        end = f" to {BUCKETS[bucket + 1] - 1}" if bucket + 1 < len(BUCKETS) else " and on"
+        yield f"context {BUCKETS[bucket]}{end}", found.bucket == bucket
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    requests, expected = evidence.candidate.requests, _recorded(params)
+    found = steps(requests)
+    alpha = float(params["alpha"])
+    rates = {name: _rate(found, mask, 0.98) for name, mask in names_of(found)}
+    absent = [name for name in expected if name not in rates]
+    tests = len(expected) + 1
+    strata = [
+        _against(name, found, before, float(params["margin"]), alpha / tests)
+        for name, before in expected.items()
+        if name in rates
+    ]
+    watched = _watched(evidence, alpha / tests)
+    findings = [*_findings(strata, float(params["margin"])), *watched.findings]
+    verdict = Verdict.FAULT if findings else _verdict(strata, absent) if expected else Verdict.NOT_RUN
+    worst = max((max(abs(each.certain.interval.low), abs(each.certain.interval.high)) for each in strata), default=None)
+    finite = worst is not None and math.isfinite(worst)
+    return CheckResult(
+        verdict=verdict,
+        summary=_summary(findings, strata, absent, watched, rates),
+        n=int(found.drafted.sum()),
+        statistic=watched.peak,
+        effect=max((abs(each.certain.change) for each in strata), default=None),
+        bound=worst if finite else None,
+        margin=float(params["margin"]),
+        detectable=_detectable(strata, alpha / tests),
+        findings=tuple(findings),
+        details={
+            "rates": {name: _interval(each) for name, each in rates.items()},
+            "changes": {each.name: each.certain.change for each in strata},
+            "not_seen": absent,
+            "watched_positions": watched.positions,
+            "alarms": len(watched.findings),
+        },
+    )
+
+
+def _recorded(params: Params) -> dict[str, Recorded]:
+    """The recorded rates; a mapping of names to `rate`, `low`, `high` and `confidence` (0.99)."""
+    found = {}
+    for name, entry in params["expected"].items():
+        if not isinstance(entry, Mapping) or not {"rate", "low", "high"} <= set(entry):
+            raise UserError(f"acceptance_drift: expected.{name} is {entry!r}; write {{rate: .., low: .., high: ..}}")
+        rate, low, high = (float(entry[key]) for key in ("rate", "low", "high"))
+        if not 0.0 <= low <= rate <= high <= 1.0:
+            raise UserError(f"acceptance_drift: expected.{name} needs 0 <= low <= rate <= high <= 1")
+        found[name] = Recorded(rate, low, high, float(entry.get("confidence", 0.99)))
+    return found
+
+
+def _rate(found: Steps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
+    return ratio_interval(found.accepted[mask], found.drafted[mask], found.prompt[mask], confidence)
+
+
+def _against(name: str, found: Steps, before: Recorded, margin: float, alpha: float) -> Stratum:
+    mask = dict(names_of(found))[name]
+    certain, strict = (
+        _since(_rate(found, mask, confidence), before, confidence, margin) for confidence in (0.98, 1.0 - alpha)
+    )
+    return Stratum(name, _rate(found, mask, 0.98), certain, strict)
+
+
+def _since(now: ClusterInterval, before: Recorded, confidence: float, margin: float) -> RateChange:
+    told = Recorded(now.estimate, now.low, now.high, confidence)
+    return against_recorded(told, _rescaled(before, confidence), margin)
+
+
+def _rescaled(before: Recorded, confidence: float) -> Recorded:
+    """The recorded interval at another confidence, by the normal law."""
+    times = float(norm.ppf(0.5 + confidence / 2) / norm.ppf(0.5 + before.confidence / 2))
+    low, high = (before.estimate + times * (end - before.estimate) for end in (before.low, before.high))
+    return Recorded(before.estimate, low, high, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the detector saw; `reason` says why it saw nothing."""
+
+    positions: int
+    peak: float | None
+    findings: tuple[Finding, ...]
+    reason: str
+
+
+def _watched(evidence: Evidence, alpha: float) -> Watched:
+    arm = evidence.candidate
+    header = arm.requests[0].trace.header
+    if header.sampling.greedy or header.protocol in (Protocol.GREEDY, Protocol.BLOCK) or not header.lossless:
+        return Watched(0, None, (), "acceptance has no law by position under this rule")
+    reason = f"evidence {arm.level.name} has no p and q" if arm.level < Level.L3 else unreadable(arm)
+    if reason is not None:
+        return Watched(0, None, (), reason)
+    flags, chances = [], []
+    places: list[tuple[str, int]] = []
+    for request in arm.requests:
+        made = decisions(request)
+        told = expected_acceptance(made)
+        kept = np.flatnonzero(~np.isnan(told))
+        flags.append(made.role[kept] == Role.ACCEPTED)
+        chances.append(told[kept])
+        places.extend((request.request_id, int(made.step[i])) for i in kept)
+    if not places:
+        return Watched(0, None, (), "no drafted token has a known acceptance probability")
+    # at 1 / alpha the mean time to an alarm is 1 / alpha positions: dividing by their number bounds any alarm at all
+    state = extend(detector(alpha / len(places)), np.concatenate(flags), np.concatenate(chances))
+    return Watched(len(places), state.peak, tuple(_alarm(each, places) for each in state.alarms), "")
+
+
+def _alarm(alarm: Alarm, places: Sequence[tuple[str, int]]) -> Finding:
+    request, step = places[alarm.index]
+    since = places[alarm.since]
+    message = (
+        f"acceptance left what p and q give, log odds by {alarm.shift:+g}, "
+        f"since about request {since[0]} step {since[1]}, alarm after {alarm.index + 1} positions"
+    )
+    return Finding(request, step, message)
+
+
+def _findings(strata: Sequence[Stratum], margin: float) -> list[Finding]:
+    return [
+        Finding("all requests", 0, f"{_change(each, each.strict)}, outside of the margin {margin:g}")
+        for each in strata
+        if each.strict.decision is Decision.FAULT
+    ]
+
+
+def _change(each: Stratum, told: RateChange) -> str:
+    ends = f"[{told.interval.low:+.3f}, {told.interval.high:+.3f}]"
+    return f"{each.name}: {each.now.estimate:.3f} of drafted tokens accepted, changed by {told.change:+.3f} {ends}"
+
+
+def _verdict(strata: Sequence[Stratum], absent: Sequence[str]) -> Verdict:
+    held = bool(strata) and not absent and all(each.certain.decision is Decision.CERTIFIED for each in strata)
+    return Verdict.CERTIFIED if held else Verdict.INCONCLUSIVE
+
+
+def _detectable(strata: Sequence[Stratum], alpha: float) -> float | None:
+    spread = max((each.now.se for each in strata), default=math.inf)
+    return float(norm.isf(alpha / 2) + norm.ppf(POWER)) * spread if math.isfinite(spread) else None
+
+
+def _told(rates: Mapping[str, ClusterInterval]) -> str:
+    every = rates["all"]
+    return f"{every.estimate:.3f} of drafted tokens accepted over {every.clusters} prompts"
+
+
+def _summary(
+    findings: Sequence[Finding],
+    strata: Sequence[Stratum],
+    absent: Sequence[str],
+    watched: Watched,
+    rates: Mapping[str, ClusterInterval],
+) -> str:
+    if findings:
+        return f"{len(findings)} departures; {findings[0].message}"
+    told = [_change(each, each.certain) for each in strata] or [f"{_told(rates)}; no rate was recorded for this pair"]
+    if absent:
+        told.append(f"recorded but not seen: {', '.join(absent)}")
+    watch = f"no change over {watched.positions} positions" if watched.positions else f"not watched: {watched.reason}"
+    return "; ".join([*told, watch])
+
+
+def _interval(found: ClusterInterval) -> dict[str, Any]:
+    low, high = (end if math.isfinite(end) else None for end in (found.low, found.high))
+    return {"rate": found.estimate, "low": low, "high": high, "prompts": found.clusters}
+
+
+CHECK = Check(
+    name="acceptance_drift",
+    claim="acceptance",
+    needs=Level.L0,
+    defaults={"expected": {}, "margin": 0.05, "alpha": 0.001},
+    run=_run,
+    applies=_applies,
+    null="the acceptance rate is the recorded one, and is what p and q give from the first request to the last",
+    effect="change in the share of drafted tokens that are accepted",
+    plan=needs_nothing,
+)

@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audit.checks import acceptance_drift
+from audit.checks.base import Verdict, evaluate
+from audit.errors import UserError
+from audit.records import Evidence, Level
+from audit.stats.clusters import ratio_interval
+from tests.audit.checks.simulator import GREEDY, Protocol, Setup, arm, world
+
+TARGET = world(6)
+LONG = acceptance_drift.steps(arm(TARGET, Setup(), 96, tag="before").requests)
+OLD = ratio_interval(LONG.accepted, LONG.drafted, LONG.prompt)
+RATE = {"rate": OLD.estimate, "low": OLD.low, "high": OLD.high}
+NOW = Evidence(arm(TARGET, Setup(), 48, tag="now"))
+
+
+def verdict(evidence, **params):
+    return evaluate(acceptance_drift.CHECK, evidence, params)
+
+
+def test_the_rate_of_before_is_certified_and_without_one_nothing_is():
+    result = verdict(NOW, expected={"all": RATE}, margin=0.1)
+    assert result.verdict is Verdict.CERTIFIED, result.summary
+    assert result.details["watched_positions"] > 500
+    bare = verdict(NOW)
+    assert bare.verdict is Verdict.NOT_RUN
+    assert {"all", "domain chat", "domain code", "context 0 to 63"} <= set(bare.details["rates"])
+
+
+def test_another_draft_is_a_fault_and_a_few_requests_are_inconclusive():
+    other = Evidence(arm(world(6, drift=2.5), Setup(), 48))
+    result = verdict(other, expected={"all": RATE})
+    assert result.verdict is Verdict.FAULT, result.summary
+    assert result.effect > 0.1
+    few = verdict(Evidence(arm(TARGET, Setup(), 3, tag="now")), expected={"all": RATE})
+    assert few.verdict is Verdict.INCONCLUSIVE
+    assert few.detectable > 0.05
+
+
+def test_clean_arms_are_no_fault():
+    for seed in range(20):
+        found = verdict(Evidence(arm(TARGET, Setup(), 12, tag=f"clean{seed}")), expected={"all": RATE})
+        assert found.verdict is not Verdict.FAULT, found.summary
+
+
+@pytest.mark.parametrize("fault", ["sqrt", "argmax_draft"])
+def test_acceptance_that_leaves_p_and_q_in_the_run_is_found_and_placed(fault):
+    broken = arm(TARGET, Setup(fault=fault), 48, tag="broken")
+    late = replace(broken, requests=(*NOW.candidate.requests[:24], *broken.requests))
+    result = verdict(Evidence(late))
+    assert result.verdict is Verdict.FAULT, result.summary
+    assert result.findings[0].request.startswith("broken")
+
+
+def test_strata_are_compared_by_name_and_absent_ones_are_told():
+    result = verdict(NOW, expected={"domain chat": RATE, "domain law": RATE}, margin=0.15)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "recorded but not seen: domain law" in result.summary
+
+
+def test_text_level_and_greedy_arms_are_compared_with_the_record_only():
+    low = Evidence(replace(NOW.candidate, level=Level.L0))
+    assert verdict(low, expected={"all": RATE}, margin=0.1).verdict is Verdict.CERTIFIED
+    assert "not watched" in verdict(low, expected={"all": RATE}).summary
+    greedy = Evidence(arm(TARGET, Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), 4))
+    assert verdict(greedy).verdict is Verdict.NOT_RUN
+    assert verdict(Evidence(arm(TARGET, Setup(draft="none"), 2))).verdict is Verdict.NOT_RUN
+
+
+def test_the_rate_counts_drafted_and_accepted_tokens():
+    found = acceptance_drift.steps(NOW.candidate.requests)
+    assert found.accepted.sum() == sum(each.trace.n_accepted for each in NOW.candidate.requests)
+    assert found.drafted.sum() == sum(int(np.sum(each.trace.n_drafted)) for each in NOW.candidate.requests)
+
+
+@pytest.mark.parametrize("entry", [0.5, {"rate": 0.5}, {"rate": 0.5, "low": 0.6, "high": 0.7}])
+def test_a_wrong_record_is_a_users_error(entry):
+    with pytest.raises(UserError, match=r"acceptance_drift: expected\.all"):
+        verdict(NOW, expected={"all": entry})
