@@ -28,6 +28,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "law": "audit.checks.law:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",
+    "transcript": "audit.checks.transcript:CHECK",
     "prefix_measurable": "audit.checks.prefix_measurable:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }

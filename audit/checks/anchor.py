@@ -123,7 +123,11 @@ def _positions(each: Compared, limits: Limits, greedy: bool) -> Iterator[Finding
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    found = anchored_rows(evidence, params)
+    return judge_rows(anchored_rows(evidence, params), params)
+
+
+def judge_rows(found: Anchored | str, params: Params) -> CheckResult:
+    """The check's result on rows that are compared already."""
     if isinstance(found, str):
         return CheckResult(Verdict.INCONCLUSIVE, found)
     margin, confidence = float(params["margin"]), float(params["confidence"])

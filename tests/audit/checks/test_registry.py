@@ -10,7 +10,20 @@ from audit.records import Evidence, Level
 from engine.types import Protocol
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
-CLAIMS = {"accounting", "replay", "equality", "bitwise", "law", "rows", "acceptance", "seed", "closeness", "cost", "text"}
+CLAIMS = {
+    "accounting",
+    "replay",
+    "equality",
+    "bitwise",
+    "law",
+    "rows",
+    "transcript",
+    "acceptance",
+    "seed",
+    "closeness",
+    "cost",
+    "text",
+}
 
 
 @pytest.mark.parametrize("name", list(REGISTRY))
