@@ -20,9 +20,12 @@ from audit.selftest.arenas import suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import gather
 from engine import faults
+from engine.faults.base import Fault
 
 SIZES: Final = (256, 1024, 4096, 16_384, 65_536, 200_000)
 """Tokens per arm."""
+BRIEFLY: Final = 1024
+"""The largest arm on which a fault of the record is looked for from outside."""
 POWER: Final = 0.9
 """Share of the seeds that must be caught."""
 VIEWS: Final[Mapping[str, Level]] = {"record": Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
@@ -36,10 +39,10 @@ class Limits:
     record: int
     outside: int
 
-    def sizes(self, view: str) -> tuple[int, ...]:
-        """The sizes that a view is tried at."""
-        most = self.record if view == "record" else self.outside
-        return tuple(size for size in SIZES if size <= most)
+    def allow(self, view: str, tokens: int, fault: Fault) -> bool:
+        """Whether a view is tried at a size: from outside, briefly where the fault says that text does not show it."""
+        outside = self.outside if fault.seen_from == "text" else min(self.outside, BRIEFLY)
+        return tokens <= (self.record if view == "record" else outside)
 
     @property
     def needed(self) -> int:
@@ -88,11 +91,12 @@ class Detection:
 
 def detect(name: str, limits: Limits) -> Detection:
     """Try sizes until every view has caught the fault or has none left."""
+    fault = faults.load(name)
     found: dict[str, Sight] = {}
     for tokens in SIZES:
-        open_views = [view for view in VIEWS if tokens in limits.sizes(view) and not _done(found.get(view))]
+        open_views = [view for view in VIEWS if limits.allow(view, tokens, fault) and not _done(found.get(view))]
         if open_views:
-            found |= _at_size(name, tokens, limits, open_views)
+            found |= _at_size(fault, tokens, limits, open_views)
     return Detection(name, {view: found[view] for view in VIEWS if view in found})
 
 
@@ -100,16 +104,15 @@ def _done(sight: Sight | None) -> bool:
     return sight is not None and sight.caught
 
 
-def _at_size(name: str, tokens: int, limits: Limits, views: Sequence[str]) -> dict[str, Sight]:
+def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) -> dict[str, Sight]:
     """All open views at one size."""
-    arena = faults.load(name).arena
     counts = {view: _Count() for view in views}
     for seed in range(limits.seeds):
         going = [view for view in views if counts[view].may_reach(limits)]
         if not going:
             break
         listed = battery.names(max(VIEWS[view] for view in going))
-        evidence = gather(suite_of(arena, name, seed, tokens, listed))
+        evidence = gather(suite_of(fault.arena, fault.name, seed, tokens, listed))
         for view in going:
             counts[view].add(evidence, VIEWS[view])
     return {view: count.sight(tokens, limits) for view, count in counts.items()}

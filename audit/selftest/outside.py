@@ -37,7 +37,7 @@ def _plain(request: RequestRecord, level: Level) -> RequestRecord:
 
 def plain_trace(trace: Trace, level: Level) -> Trace:
     """One step per emitted token, nothing drafted; log-probabilities at L1, no other number."""
-    header = replace(trace.header, level=RecordLevel.TOKENS, proposer="not told", coupled_draft=False)
+    header = replace(trace.header, level=RecordLevel.TOKENS, proposer="not told")
     start = len(header.prompt)
     records = [_step(index, start + index, token, header.vocabulary) for index, token in enumerate(trace.tokens)]
     plain = to_trace(header, [reduce(header, records)])

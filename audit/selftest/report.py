@@ -9,7 +9,7 @@ from typing import Any, Final
 from audit.selftest import battery
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
 from audit.selftest.arenas import FIRST_CLEAN_SEED
-from audit.selftest.detect import POWER, Detection, Sight
+from audit.selftest.detect import BRIEFLY, POWER, Detection, Sight
 from audit.selftest.work import Outcome
 from engine import faults
 
@@ -145,7 +145,8 @@ def page(outcome: Outcome) -> str:
         f"Seeds {seeds}. `tokens` is the first size of arm at which at least {plan.limits.needed} of "
         f"{plan.limits.seeds} seeds are caught by a check; `also` caught some of them there, `missed` looked and "
         "caught none. The last two columns see the same arms without the record: with log-probabilities, and as text; "
-        f"they were tried up to {plan.limits.outside} tokens, and a size was given up where too many seeds were "
+        f"they were tried up to {plan.limits.outside} tokens, or {min(BRIEFLY, plan.limits.outside)} for faults that "
+        "say themselves that text does not show them, and a size was given up where too many seeds were "
         "missed.\n",
         _table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
         "## False alarms\n",

@@ -71,6 +71,13 @@ def test_checks_that_catch_some_seeds_are_told_apart_from_the_best():
     assert (sight.first, sight.others, sight.missed) == (("replay", "q_contract"), ("law",), ("accounting",))
 
 
+def test_a_fault_of_the_record_is_looked_for_in_text_only_briefly(told):
+    told(lambda seed, tokens: tokens > 0)
+    allowed = limits(record=4096, outside=4096)
+    assert detect.detect("acceptance_inflated", allowed).sights["text"].tokens == 1024
+    assert detect.detect("sqrt_acceptance", allowed).sights["text"].tokens == 4096
+
+
 @pytest.mark.slow
 def test_a_gross_fault_is_caught_and_a_harmless_one_is_not():
     small = limits(seeds=2, record=256)
