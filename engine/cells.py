@@ -69,20 +69,28 @@ def empty(count: int, vocabulary: int) -> Cells:
     )
 
 
-def cells_of(records: list[StepRecord], scores: NDArray[np.floating[Any]], sampling: SamplingParams, v: int) -> Cells:
+def cells_of(
+    records: list[StepRecord], scores: NDArray[np.floating[Any]], sampling: SamplingParams, coupled: bool
+) -> Cells:
     """The cells of every emitted token of `records`.
 
     Args:
         records: steps with their proposals' q.
         scores: [E, V] after bias, masks and penalties, before temperature and truncation.
         sampling: what turns scores into p.
-        v: the vocabulary's size.
+        coupled: drafts used the target's noise.
     """
-    found = empty(len(scores), v)
+    found = empty(len(scores), scores.shape[1])
     places = (place for record in records for place in _places(record))
     for at, (row, (token, q)) in enumerate(zip(scores, places, strict=True)):
-        _fill(found, at, _Place(_law(row, sampling), q, token))
+        # a draft that looked at the target's noise may not choose cells by its token
+        blind = coupled and _one_hot(q)
+        _fill(found, at, _Place(_law(row, sampling), None if blind else q, token))
     return found
+
+
+def _one_hot(q: Floats | None) -> bool:
+    return q is not None and bool(q.max() == 1.0)
 
 
 def _law(scores: NDArray[np.floating[Any]], sampling: SamplingParams) -> Floats:

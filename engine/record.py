@@ -111,7 +111,7 @@ def reduce(header: Header, records: list[StepRecord]) -> Kept:
         logits=logits if full else logits[:0].copy(),
         spare_logits=_stacked([each.spare for each in records if full and each.spare is not None], header.vocabulary),
         q_rows=_q_rows(records if full else [], header.vocabulary),
-        cells=cells_of(records, scores, header.sampling, header.vocabulary) if lumped else empty(0, 0),
+        cells=cells_of(records, scores, header.sampling, header.coupled_draft) if lumped else empty(0, 0),
         q_below=draft_masses(records if lumped else []),
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
-from audit.checks.decisions import Decisions, decisions, unreadable
+from audit.checks.decisions import Decisions, Lumped, decisions, unreadable
 from audit.checks.plans import plan_acceptance
 from audit.records import Evidence, Level, RequestRecord
 from audit.stats.acceptance import (
@@ -78,6 +78,11 @@ def expected_acceptance(made: Decisions) -> Floats:
     fixed = np.flatnonzero(offered & made.one_hot)
     told[fixed] = np.sum(np.where(made.q[fixed] > 0, made.p[fixed], 0.0), axis=1)
     drawn = np.flatnonzero(offered & ~made.one_hot)
+    if made.lumped is not None:
+        told[fixed] = _on_cells(made, made.lumped)[fixed]
+        whole = made.lumped.product if made.protocol is Protocol.GUMBEL else 1.0 - made.lumped.residual_sum
+        told[drawn] = np.nan if made.coupled else whole[drawn]
+        return told
     p, q = made.p[drawn], made.q[drawn]
     if made.protocol in (Protocol.CHAIN, Protocol.TREE):
         told[drawn] = chain_acceptance(p, q)
@@ -86,6 +91,12 @@ def expected_acceptance(made: Decisions) -> Floats:
     else:
         told[drawn] = match_acceptance(p, q)
     return told
+
+
+def _on_cells(made: Decisions, lumped: Lumped) -> Floats:
+    """[E] p of deterministic drafts: the recorded one of a single draft, the sum of cells where all have their own."""
+    cells = np.where(made.q[:, -1] > 0, np.nan, np.sum(np.where(made.q > 0, made.p, 0.0), axis=1))
+    return np.where(np.isnan(lumped.drafted_p), cells, lumped.drafted_p)
 
 
 def positions(requests: Sequence[RequestRecord]) -> Positions:
@@ -125,7 +136,7 @@ def strata(found: Positions, confidence: float = 0.99) -> Iterator[Stratum]:
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    reason = unreadable(evidence.candidate)
+    reason = unreadable(evidence.candidate, cells=True)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     found = positions(evidence.candidate.requests)

@@ -1,32 +1,59 @@
 """The distributions behind a trace's emitted tokens, as arrays.
 
-Recomputes p of every emitted token from its logits row, and q of its position
-from what was drafted there. Which tokens were drafted at a position, and from
-which q, is known before the target's token is drawn; which of them were tried
-is not, so the tree is read here and never the list of examined nodes alone.
-Knows nothing about tests.
+At level `full`, p of every emitted token is recomputed from its logits row, and q
+of its position from what was drafted there. At `topk` both are read on the
+recorded cells: a token is then the number of its cell, and the last cell is the
+tail. What cells cannot give exactly is beside them (`Lumped`). Knows nothing
+about tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.checks.places import NO_NODE, Places, places
 from audit.checks.shape import shape_fault
 from audit.records import ArmRecord, RequestRecord
+from engine.cells import PAD
 from engine.sampling import Transformed, transform
-from engine.trace import StepView, Trace, steps_of
-from engine.types import Floats, Protocol, QKind, RecordLevel, Role
+from engine.trace import Trace
+from engine.types import Floats, Protocol, QKind, RecordLevel
 
-NO_NODE = -1
+TAIL = -1
+"""In `Lumped.ids`: the cell that holds all other tokens."""
+UNUSED = -2
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lumped:
+    """What the whole rows gave, for E tokens on C cells; NaN where q is not known."""
+
+    ids: Indices
+    """[E, C] the token of each cell, TAIL or UNUSED."""
+    token: Indices
+    """[E] the emitted tokens themselves."""
+    refused: Indices
+    """[E] the one drafted token itself, or NO_NODE."""
+    p: Floats
+    """[E] of the emitted token."""
+    q: Floats
+    p_below: Floats
+    """[E] mass before the emitted token in id order."""
+    residual_below: Floats
+    residual_sum: Floats
+    product: Floats
+    drafted_p: Floats
+    """[E] of the one drafted token, NaN without."""
+    drafted_q: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """One request's E emitted tokens."""
+    """One request's E emitted tokens on V tokens or cells."""
 
     request: str
     domain: str
@@ -48,6 +75,7 @@ class Decisions:
     """[E] number of tokens drafted at the position."""
     one_hot: NDArray[np.bool_]
     """[E] the drafted tokens were functions of the prefix."""
+    lumped: Lumped | None = None
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -55,41 +83,54 @@ class Decisions:
         return ~np.isnan(self.q[:, 0])
 
 
-def unreadable(arm: ArmRecord) -> str | None:
-    """Why an arm's decisions cannot be recomputed, or None."""
+def unreadable(arm: ArmRecord, cells: bool = False) -> str | None:
+    """Why an arm's decisions cannot be recomputed, or None; with `cells`, level `topk` will do."""
     if not arm.requests:
         return "the arm has no requests"
     for request in arm.requests:
-        if request.trace.header.level is not RecordLevel.FULL:
-            return f"request {request.request_id} was recorded at level {request.trace.header.level}, rows need full"
-        fault = shape_fault(request.trace)
-        if fault is not None:
-            return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
-        if not request.trace.steps:
-            return f"request {request.request_id}: the record holds no step"
-        if np.any(np.isnan(request.trace.logits)):
-            return f"request {request.request_id}: a logits row holds NaN"
+        reason = _unreadable(request, cells)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _unreadable(request: RequestRecord, cells: bool) -> str | None:
+    trace, level = request.trace, request.trace.header.level
+    lumped = cells and level is RecordLevel.TOPK
+    if level is not RecordLevel.FULL and not lumped:
+        needed = "topk or full" if cells else "full"
+        return f"request {request.request_id} was recorded at level {level}, rows need {needed}"
+    fault = shape_fault(trace)
+    if fault is not None:
+        return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
+    if not trace.steps:
+        return f"request {request.request_id}: the record holds no step"
+    if lumped and not len(trace.cell_id):
+        return f"request {request.request_id}: its record is older than cells, and holds p of the emitted tokens only"
+    if np.any(np.isnan(trace.cell_p if lumped else trace.logits)):
+        return f"request {request.request_id}: {'a cell' if lumped else 'a logits row'} holds NaN"
     return None
 
 
 def decisions(request: RequestRecord) -> Decisions:
-    """Recompute one request; its trace is at level full and in shape."""
-    trace = request.trace
-    parts = [part for view in steps_of(trace) for part in _walk(trace, view)]
+    """Recompute one request; its trace is readable and in shape."""
+    trace, found = request.trace, places(request.trace)
+    lumped = _lumped(trace, found) if trace.header.level is RecordLevel.TOPK else None
     return Decisions(
         request=request.request_id,
         domain=request.domain,
         protocol=trace.header.protocol,
         coupled=trace.header.coupled_draft,
-        step=np.array([part.step for part in parts], dtype=np.int64),
-        depth=np.array([part.depth for part in parts], dtype=np.int64),
-        token=trace.token.astype(np.int64),
+        step=found.step,
+        depth=found.depth,
+        token=trace.token.astype(np.int64) if lumped is None else cell_of(lumped.ids, lumped.token),
         role=trace.role.astype(np.int64),
-        p=distributions(trace),
-        q=_q_rows(trace, parts),
-        drafted=np.array([part.tokens[0] if len(part.tokens) == 1 else NO_NODE for part in parts], dtype=np.int64),
-        candidates=np.array([len(part.tokens) for part in parts], dtype=np.int64),
-        one_hot=np.array([part.kind is QKind.ONE_HOT for part in parts], dtype=np.bool_),
+        p=distributions(trace) if lumped is None else _law(trace.cell_p, trace.tail[:, 0]),
+        q=_q_rows(trace, found) if lumped is None else _q_cells(trace, found),
+        drafted=found.drafted if lumped is None else _drafted_cells(lumped),
+        candidates=found.candidates,
+        one_hot=found.kind == QKind.ONE_HOT,
+        lumped=lumped,
     )
 
 
@@ -106,41 +147,64 @@ def deciding_row(trace: Trace, index: int) -> Transformed:
     return transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What was drafted at one emitted token's position."""
-
-    step: int
-    depth: int
-    kind: QKind
-    tokens: tuple[int, ...]
-    examined: int
-    """Index into the q rows, -1 if the only drafted token was not examined."""
-
-
-def _walk(trace: Trace, view: StepView) -> Iterator[_Place]:
-    """Follow the emitted tokens down the step's tree."""
-    tokens = [int(token) for token in trace.node_token[view.nodes]]
-    parents = [int(parent) for parent in trace.node_parent[view.nodes]]
-    examined = [int(node) for node in trace.examined_node[view.examined]]
-    node = NO_NODE
-    lost = False
-    for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
-        offered = [] if lost else [child for child, parent in enumerate(parents) if parent == node]
-        row = view.examined.start + examined.index(offered[0]) if offered and offered[0] in examined else NO_NODE
-        yield _Place(view.index, depth, view.q_kind, tuple(tokens[child] for child in offered), row)
-        kept = [child for child in offered if tokens[child] == int(trace.token[at])]
-        lost = not kept or int(trace.role[at]) != Role.ACCEPTED
-        node = kept[0] if kept else NO_NODE
+def _q_rows(trace: Trace, found: Places) -> Floats:
+    rows = np.full((len(found.step), trace.header.vocabulary), np.nan)
+    # a coupled draft looked at the target's noise: its token says nothing that may be conditioned on
+    fixed = (found.kind == QKind.ONE_HOT) & (found.candidates > 0) & (not trace.header.coupled_draft)
+    for i in np.flatnonzero(fixed):
+        rows[i] = 0.0
+        tokens = (int(found.drafted[i]),) if found.offered is None else found.offered[i]
+        np.add.at(rows[i], list(tokens), 1.0 / len(tokens))
+    drawn = (found.kind == QKind.FULL) & (found.candidates == 1) & (found.examined != NO_NODE)
+    rows[drawn] = trace.q_rows[found.examined[drawn]]
+    return rows
 
 
-def _q_rows(trace: Trace, places: Sequence[_Place]) -> Floats:
-    rows = np.full((len(places), trace.header.vocabulary), np.nan)
-    for i, place in enumerate(places):
-        # a coupled draft looked at the target's noise: its token says nothing that may be conditioned on
-        if place.kind is QKind.ONE_HOT and place.tokens and not trace.header.coupled_draft:
-            rows[i] = 0.0
-            np.add.at(rows[i], list(place.tokens), 1.0 / len(place.tokens))
-        elif place.kind is QKind.FULL and len(place.tokens) == 1 and place.examined != NO_NODE:
-            rows[i] = trace.q_rows[place.examined]
+def _lumped(trace: Trace, found: Places) -> Lumped:
+    ids = trace.cell_id.astype(np.int64)
+    ids[ids == PAD] = UNUSED
+    one = (found.candidates == 1) & (found.examined != NO_NODE)
+    drafted = np.full((2, len(found.step)), np.nan)
+    drafted[:, one] = trace.examined_p[found.examined[one]], trace.examined_q[found.examined[one]]
+    return Lumped(
+        ids=np.concatenate([ids, np.full((len(ids), 1), TAIL)], axis=1),
+        token=trace.token.astype(np.int64),
+        refused=found.drafted,
+        p=trace.row_p,
+        q=trace.q_token,
+        p_below=trace.p_below,
+        residual_below=trace.residual_below,
+        residual_sum=trace.residual_sum,
+        product=trace.product,
+        drafted_p=drafted[0],
+        drafted_q=drafted[1],
+    )
+
+
+def own_cell(ids: Indices, token: Indices) -> Indices:
+    """[E] the cell in `ids` [E, C] of each token [E], NO_NODE where it has none of its own."""
+    same = ids == np.where(token >= 0, token, UNUSED - 1)[:, None]
+    return np.where(same.any(axis=1), same.argmax(axis=1), NO_NODE)
+
+
+def cell_of(ids: Indices, token: Indices) -> Indices:
+    """[E] the cell of each token, the tail where it has none of its own."""
+    own = own_cell(ids, token)
+    return np.where(own == NO_NODE, ids.shape[1] - 1, own)
+
+
+def _drafted_cells(lumped: Lumped) -> Indices:
+    return np.where(lumped.refused == NO_NODE, NO_NODE, cell_of(lumped.ids, lumped.refused))
+
+
+def _law(cells: NDArray[np.floating], tail: Floats) -> Floats:
+    """[E, C + 1] cells and tail in float64, made distributions: cells are rounded to float32."""
+    law = np.concatenate([cells, tail[:, None]], axis=1, dtype=np.float64)
+    return np.asarray(law / law.sum(axis=1, keepdims=True))
+
+
+def _q_cells(trace: Trace, found: Places) -> Floats:
+    rows = _law(trace.cell_q, trace.tail[:, 1])
+    if trace.header.coupled_draft:
+        rows[found.kind == QKind.ONE_HOT] = np.nan
     return rows

@@ -72,7 +72,7 @@ def shared_numbers(arm: ArmRecord) -> str | None:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     arm = evidence.candidate
-    reason = unreadable(arm) or shared_numbers(arm)
+    reason = unreadable(arm, cells=True) or shared_numbers(arm)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     generator = np.random.default_rng(seed_of(arm.requests))
@@ -86,7 +86,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     best = int(np.argmin(adjusted))
     return CheckResult(
         verdict=_verdict(findings, n, leak, params),
-        summary=_summary(findings, n, leak, len(components), params),
+        summary=_summary(findings, n, leak, len(components), params) + _loss(law),
         n=n,
         statistic=components[best].statistic,
         p_value=0.0 if law.impossible else float(adjusted[best]),
@@ -143,8 +143,27 @@ def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Pa
     return f"no departure in {tests} tests of {n} tokens; {bound}"
 
 
+def _loss(law: Law) -> str:
+    """What lumped evidence loses: the p-value is exact, but differences within the tail are not seen."""
+    tail, seen = _lumping(law)
+    if not tail:
+        return ""
+    text = f"; read on cells: {tail:.2g} of the mass of p is in their tails"
+    return text if math.isnan(seen) else f"{text}, they see {seen:.1%} of the distance between p and q"
+
+
+def _lumping(law: Law) -> tuple[float, float]:
+    """Mean mass in the tails, and the share of the distance between p and q that cells see (NaN without a q)."""
+    table = law.table
+    distance = float(np.sum(table.distance[table.known, 0]))
+    return float(table.tail.mean()), float(np.sum(table.seen[table.known])) / distance if distance else math.nan
+
+
 def _details(law: Law, components: tuple[Component, ...], adjusted: Floats, leak: Leak) -> dict[str, Any]:
+    tail, seen = _lumping(law)
     return {
+        "tail_mass": tail,
+        "distance_seen": None if math.isnan(seen) else seen,
         "leak": {
             "direction": leak.direction,
             "share": leak.share,

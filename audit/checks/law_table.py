@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base import Finding
-from audit.checks.decisions import NO_NODE, Decisions, decisions
+from audit.checks.decisions import Decisions, Lumped, decisions, own_cell
+from audit.checks.law_cells import exact_of, log_scores, previous_rows, residual_laws, top_of
+from audit.checks.places import NO_NODE
 from audit.records import RequestRecord
 from audit.stats import alternatives
 from audit.stats.pit import pit
-from audit.stats.scores import Moments, leak_scores, log_p_scores, moments, picked
+from audit.stats.scores import Moments, leak_scores, moments, picked
 from engine.types import Floats, Protocol, Role
 
 
@@ -44,6 +46,10 @@ class Table:
     """[E, 5] the same for a draft that always offers the argmax of p."""
     distance: Floats
     """[E, 2] total variation between p and q, and between p and its argmax."""
+    tail: Floats
+    """[E] mass of p that shares a cell; 0 where rows are whole."""
+    seen: Floats
+    """[E] total variation between p and q on the cells."""
     draft_pit: Floats
     """[E] the drafted token under q, chain rule only."""
     accept: Floats
@@ -88,16 +94,15 @@ def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:
     """Tokens without any probability: no number of samples excuses one."""
-    rows = np.arange(len(made.token))
-    for i in np.flatnonzero(made.p[rows, made.token] <= 0):
-        yield Finding(made.request, int(made.step[i]), f"token {int(made.token[i])} was emitted, its p is 0")
+    exact = exact_of(made)
+    for i in np.flatnonzero(exact.p <= 0):
+        yield Finding(made.request, int(made.step[i]), f"token {int(exact.token[i])} was emitted, its p is 0")
     drafted = _tested(made)
-    for i in np.flatnonzero(drafted & (made.q[rows, made.drafted] <= 0)):
-        yield Finding(made.request, int(made.step[i]), f"token {int(made.drafted[i])} was drafted, its q is 0")
-    left = np.maximum(made.p - made.q, 0.0)
-    recovered = drafted & (made.role == Role.RECOVERED) & (left.sum(axis=1) > 0)
-    for i in np.flatnonzero(recovered & (left[rows, made.token] <= 0)):
-        message = f"recovered token {int(made.token[i])} has no residual mass: p is not above q there"
+    for i in np.flatnonzero(drafted & (exact.drafted_q <= 0)):
+        yield Finding(made.request, int(made.step[i]), f"token {int(exact.refused[i])} was drafted, its q is 0")
+    recovered = drafted & (made.role == Role.RECOVERED) & (exact.residual_sum > 0)
+    for i in np.flatnonzero(recovered & (exact.p <= exact.q)):
+        message = f"recovered token {int(exact.token[i])} has no residual mass: p is not above q there"
         yield Finding(made.request, int(made.step[i]), message)
 
 
@@ -114,19 +119,24 @@ def _chunk(made: Decisions) -> alternatives.Chunk:
     refused here. A draft's own tokens may have decided its length, so no position is called the last.
     """
     kept = made.p[np.arange(len(made.token)), made.token] > 0
-    previous = np.concatenate([np.full_like(made.p[:1], np.nan), made.p[:-1]])
-    refused = np.where(made.role == Role.RECOVERED, made.drafted, alternatives.NO_TOKEN)
+    own = exact_of(made)
+    refused = np.where(made.role == Role.RECOVERED, own.refused, alternatives.NO_TOKEN)
     return alternatives.Chunk(
         p=made.p[kept],
         q=made.q[kept],
-        previous=previous[kept],
+        previous=previous_rows(made)[kept],
         token=made.token[kept],
         depth=made.depth[kept],
         bonus=_bonus(made)[kept],
         last=np.zeros(int(kept.sum()), dtype=np.bool_),
-        repeated=_shifted(made.token)[kept],
-        refused=_shifted(refused)[kept],
+        repeated=_here(made, _shifted(own.token))[kept],
+        refused=_here(made, _shifted(refused))[kept],
     )
+
+
+def _here(made: Decisions, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tokens as this row's cells; one that has no cell of its own is none."""
+    return tokens if made.lumped is None else own_cell(made.lumped.ids, tokens)
 
 
 def _shifted(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -140,24 +150,25 @@ def _bonus(made: Decisions) -> NDArray[np.bool_]:
 
 def _part(made: Decisions, generator: np.random.Generator) -> Table:
     p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
-    known = made.known
+    known, exact = made.known, exact_of(made)
     v = generator.random(len(token))
     top = np.zeros_like(p)
-    top[np.arange(len(token)), p.argmax(axis=1)] = 1.0
-    ids = np.broadcast_to(-np.arange(p.shape[1], dtype=np.float64), p.shape)
+    top[np.arange(len(token)), top_of(made)] = 1.0
     ratio = np.divide(q, p, out=np.zeros_like(p), where=p > 0)
-    chain = _chain_columns(made, generator)
+    chain = _chain_columns(made, exact, generator)
     return Table(
         depth=made.depth,
         bonus=_bonus(made),
         known=known,
         rank_pit=pit(p, p, token, v),
-        id_pit=pit(p, ids, token, v),
+        id_pit=np.asarray(exact.p_below + v * exact.p),
         ratio_pit=_only(known, pit(p, ratio, token, v)),
-        logp=_scored(log_p_scores(p), p, token),
+        logp=_scored(log_scores(made), p, token),
         leak=_only(known, _leak(p, q, token)),
         argmax=_leak(p, top, token),
-        distance=np.stack([_only(known, _distance(p, q)), _distance(p, top)], axis=1),
+        distance=np.stack([_only(known, exact.residual_sum), 1.0 - p[np.arange(len(token)), top_of(made)]], axis=1),
+        seen=_only(known, 0.5 * np.abs(p - q).sum(axis=1)),
+        tail=np.zeros(len(token)) if made.lumped is None else p[:, -1],
         draft_pit=chain.draft,
         accept=chain.accept,
         residual_rank_pit=chain.residual_rank,
@@ -170,10 +181,6 @@ def _only(where: NDArray[np.bool_], values: Floats) -> Floats:
     kept = values.copy()
     kept[~where] = np.nan
     return kept
-
-
-def _distance(p: Floats, q: Floats) -> Floats:
-    return np.asarray(0.5 * np.abs(p - q).sum(axis=1))
 
 
 def _scored(scores: Floats, p: Floats, token: NDArray[np.int64]) -> Floats:
@@ -200,7 +207,7 @@ class _Chain:
     residual_id: Floats
 
 
-def _chain_columns(made: Decisions, generator: np.random.Generator) -> _Chain:
+def _chain_columns(made: Decisions, exact: Lumped, generator: np.random.Generator) -> _Chain:
     """Component numbers of the chain rule; all NaN under other rules."""
     count = len(made.token)
     tested = _tested(made)
@@ -209,15 +216,14 @@ def _chain_columns(made: Decisions, generator: np.random.Generator) -> _Chain:
     drawn = tested & ~made.one_hot
     draft[drawn] = pit(made.q[drawn], made.q[drawn], made.drafted[drawn], generator.random(int(drawn.sum())))
     at = np.flatnonzero(tested)
-    p_x, q_x = made.p[at, made.drafted[at]], made.q[at, made.drafted[at]]
+    p_x, q_x = exact.drafted_p[at], exact.drafted_q[at]
     accept[at, 0] = made.role[at] == Role.ACCEPTED
     accept[at, 1] = np.minimum(1.0, np.divide(p_x, q_x, out=np.ones_like(p_x), where=q_x > 0))
     recovered = np.flatnonzero(tested & (made.role == Role.RECOVERED))
-    left = np.maximum(made.p[recovered] - made.q[recovered], 0.0)
-    mass = left.sum(axis=1, keepdims=True)
-    residual = np.where(mass > 0, left / np.where(mass > 0, mass, 1.0), made.p[recovered])
-    v, tokens = generator.random(len(recovered)), made.token[recovered]
-    ids = np.broadcast_to(-np.arange(made.p.shape[1], dtype=np.float64), residual.shape)
-    rank[recovered] = pit(residual, residual, tokens, v)
-    by_id[recovered] = pit(residual, ids, tokens, v)
+    v = generator.random(len(recovered))
+    residual = residual_laws(made, recovered)
+    rank[recovered] = pit(residual, residual, made.token[recovered], v)
+    mass, own = exact.residual_sum[recovered], np.maximum(exact.p - exact.q, 0.0)[recovered]
+    by_residual = (exact.residual_below[recovered] + v * own) / np.where(mass > 0, mass, 1.0)
+    by_id[recovered] = np.where(mass > 0, by_residual, exact.p_below[recovered] + v * exact.p[recovered])
     return _Chain(draft, accept, rank, by_id)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from engine.trace import CELLS, Trace, steps_of
+from engine.trace import CELLS, Ints, Trace
 from engine.types import Protocol, QKind, RecordLevel, Role
 
 Rule = Callable[[Trace], Iterator[str]]
@@ -108,10 +109,20 @@ def _ranges(trace: Trace) -> Iterator[str]:
 
 
 def _trees(trace: Trace) -> Iterator[str]:
-    for view in steps_of(trace):
-        parents = trace.node_parent[view.nodes]
-        if np.any(parents < -1) or np.any(parents >= np.arange(len(parents))):
-            yield f"step {view.index}: a drafted node comes before its parent"
-        nodes = trace.examined_node[view.examined]
-        if np.any(nodes < 0) or np.any(nodes >= len(parents)):
-            yield f"step {view.index}: an examined node is not in the tree of {len(parents)}"
+    step, local = _numbered(trace.n_drafted)
+    wrong = np.flatnonzero((trace.node_parent < -1) | (trace.node_parent >= local))
+    owner, _ = _numbered(trace.n_examined)
+    count = trace.n_drafted[owner]
+    outside = np.flatnonzero((trace.examined_node < 0) | (trace.examined_node >= count))
+    # the first step that is wrong comes first, whichever way it is wrong
+    if len(wrong) and not (len(outside) and owner[outside[0]] < step[wrong[0]]):
+        yield f"step {int(step[wrong[0]])}: a drafted node comes before its parent"
+    elif len(outside):
+        first = outside[0]
+        yield f"step {int(owner[first])}: an examined node is not in the tree of {int(count[first])}"
+
+
+def _numbered(counts: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The step of each entry of a counted column, and the entry's number within it."""
+    step = np.repeat(np.arange(len(counts)), counts)
+    return step, np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step]
