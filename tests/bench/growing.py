@@ -1,0 +1,112 @@
+"""Arms of the real engine over scripted models that grow: the first requests of a long run are a short run.
+
+A seed is another pair of models, other prompts and other random numbers. Companion arms are as long as the candidate.
+Reversed arms are reversed within what was added at a time. Knows nothing about checks and verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from audit.records import ArmKind, ArmRecord, Evidence, Level
+from engine.anchor import ScriptedReference
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.scripted import VOCABULARY, open_models
+from engine.faults.base import Arena
+from engine.models.scripted import table_script
+from engine.rng import stream_of
+from engine.trace import decode
+from engine.types import Protocol, Request
+from tests.audit.checks.anchor_arms import anchor_arm
+from tests.audit.checks.simulator import record
+
+SEEDS_PER_WORLD = 16
+"""Scripted seeds set aside for each seed: the target's, then the drafts'."""
+
+
+def plan_of(arena: Arena, fault: str | None) -> ArmPlan:
+    """The arm of an arena over scripted models."""
+    if arena.models != "scripted":
+        raise ValueError("only arenas over scripted models can grow")
+    names = ["draft", *(f"draft{i}" for i in range(1, arena.drafts))][: arena.drafts]
+    first, others = (names[0] if names else None), tuple(names[1:])
+    return ArmPlan(
+        arena.protocol, arena.proposer, arena.gamma, first, arena.options, arena.rows, fault=fault, others=others
+    )
+
+
+class Growing:
+    """One seed's arms. `prompts` None gives every request a prompt of its own, a number lets them take turns."""
+
+    def __init__(
+        self, arena: Arena, fault: str | None, seed: int, kinds: Iterable[ArmKind] = (), prompts: int | None = None
+    ):
+        plan, first = plan_of(arena, fault), SEEDS_PER_WORLD * seed + 1
+        names = ("target", *plan.drafts)
+        shop = open_models({name: ModelSource(f"scripted:{first + i}") for i, name in enumerate(names)})
+        self.sampling = replace(arena.sampling, seed=seed)
+        self._seed, self._prompts, self._done = seed, prompts, 0
+        self._reference = ScriptedReference(table_script(first, VOCABULARY), {})
+        plain = ArmPlan(Protocol.GREEDY if self.sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
+        shapes = {
+            ArmKind.CANDIDATE: plan,
+            ArmKind.BASELINE: plain,
+            ArmKind.CONTROL: replace(plain, rows=1),
+            ArmKind.REPEAT: plan,
+            ArmKind.ALONE: replace(plan, rows=1),
+            ArmKind.REVERSED: plan,
+            ArmKind.REGAMMA: replace(plan, gamma=plan.gamma // 2 or plan.gamma + 1),
+        }
+        self._anchored = ArmKind.ANCHOR in kinds
+        wanted = {ArmKind.CANDIDATE, *kinds} - {ArmKind.ANCHOR}
+        self._backends = {kind: shop.arm(shapes[kind]) for kind in ArmKind if kind in wanted}
+        self._arms = {
+            kind: ArmRecord(str(kind), kind, Level.L4, backend.effective_config(), ())
+            for kind, backend in self._backends.items()
+        }
+
+    def grown(self, tokens: int) -> Evidence:
+        """The evidence once every request has been asked that `tokens` tokens may take."""
+        count = -(-tokens // self.sampling.max_new_tokens)
+        asked = [self._request(index) for index in range(self._done, count)]
+        self._done = max(self._done, count)
+        for kind in self._backends if asked else ():
+            self._extend(kind, asked[::-1] if kind is ArmKind.REVERSED else asked)
+        if self._anchored and asked:
+            self._anchor(len(asked))
+        others = {kind: arm for kind, arm in self._arms.items() if kind not in FIXED}
+        candidate, baseline, control = (self._arms.get(kind) for kind in FIXED)
+        assert candidate is not None
+        return Evidence(candidate, baseline, control, others)
+
+    def _request(self, index: int) -> Request:
+        prompt, sample = (index, 0) if self._prompts is None else (index % self._prompts, index // self._prompts)
+        numbers = np.random.default_rng([self._seed, prompt])
+        name = f"r{prompt:05d}#{sample}"
+        tokens = tuple(int(each) for each in numbers.integers(0, VOCABULARY, size=numbers.integers(3, 7)))
+        return Request(name, tokens, self.sampling, stream_of(name))
+
+    def _extend(self, kind: ArmKind, asked: list[Request]) -> None:
+        arm, made = self._arms[kind], []
+        for each in self._backends[kind].generate(asked):
+            case, _, sample = each.request.id.partition("#")
+            told = record(decode(each.trace))
+            made.append(replace(told, case_id=case, sample=int(sample), text=each.text, latency_us=each.latency_us))
+        ordered = sorted((*arm.requests, *made), key=lambda each: (each.case_id, each.sample))
+        self._arms[kind] = replace(arm, requests=tuple(ordered))
+
+    def _anchor(self, added: int) -> None:
+        candidate = self._arms[ArmKind.CANDIDATE]
+        old = self._arms.get(ArmKind.ANCHOR)
+        known = {each.key for each in old.requests} if old else set()
+        new = tuple(each for each in candidate.requests if each.key not in known)
+        assert len(new) == added
+        made = anchor_arm(replace(candidate, requests=new), self._reference)
+        ordered = sorted((*(old.requests if old else ()), *made.requests), key=lambda each: (each.case_id, each.sample))
+        self._arms[ArmKind.ANCHOR] = replace(made, requests=tuple(ordered))
+
+
+FIXED = (ArmKind.CANDIDATE, ArmKind.BASELINE, ArmKind.CONTROL)

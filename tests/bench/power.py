@@ -1,0 +1,219 @@
+"""`python -m tests.bench.power`: how often each check calls a fault a fault, by the number of tokens.
+
+Faults of the catalogue over scripted models, and the same arm without one. Writes docs/checks/power/NAME.json and
+NAME.svg, and one sentence with the picture into docs/checks/NAME.md. A point counts seeds; a seed is a pair of models,
+and its larger arms begin with its smaller ones, so that the points of one line are not independent. A line ends early
+where all seeds were seen at two sizes. A check that has no plan here is given three faults that break its claim.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from audit import checks
+from audit.checks.base import Verdict, evaluate
+from audit.records import ArmKind
+from engine import faults
+from tests.bench.growing import Growing
+from tests.bench.svg import Curve, chart
+
+PAGES = Path(__file__).parents[2] / "docs" / "checks"
+SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+MARKER = "<!-- power -->"
+POWER = 0.9
+PAIRED = (ArmKind.BASELINE, ArmKind.CONTROL)
+RERUNS = (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Faults to show, and the arms in which to show them.
+
+    most: tokens of the largest; the smallest is one request.
+    kinds: what runs beside the candidate.
+    length: tokens of a request.
+    prompts: how many take turns; None for a prompt of its own per request.
+    """
+
+    faults: tuple[str, ...]
+    most: int = 1024
+    kinds: tuple[ArmKind, ...] = ()
+    length: int = 64
+    prompts: int | None = None
+
+
+PLANS = {
+    "accounting": Plan(
+        ("tokens_after_end_token", "length_overrun", "logprobs_zero", "masks_missing_on_drafted_rows"), 512, length=16
+    ),
+    "replay": Plan(
+        ("argmax_draft_soft_q", "sqrt_acceptance", "lenient_10_percent", "lenient_1_percent"), 4096, length=16
+    ),
+    "rng_streams": Plan(
+        ("number_reused_across_positions", "residual_reuses_draft_number", "requests_share_numbers", "seed_ignored"),
+        512,
+        length=16,
+    ),
+    "greedy_equality": Plan(
+        ("greedy_accepts_top2", "drafted_rows_in_bfloat16", "ties_broken_differently"), 2048, PAIRED
+    ),
+    "coupled_equality": Plan(
+        ("target_rows_shifted", "noise_keyed_by_draw", "tree_mask_leaks", "kv_residue"), 512, PAIRED, 16
+    ),
+    "bitwise": Plan(
+        ("target_rows_shifted", "kv_not_rolled_back", "kv_residue", "drafted_rows_in_bfloat16"),
+        512,
+        (ArmKind.BASELINE,),
+        16,
+    ),
+    "seed": Plan(("seed_ignored", "numbers_of_another_request"), 256, (*PAIRED, *RERUNS), 16),
+    "gamma_invariance": Plan(
+        ("noise_keyed_by_draw", "sqrt_acceptance", "resample_from_p"), 2048, (*PAIRED, ArmKind.REGAMMA)
+    ),
+    "law": Plan(("stale_q", "first_draft_unverified", "resample_from_p", "lenient_10_percent"), 8192),
+    "q_contract": Plan(("argmax_draft_soft_q", "draft_top_10_raw_q", "draft_from_bf16_logits"), 2048, length=16),
+    "anchor": Plan(
+        ("target_rows_shifted", "kv_not_rolled_back", "kv_residue", "drafted_rows_in_bfloat16"),
+        512,
+        (*PAIRED, ArmKind.ANCHOR),
+        16,
+    ),
+    "prefix_measurable": Plan(
+        ("trimmed_by_own_probability", "forbidden_drafts_dropped", "trimmed_by_next_confidence"), 8192
+    ),
+    "acceptance_theory": Plan(
+        ("argmax_draft_soft_q", "sqrt_acceptance", "temperature_ignored_on_drafted_rows", "lenient_10_percent"), 4096
+    ),
+}
+
+
+def plan_of(name: str) -> Plan:
+    """The check's plan, or what its claim and its companions suggest."""
+    if name in PLANS:
+        return PLANS[name]
+    check = checks.load(name)
+    every = [faults.load(each) for each in faults.REGISTRY]
+    breaking = [each.name for each in every if each.breaks == check.claim and each.arena.models == "scripted"]
+    suited = breaking or [each.name for each in every if each.breaks == "law" and each.arena.models == "scripted"]
+    return Plan(tuple(suited[:3]), 2048, (*PAIRED, *check.companions), prompts=4)
+
+
+def seeds_at(tokens: int, seeds: int) -> int:
+    """Fewer at the large sizes."""
+    return seeds if tokens <= 2048 else max(1, seeds // 2) if tokens == 4096 else max(1, seeds // 4)
+
+
+def line(name: str, plan: Plan, fault: str | None, seeds: int) -> dict[str, Any]:
+    """One fault's points, or those of the arm in which the first fault would be."""
+    arena, check = faults.load(fault or plan.faults[0]).arena, checks.load(name)
+    arena = replace(arena, sampling=replace(arena.sampling, max_new_tokens=plan.length))
+    arms = [Growing(arena, fault, seed, plan.kinds, plan.prompts) for seed in range(seeds)]
+    points: list[dict[str, Any]] = []
+    ever: set[int] = set()
+    for size in (each for each in SIZES if plan.length <= each <= plan.most):
+        tried = seeds_at(size, seeds)
+        grown = [arm.grown(size) for arm in arms[:tried]]
+        hits = {at for at, each in enumerate(grown) if evaluate(check, each, {}).verdict is Verdict.FAULT}
+        ever |= hits
+        count = sum(len(each.tokens) for one in grown for each in one.candidate.requests)
+        points.append({"tokens": round(count / tried), "seeds": tried, "faults": len(hits)})
+        if fault and len(points) > 1 and all(each["faults"] == each["seeds"] for each in points[-2:]):
+            break
+    return {"fault": fault, "points": points, "seeds_ever": len(ever)}
+
+
+def measure(name: str, seeds: int) -> dict[str, Any]:
+    """All lines of a check, the clean arm last."""
+    plan = plan_of(name)
+    return {
+        "check": name,
+        "arms": "engine.faults over scripted models",
+        "command": f"python -m tests.bench.power --only {name}",
+        "seeds": seeds,
+        "most_tokens": plan.most,
+        "lines": [line(name, plan, fault, seeds) for fault in (*plan.faults, None)],
+    }
+
+
+def picture(found: dict[str, Any]) -> str:
+    """The SVG of what `measure` found."""
+    curves = [
+        Curve(
+            each["fault"] or "no fault",
+            tuple((point["tokens"], point["faults"] / point["seeds"]) for point in each["points"]),
+            clean=each["fault"] is None,
+        )
+        for each in found["lines"]
+    ]
+    fewer = ", fewer above 2048 tokens" if found["most_tokens"] > 2048 else ""
+    below = f"Faults of engine/faults over scripted models, {found['seeds']} seeds{fewer}, default parameters."
+    return chart(f"{found['check']}: share of seeds called a fault", curves, below)
+
+
+def needed(points: Sequence[dict[str, Any]]) -> int | None:
+    """Tokens from which on every measured point has the power; None where the last has not."""
+    missed = [at for at, each in enumerate(points) if each["faults"] < POWER * each["seeds"]]
+    first = missed[-1] + 1 if missed else 0
+    return points[first]["tokens"] if first < len(points) else None
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """What the picture shows, in one sentence."""
+    told = []
+    for each in found["lines"][:-1]:
+        tokens, last = needed(each["points"]), each["points"][-1]
+        if tokens is None:
+            told.append(f"`{each['fault']}` {last['faults']} of {last['seeds']} seeds at {last['tokens']}")
+        else:
+            told.append(f"`{each['fault']}` {'at most ' * (tokens == each['points'][0]['tokens'])}{tokens}")
+    clean = found["lines"][-1]["seeds_ever"]
+    text = (
+        f"Tokens from which on at least {POWER} of the seeds are called a fault: {', '.join(told)}; "
+        f"without a fault {clean} of {found['seeds']} seeds were, at any size "
+        f"([numbers](power/{found['check']}.json), `{found['command']}`)."
+    )
+    return "\n".join(textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False))
+
+
+def shown(text: str, found: dict[str, Any]) -> str:
+    """The page with the picture at its marker, or before the parameters."""
+    name = found["check"]
+    block = f"{MARKER}\n\n![Power of {name} by tokens](power/{name}.svg)\n\n{sentence(found)}\n"
+    old = rf"{re.escape(MARKER)}\n(\n!\[Power of [^\n]*\n\n(?:[^\n]+\n)+)?"
+    if MARKER in text:
+        return re.sub(old, lambda _: block, text, count=1)
+    return text.replace("## Parameters\n", f"{block}\n## Parameters\n", 1)
+
+
+def write(found: dict[str, Any], pages: Path) -> None:
+    """The numbers, the picture and the page."""
+    name, folder = found["check"], pages / "power"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{name}.svg").write_text(picture(found), encoding="utf-8")
+    page = pages / f"{name}.md"
+    page.write_text(shown(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(checks.names()), help="These checks.")
+@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--pages", type=click.Path(file_okay=False, path_type=Path), default=PAGES, help="Folder of the pages.")
+def main(only: Sequence[str], seeds: int, pages: Path) -> None:
+    """Measure and draw."""
+    for name in only or checks.names():
+        found = measure(name, seeds)
+        write(found, pages)
+        click.echo(f"{name}: {' '.join(sentence(found).split())}")
+
+
+if __name__ == "__main__":
+    main()
