@@ -19,7 +19,7 @@ from audit.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
 from audit.suite import Suite
 from audit.suite_loader import load_suite
-from engine.backends.native import NativeBackend
+from engine.backends.scripted import ScriptedWorkshop
 from tests.audit.invoke import invoke
 
 SUITE = """
@@ -146,8 +146,21 @@ def test_an_interrupted_anchor_arm_goes_on(tmp_path, store):
     assert traces[0] == traces[1]
 
 
+class Unanchored:
+    """A backend without the optional pass."""
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def __getattr__(self, name):
+        if name.startswith("anchor"):
+            raise AttributeError(name)
+        return getattr(self._backend, name)
+
+
 def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, monkeypatch):
-    monkeypatch.delattr(NativeBackend, "anchor")
+    whole = ScriptedWorkshop.arm
+    monkeypatch.setattr(ScriptedWorkshop, "arm", lambda shop, plan: Unanchored(whole(shop, plan)))
     outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
     assert "chain/anchor" not in {arm.name for arm in store.load_run(outcome.run).arms}
     found = next(each for each in store.checks(outcome.run) if each.check == "anchor")
