@@ -25,6 +25,8 @@ SEEDS_PER_WORLD: Final = 16
 """Scripted seeds set aside for each seed of the self-test: the target's, then the drafts'."""
 FIRST_CLEAN_SEED: Final = 1000
 """Clean arms begin here, so that none shares its models with a faulty one."""
+OTHER_SEEDS: Final = 1_000_000
+"""Between the numbers of an arm and those of its recording."""
 
 SAMPLINGS: Final[Mapping[str, SamplingParams]] = {
     "T=0": SamplingParams(),
@@ -110,6 +112,13 @@ def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: It
         sha256="",
         document={},
     )
+
+
+def recording_of(suite: Suite) -> Suite:
+    """The suite's arm once more, clean, with other prompts and other random numbers: a run that one trusts."""
+    seed = suite.seed + OTHER_SEEDS
+    arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
+    return replace(suite, seed=seed, cases=_cases(len(suite.cases), seed), arms=arms)
 
 
 def _models(arena: Arena, drafts: tuple[str, ...], seed: int) -> dict[str, ModelSpec]:

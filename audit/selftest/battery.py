@@ -1,17 +1,23 @@
 """Every registered check with its default parameters, in the registry's order.
 
-A check that is added is in the battery. Knows nothing about arms and faults.
+A check that is added is in the battery. One parameter has no default that means
+anything: how often drafts were accepted when the pair was recorded; it is taken
+from a run that one trusts. Knows nothing about arms and faults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from audit import checks
 from audit.checks.base import CheckResult, Verdict, evaluate
 from audit.records import Evidence, Level
+
+DRIFT: Final = "acceptance_drift"
+Settings = Mapping[str, Mapping[str, Any]]
+"""Parameters by check, where they are not the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,19 @@ def names(level: Level = Level.L4) -> tuple[str, ...]:
     return tuple(name for name in checks.names() if checks.load(name).needs <= level)
 
 
-def results(evidence: Evidence, listed: Iterable[str]) -> dict[str, CheckResult]:
+def recorded(trusted: Evidence) -> Settings:
+    """What a user would write into the suite after a run that they trust: its acceptance."""
+    rates = evaluate(checks.load(DRIFT), trusted, {}).details.get("rates", {})
+    every = rates.get("all", {"low": None, "high": None})
+    if every["low"] is None or every["high"] is None:
+        return {}
+    told = {key: min(1.0, max(0.0, every[key])) for key in ("rate", "low", "high")}
+    return {DRIFT: {"expected": {"all": told | {"confidence": 0.98}}}}
+
+
+def results(evidence: Evidence, listed: Iterable[str], settings: Settings) -> dict[str, CheckResult]:
     """The result of each of the checks that had something to look at."""
-    found = {name: evaluate(checks.load(name), evidence, {}) for name in listed}
+    found = {name: evaluate(checks.load(name), evidence, settings.get(name, {})) for name in listed}
     return {name: result for name, result in found.items() if result.verdict is not Verdict.NOT_RUN}
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from audit.records import Evidence, Level
 from audit.selftest import battery
-from audit.selftest.arenas import suite_of
+from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import gather
 from engine import faults
@@ -28,6 +28,8 @@ BRIEFLY: Final = 1024
 """The largest arm on which a fault of the record is looked for from outside."""
 POWER: Final = 0.9
 """Share of the seeds that must be caught."""
+RECORDED: Final = "acceptance"
+"""Faults of this claim are judged with the acceptance that a clean run of the pair recorded; it serves no others."""
 VIEWS: Final[Mapping[str, Level]] = {"record": Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
 
 
@@ -112,9 +114,11 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
         if not going:
             break
         listed = battery.names(max(VIEWS[view] for view in going))
-        evidence = gather(suite_of(fault.arena, fault.name, seed, tokens, listed))
+        suite = suite_of(fault.arena, fault.name, seed, tokens, listed)
+        evidence = gather(suite)
+        settings = battery.recorded(gather(recording_of(suite))) if fault.breaks == RECORDED else {}
         for view in going:
-            counts[view].add(evidence, VIEWS[view])
+            counts[view].add(evidence, VIEWS[view], settings)
     return {view: count.sight(tokens, limits) for view, count in counts.items()}
 
 
@@ -126,10 +130,10 @@ class _Count:
         self._looked: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
 
-    def add(self, evidence: Evidence, level: Level) -> None:
+    def add(self, evidence: Evidence, level: Level, settings: battery.Settings) -> None:
         """Judge one seed's arm."""
         shown = evidence if level is Level.L4 else from_outside(evidence, level)
-        verdicts = battery.judged(battery.results(shown, battery.names(level)))
+        verdicts = battery.judged(battery.results(shown, battery.names(level), settings))
         self._seeds += 1
         self._seen += bool(verdicts.faults)
         self._looked.update(verdicts.looked)

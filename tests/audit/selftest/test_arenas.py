@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from audit.selftest.arenas import FAMILIES, SAMPLINGS, clean_arms, suite_of
+from audit.selftest.arenas import FAMILIES, SAMPLINGS, clean_arms, recording_of, suite_of
 from audit.selftest.run_arm import gather
 from engine import faults
 from engine.faults.base import Arena
@@ -57,3 +57,12 @@ def test_what_is_gathered_is_the_arm_with_its_baseline_and_companions():
     assert [each.key for each in evidence.candidate.requests] == [each.key for each in evidence.baseline.requests]
     assert evidence.control is not None
     assert {"repeat", "alone", "reversed"} <= set(evidence.companions)
+
+
+def test_a_recording_is_the_same_pair_without_the_fault_on_other_prompts():
+    suite = suite_of(CHAIN, "sqrt_acceptance", 0, 1024, ("law",))
+    trusted = recording_of(suite)
+    assert (trusted.models, len(trusted.cases)) == (suite.models, len(suite.cases))
+    assert trusted.arms[0].fault is None
+    assert trusted.cases != suite.cases
+    assert trusted.seed != suite.seed

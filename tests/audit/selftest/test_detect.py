@@ -18,7 +18,7 @@ def told(monkeypatch):
     def install(sees):
         asked = []
 
-        def results(evidence, listed):
+        def results(evidence, listed, settings):
             seed, tokens = evidence
             verdicts = {"replay": Verdict.CERTIFIED, "law": Verdict.FAULT if sees(seed, tokens) else Verdict.CERTIFIED}
             return {name: CheckResult(each, "") for name, each in verdicts.items()}
@@ -29,6 +29,8 @@ def told(monkeypatch):
 
         monkeypatch.setattr(detect, "suite_of", lambda arena, fault, seed, tokens, checks: (seed, tokens))
         monkeypatch.setattr(detect, "gather", gather)
+        monkeypatch.setattr(detect, "recording_of", lambda suite: suite)
+        monkeypatch.setattr(battery, "recorded", lambda trusted: {})
         monkeypatch.setattr(detect, "from_outside", lambda evidence, level: (0, 0))
         monkeypatch.setattr(battery, "results", results)
         return asked
@@ -74,7 +76,7 @@ def test_checks_that_catch_some_seeds_are_told_apart_from_the_best():
 def test_a_fault_of_the_record_is_looked_for_in_text_only_briefly(told):
     told(lambda seed, tokens: tokens > 0)
     allowed = limits(record=4096, outside=4096)
-    assert detect.detect("acceptance_inflated", allowed).sights["text"].tokens == 1024
+    assert detect.detect("uniforms_of_24_bits", allowed).sights["text"].tokens == 1024
     assert detect.detect("sqrt_acceptance", allowed).sights["text"].tokens == 4096
 
 
@@ -85,3 +87,9 @@ def test_a_gross_fault_is_caught_and_a_harmless_one_is_not():
     assert caught.caught
     assert {"replay", "q_contract"} <= set(caught.first)
     assert not harmless.hits["replay"]
+
+
+@pytest.mark.slow
+def test_worse_drafts_are_seen_beside_the_acceptance_that_was_recorded():
+    found = record("drafts_of_another_request", limits(seeds=2, record=4096))
+    assert found.hits[battery.DRIFT]
