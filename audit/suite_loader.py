@@ -250,10 +250,10 @@ class _Loader:
         return spec
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
-        from audit.checks import REGISTRY
+        from audit.checks import REGISTRY, STANDARD
 
         if entry is None:
-            entry = list(REGISTRY)
+            entry = list(STANDARD)
         if isinstance(entry, list):
             for index, name in enumerate(entry):
                 self._known((*place, index), "check", name, REGISTRY)

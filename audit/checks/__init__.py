@@ -33,6 +33,19 @@ REGISTRY: Final[Mapping[str, str]] = {
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }
 
+STANDARD: Final = (
+    "accounting",
+    "replay",
+    "rng_streams",
+    "greedy_equality",
+    "coupled_equality",
+    "bitwise",
+    "law",
+    "q_contract",
+    "acceptance_theory",
+)
+"""The checks of an arm that names none: they need no further arms, no recorded rates and no sizes of their own."""
+
 
 def names() -> tuple[str, ...]:
     """The registered checks, in the order in which they are reported."""

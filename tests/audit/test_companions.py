@@ -62,3 +62,10 @@ def test_a_companion_runs_at_most_so_many_requests_of_the_candidate(suite, monke
     every = arms.slots(suite, dataclasses.replace(alone, most=None, samples=3))
     assert len(few) == 2
     assert all(slot in every for slot in few)
+
+
+def test_an_arm_that_names_no_checks_gets_the_standard_ones_and_no_further_arms(suite):
+    sampled = next(arm for arm in suite.arms if arm.name == "sampled")
+    assert tuple(sampled.checks) == checks.STANDARD
+    assert all(name in checks.REGISTRY and not checks.load(name).companions for name in checks.STANDARD)
+    assert not any(arm.of for arm in arms.plan_arms(suite))

@@ -41,12 +41,12 @@ class TestValid:
         assert suite.cases[0].tools == ({"name": "weather"},)
         assert suite.cases[1].prompt == "Once"
 
-    def test_checks_merge_the_suites_parameters_and_default_to_all(self, suite):
-        from audit.checks import REGISTRY
+    def test_checks_merge_the_suites_parameters_and_default_to_the_standard_ones(self, suite):
+        from audit.checks import STANDARD
 
         greedy, sampled = suite.arms
         assert greedy.checks == {"greedy_equality": {}, "replay": {}}
-        assert set(sampled.checks) == set(REGISTRY)
+        assert set(sampled.checks) == set(STANDARD)
         assert sampled.checks["law"] == {"leak_margin": 0.06}
 
     def test_an_arms_parameters_win_over_the_suites(self, tmp_path):
