@@ -58,9 +58,13 @@ class Slot:
         return stream_of(f"{self.case.id}#{self.sample}")
 
 
-def slots(suite: Suite, arm: PlannedArm) -> list[Slot]:
-    """The arm's requests in order. Greedy arms run each case once: repetitions would be copies."""
-    every = [Slot(case, sample) for case in suite.cases for sample in range(arm.samples)]
+def slots(suite: Suite, arm: PlannedArm, earlier: int = 0) -> list[Slot]:
+    """The arm's requests in order, after `earlier` rounds of as many.
+
+    Greedy arms run each case once: repetitions would be copies.
+    """
+    samples = range(earlier * arm.samples, (earlier + 1) * arm.samples)
+    every = [Slot(case, sample) for case in suite.cases for sample in samples]
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
     return every[::-1] if arm.kind is ArmKind.REVERSED else every

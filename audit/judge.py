@@ -6,18 +6,22 @@ later, elsewhere, without the models.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 
 from audit.arms import PlannedArm
 from audit.checks import load
-from audit.checks.base import Verdict, evaluate
+from audit.checks.base import CheckResult, Verdict, evaluate
+from audit.looks import Look, at_look
 from audit.records import Evidence
 from audit.store import Store, StoredCheck
 
 
-def judge(arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable[[str], None]) -> None:
-    """Run every candidate's checks and store their results."""
+def judge(
+    arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable[[str], None], look: Look | None = None
+) -> None:
+    """Run every candidate's checks and store their results; at a `look` with its share of their error probabilities."""
     # neighbouring candidates share a baseline and a control; more of them would fill the memory
     reference = lru_cache(maxsize=2)(partial(store.load_arm, run))
     listed = tuple(arms)
@@ -33,8 +37,15 @@ def judge(arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable
         )
         for name, overrides in planned.spec.checks.items():
             check = load(name)
-            result = evaluate(check, evidence, overrides)
+            result = _told(evaluate(check, evidence, at_look(check, overrides, look)), look)
             store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result)
+
+
+def _told(result: CheckResult, look: Look | None) -> CheckResult:
+    """The result, saying at which look it was found."""
+    if look is None:
+        return result
+    return dataclasses.replace(result, details={**result.details, "look": {"number": look.number, "share": look.share}})
 
 
 def exit_code(checks: Iterable[StoredCheck]) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from audit.arms import PlannedArm, plan_arms, slots
 from audit.errors import CannotDecide, UserError
 from audit.evidence import Environment, actor, environment
+from audit.looks import STOP_RULE, StopRule
 from audit.records import ArmKind, Level
 from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
 from audit.suite import Case, Suite
@@ -105,21 +106,34 @@ def sources(suite: Suite) -> dict[str, ModelSource]:
 
 def _prepare_arm(suite: Suite, planned: PlannedArm, backend: Backend) -> PreparedArm:
     prompts = {case.id: backend.encode(_prompt(case)) for case in suite.cases}
+    requests = _requests(suite, planned, prompts, 0)
+    backend.require(list(requests.values()))
+    return PreparedArm(planned, backend, requests, {case.id: case.domain for case in suite.cases})
+
+
+def for_round(suite: Suite, arm: PreparedArm, earlier: int) -> PreparedArm:
+    """The arm with the requests that it has after `earlier` rounds: the same cases, other samples and streams."""
+    prompts = {case.id: arm.backend.encode(_prompt(case)) for case in suite.cases}
+    return replace(arm, requests=_requests(suite, arm.planned, prompts, earlier))
+
+
+def _requests(
+    suite: Suite, planned: PlannedArm, prompts: Mapping[str, tuple[int, ...]], earlier: int
+) -> dict[RequestKey, Request]:
     requests = {}
-    for slot in slots(suite, planned):
+    for slot in slots(suite, planned, earlier):
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
         requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)
-    backend.require(list(requests.values()))
-    return PreparedArm(planned, backend, requests, {case.id: case.domain for case in suite.cases})
+    return requests
 
 
 def _prompt(case: Case) -> Prompt:
     return Prompt(case.messages, case.tools, case.prompt)
 
 
-def run_start(prepared: PreparedRun) -> RunStart:
-    """What the store is told when the run begins."""
+def run_start(prepared: PreparedRun, rule: StopRule | None = None) -> RunStart:
+    """What the store is told when the run begins; every arm's specification has the stop rule, if there is one."""
     suite = prepared.suite
     commit = prepared.environment.code.get("commit")
     return RunStart(
@@ -130,7 +144,7 @@ def run_start(prepared: PreparedRun) -> RunStart:
         environment=prepared.environment,
         actor=actor(),
         code_commit=commit if isinstance(commit, str) else None,
-        arms=tuple(_arm_start(arm) for arm in prepared.arms),
+        arms=tuple(_arm_start(arm, rule) for arm in prepared.arms),
     )
 
 
@@ -147,7 +161,7 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     return found
 
 
-def _arm_start(arm: PreparedArm) -> ArmStart:
+def _arm_start(arm: PreparedArm, rule: StopRule | None) -> ArmStart:
     planned, effective = arm.planned, effective_config(arm)
     # a reference pass draws nothing: it shows rows and no random numbers
     level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.backend.capabilities().level)
@@ -155,7 +169,7 @@ def _arm_start(arm: PreparedArm) -> ArmStart:
         name=planned.name,
         kind=planned.kind,
         level=level,
-        spec=_spec(planned),
+        spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}),
         effective=effective,
         lossless=bool(effective["lossless"]),
     )

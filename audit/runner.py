@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 from audit.errors import UserError
 from audit.judge import exit_code, judge
+from audit.looks import StopRule, stop_rule
 from audit.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.records import ArmKind
+from audit.rounds import Rounds, require_first_round, run_rounds
 from audit.store import RequestKey, RunRecord, RunStatus, Store
 from engine.backends.base import Anchoring
 from engine.errors import EngineError
@@ -53,13 +55,16 @@ class Interrupted(Exception):
         self.run = run
 
 
-def run(prepared: PreparedRun, store: Store, progress: Progress) -> Outcome:
-    """Run a prepared suite from its beginning.
+def run(prepared: PreparedRun, store: Store, progress: Progress, rule: StopRule | None = None) -> Outcome:
+    """Run a prepared suite from its beginning: once, or with a rule in rounds until it says to stop.
 
     Raises:
+        UserError: not even one round is within the rule's limit; nothing has been stored.
         Interrupted: stopped by the user; everything finished so far is stored.
     """
-    return _go(prepared, store, store.begin_run(run_start(prepared)), progress)
+    if rule is not None:
+        require_first_round(prepared, rule)
+    return _go(prepared, store, store.begin_run(run_start(prepared, rule)), progress, rule)
 
 
 def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> Outcome:
@@ -77,7 +82,7 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
         if (used.role, used.sha256) not in recorded:
             raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
     store.set_status(name, RunStatus.RUNNING, "resumed")
-    return _go(prepared, store, name, progress)
+    return _go(prepared, store, name, progress, stop_rule(record))
 
 
 def _require_same_numerics(prepared: PreparedRun, record: RunRecord) -> None:
@@ -103,12 +108,19 @@ def require_unfinished(record: RunRecord) -> None:
         raise UserError(f"run {record.ulid} is finished; see it with: audit show {record.ulid}")
 
 
-def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> Outcome:
+def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: StopRule | None) -> Outcome:
     try:
         finished = store.finished(name)
-        for arm in prepared.arms:
+
+        def generate(arm: PreparedArm) -> None:
             _generate(arm, store, name, finished, progress)
-        judge([arm.planned for arm in prepared.arms], store, name, progress.judging)
+
+        if rule is not None:
+            run_rounds(Rounds(prepared, rule, store, name, generate, progress.judging))
+        else:
+            for arm in prepared.arms:
+                generate(arm)
+            judge([arm.planned for arm in prepared.arms], store, name, progress.judging)
     except KeyboardInterrupt:
         store.set_status(name, RunStatus.INTERRUPTED, "stopped by the user")
         raise Interrupted(name) from None

@@ -71,14 +71,14 @@ def _judge_tokens(evidence: Evidence, params: Params) -> CheckResult:
     if found.problem is not None or not found.pairs:
         return CheckResult(Verdict.INCONCLUSIVE, found.problem or "no shared request")
     real = found.count("real")
-    bound = upper_bound(real, found.pairs)
+    bound = upper_bound(real, found.pairs, float(params["confidence"]))
     verdict, reason = _decide(found, bound, params)
     ordered = sorted(found.differences, key=lambda each: each.kind != "real")
     counts = {kind: found.count(kind) for kind in ("real", "untriaged", "numerical")}
     return CheckResult(
         verdict=verdict,
         summary=f"{reason}: {found.pairs} requests at {_lengths(evidence)}, {counts['real']} differ for real, "
-        f"{counts['numerical']} numerically; at most {bound:.3g} of requests do (99 %)",
+        f"{counts['numerical']} numerically; at most {bound:.3g} of requests do",
         n=found.pairs,
         statistic=float(real),
         effect=real / found.pairs,
@@ -108,7 +108,7 @@ def _judge_law(evidence: Evidence, params: Params) -> CheckResult:
     told = evaluate(
         law.CHECK,
         Evidence(companion),
-        {"alpha": alpha, "leak_margin": params["leak_margin"], "min_tokens": params["min_tokens"]},
+        {"alpha": alpha, **{key: params[key] for key in ("leak_margin", "min_tokens", "confidence")}},
     )
     if told.p_value is None or told.effect is None:
         return CheckResult(Verdict.INCONCLUSIVE, f"at {_lengths(evidence)}: {told.summary}")
@@ -178,7 +178,7 @@ CHECK = Check(
     name="gamma_invariance",
     claim="equality",
     needs=Level.L0,
-    defaults={"margin": 0.3, "alpha": 0.001, "leak_margin": 0.1, "min_tokens": 500},
+    defaults={"margin": 0.3, "confidence": 0.99, "alpha": 0.001, "leak_margin": 0.1, "min_tokens": 500},
     run=_run,
     applies=_applies,
     null="tokens, or under rejection their law, do not depend on the draft length",

@@ -6,7 +6,7 @@ any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson upper
 bound. Tokens whose number is not recorded are judged by their randomised rank in
 q and in p / q instead (smooth tests, Holm); there the effect is the largest
 distance between the distribution function of those ranks and the uniform one,
-bounded with 99 % confidence (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
+bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
 that the record is what happened. Cannot see: tokens drawn and left out of the
 record (prefix_measurable), drafts that were never examined, or whether the
 numbers are random (rng_streams). Ranks bound departures along their order only.
@@ -40,7 +40,6 @@ from audit.stats.power import Need, replay_effect, zero_need
 from engine.rng import Randomness
 from engine.types import Floats, QKind
 
-CONFIDENCE = 0.99
 POOLED = "all requests"
 
 
@@ -101,19 +100,19 @@ def _ranks(draw: DraftDraw, p: Floats | None, generator: np.random.Generator) ->
     return by_q, float(pit(q, ratio, token, v[1:])[0])
 
 
-def rank_tests(ranks: Floats, generator: np.random.Generator) -> list[Ranked]:
+def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[Ranked]:
     """One test per order that has numbers."""
     columns = {"drafted ~ q, by rank": ranks[:, 0], "drafted ~ q, by p / q": ranks[:, 1]}
     found = {name: np.sort(column[~np.isnan(column)]) for name, column in columns.items()}
-    return [Ranked(name, smooth_test(u, generator), *_distance(u)) for name, u in found.items() if len(u)]
+    return [Ranked(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in found.items() if len(u)]
 
 
-def _distance(u: Floats) -> tuple[float, float]:
+def _distance(u: Floats, confidence: float) -> tuple[float, float]:
     """Kolmogorov's distance of sorted `u` [n] from uniform, and its upper bound."""
     n = len(u)
     steps = np.arange(n + 1) / n
     distance = float(max(np.max(steps[1:] - u), np.max(u - steps[:-1])))
-    return distance, min(1.0, distance + math.sqrt(math.log(2.0 / (1.0 - CONFIDENCE)) / (2.0 * n)))
+    return distance, min(1.0, distance + math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -123,7 +122,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     generator = np.random.default_rng(seed_of(arm.requests))
     judged = [judge_request(request, generator) for request in arm.requests]
-    ranked = rank_tests(np.concatenate([each.ranks for each in judged]), generator)
+    ranked = rank_tests(np.concatenate([each.ranks for each in judged]), generator, float(params["confidence"]))
     adjusted = holm([each.test.p for each in ranked])
     rejected = [
         _finding(each, float(p)) for each, p in zip(ranked, adjusted, strict=True) if p < float(params["alpha"])
@@ -141,10 +140,11 @@ def _result(
     params: Params,
 ) -> CheckResult:
     replayed, unnumbered = sum(each.replayed for each in judged), sum(len(each.ranks) for each in judged)
-    shares = upper_bound(min(wrong, replayed), replayed, CONFIDENCE)
+    confidence = float(params["confidence"])
+    shares = upper_bound(min(wrong, replayed), replayed, confidence)
     # what so few ranks could not have shown is not certified, however uniform they are
     by_rank = max((each.bound for each in ranked), default=0.0)
-    shown = not unnumbered or _detectable(unnumbered) <= float(params["rank_margin"])
+    shown = not unnumbered or _detectable(unnumbered, confidence) <= float(params["rank_margin"])
     worst = max(ranked, key=lambda each: each.distance, default=None)
     margin, rank_margin = float(params["margin"]), float(params["rank_margin"])
     by_number = replayed > 0 or worst is None
@@ -158,15 +158,15 @@ def _result(
         effect=(wrong / replayed if replayed else None) if by_number or worst is None else worst.distance,
         bound=shares if by_number else by_rank,
         margin=margin if by_number else rank_margin,
-        detectable=replay_effect(replayed) if by_number else _detectable(unnumbered),
+        detectable=replay_effect(replayed) if by_number else _detectable(unnumbered, confidence),
         findings=tuple(findings[: int(params["max_findings"])]),
-        details=_details(judged, wrong, replayed, ranked, adjusted),
+        details=_details(judged, wrong, replayed, ranked, adjusted, confidence),
     )
 
 
-def _detectable(n: int) -> float:
+def _detectable(n: int, confidence: float) -> float:
     """A distance that the bound around it excludes from 0."""
-    return min(1.0, 2.0 * math.sqrt(math.log(2.0 / (1.0 - CONFIDENCE)) / (2.0 * n)))
+    return min(1.0, 2.0 * math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 
 def _finding(found: Ranked, p: float) -> Finding:
@@ -183,14 +183,14 @@ def _summary(
         return f"{text}; first in {first.request}, step {first.step}: {first.message}"
     if not replayed + unnumbered:
         return "no drafted token that was drawn was examined"
-    parts = [f"{replayed} drafted tokens drawn again, none differs; at most a share of {shares:.3g} does (99 %)"]
-    ranks = f"{unnumbered} tokens without a number: ranks in q at most {by_rank:.3g} from uniform (99 %)"
+    parts = [f"{replayed} drafted tokens drawn again, none differs; at most a share of {shares:.3g} does"]
+    ranks = f"{unnumbered} tokens without a number: ranks in q at most {by_rank:.3g} from uniform"
     parts = (parts if replayed else []) + ([ranks] if unnumbered else [])
     return "; ".join(parts + ([] if within else ["not within the margin: more drafted tokens are needed"]))
 
 
 def _details(
-    judged: Sequence[Judged], wrong: int, replayed: int, ranked: list[Ranked], adjusted: Floats
+    judged: Sequence[Judged], wrong: int, replayed: int, ranked: list[Ranked], adjusted: Floats, confidence: float
 ) -> dict[str, object]:
     broken = sum(1 for each in judged if each.findings)
     return {
@@ -198,7 +198,7 @@ def _details(
         "violations": wrong,
         "without_number": sum(len(each.ranks) for each in judged),
         "requests_with_violations": broken,
-        "request_bound": upper_bound(broken, len(judged), CONFIDENCE),
+        "request_bound": upper_bound(broken, len(judged), confidence),
         "ranks": [
             {
                 "order": each.order,
@@ -216,14 +216,15 @@ def _details(
 def _plan(params: Params, design: Design) -> Need | None:
     if design.greedy or not design.gamma:
         return None
-    return dataclasses.replace(zero_need(float(params["margin"]), 1.0 - CONFIDENCE), unit="drafted tokens")
+    alpha = 1.0 - float(params["confidence"])
+    return dataclasses.replace(zero_need(float(params["margin"]), alpha), unit="drafted tokens")
 
 
 CHECK = Check(
     name="q_contract",
     claim="law",
     needs=Level.L3,
-    defaults={"margin": 0.01, "rank_margin": 0.1, "alpha": 0.001, "max_findings": 20},
+    defaults={"margin": 0.01, "rank_margin": 0.1, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=_applies,
     null="each drafted token was drawn from the q that its acceptance test used",

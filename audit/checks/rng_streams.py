@@ -219,8 +219,8 @@ def _summary(findings: list[Finding], n: int, missing: int, bound: float, margin
         f"{n} numbers are the key's, none is used twice, no departure in {tests} tests; at most a share of {bound:.3g}"
     )
     if missing:
-        return f"{text} is wrong (99 %), but {missing} numbers are not recorded"
-    return f"{text} is wrong (99 %), {'within' if bound <= margin else 'not within'} the margin {margin:g}"
+        return f"{text} is wrong, but {missing} numbers are not recorded"
+    return f"{text} is wrong, {'within' if bound <= margin else 'not within'} the margin {margin:g}"
 
 
 def _plan(params: Params, design: Design) -> Need | None:

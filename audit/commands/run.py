@@ -8,6 +8,8 @@ import click
 
 from audit.commands.options import store_option
 from audit.commands.running import finish
+from audit.errors import UserError
+from audit.looks import StopRule
 from audit.store import Store
 from audit.suite_loader import load_suite
 
@@ -16,22 +18,48 @@ from audit.suite_loader import load_suite
 @click.argument("suite")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
+@click.option("--until", type=click.Choice(["decided"]), help="Run in rounds, and stop as soon as it is decided.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of --until, in all arms together.")
 @store_option
 @click.pass_context
-def command(ctx: click.Context, suite: str, threads: int, results: Path | None, store: str) -> None:
+def command(
+    ctx: click.Context,
+    suite: str,
+    threads: int,
+    results: Path | None,
+    until: str | None,
+    max_tokens: int | None,
+    store: str,
+) -> None:
     """Run SUITE, a YAML file or the name of a packaged suite.
+
+    With --until decided the suite's cases run again and again with fresh random
+    streams; after each round the checks look, with their error probabilities
+    divided over the looks, and the run ends when all are certified, one finds a
+    fault, or another round could pass --max-tokens.
 
     Exit code 0: everything that applies is certified. 1: a claim is broken.
     2: the suite cannot be run. 3: the evidence decides nothing somewhere.
     """
+    rule = _rule(until, max_tokens)
     loaded = load_suite(suite)
     import torch
 
     from audit.prepare import prepare
+    from audit.rounds import require_first_round
     from audit.runner import run
 
     # tiny models are slower on two threads than on one
     torch.set_num_threads(threads)
     prepared = prepare(loaded)
+    if rule is not None:
+        # before a store is made
+        require_first_round(prepared, rule)
     with Store.open(store, create=True) as opened:
-        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown), results))
+        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))
+
+
+def _rule(until: str | None, max_tokens: int | None) -> StopRule | None:
+    if (until is None) != (max_tokens is None):
+        raise UserError("--until decided and --max-tokens N go together; give both or neither")
+    return None if max_tokens is None else StopRule(max_tokens)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
+from audit.looks import look_lines
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
 from audit.runner import Interrupted, Outcome, Progress
@@ -110,4 +111,5 @@ def print_results(found: Results) -> None:
     lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms)]
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))
-    click.echo(f"\n{conclusion(found.run.exit_code)}\nrun {found.run.ulid}")
+    looks = "".join(f"\n{line}" for line in look_lines(found.run.events))
+    click.echo(f"\n{conclusion(found.run.exit_code)}{looks}\nrun {found.run.ulid}")

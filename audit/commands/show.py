@@ -9,6 +9,7 @@ import click
 
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import cell, echo_json, echo_rows
+from audit.looks import look_lines
 from audit.report.results import Results, results
 from audit.store import ArmFacts, RunRecord, Store, StoredCheck
 from audit.store.values import DraftCounts
@@ -53,6 +54,7 @@ def _facts(run: RunRecord) -> None:
         *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
         ("record root", run.record_root or "none: the run is not finished"),
     ]
+    lines += [("looks", line) for line in look_lines(run.events)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name.ljust(width)}  {value}")
