@@ -114,11 +114,20 @@ def _unreadable(request: RequestRecord, cells: bool) -> str | None:
 
 def decisions(request: RequestRecord) -> Decisions:
     """Recompute one request; its trace is readable and in shape."""
-    trace, found = request.trace, places(request.trace)
+    return _decisions(request.trace, request.request_id, request.domain)
+
+
+def lumped_decisions(trace: Trace) -> Decisions:
+    """Read one trace at level `topk` that has cells."""
+    return _decisions(trace, trace.header.request, "")
+
+
+def _decisions(trace: Trace, name: str, domain: str) -> Decisions:
+    found = places(trace)
     lumped = _lumped(trace, found) if trace.header.level is RecordLevel.TOPK else None
     return Decisions(
-        request=request.request_id,
-        domain=request.domain,
+        request=name,
+        domain=domain,
         protocol=trace.header.protocol,
         coupled=trace.header.coupled_draft,
         step=found.step,

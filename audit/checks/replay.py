@@ -115,7 +115,7 @@ def _summary(violations: int, decisions: int, recomputed: int, findings: list[Fi
 CHECK = Check(
     name="replay",
     claim="replay",
-    needs=Level.L4,
+    needs=Level.L3,
     defaults={"confidence": 0.99, "max_findings": 20},
     run=_run,
     applies=_applies,

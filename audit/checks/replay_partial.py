@@ -1,8 +1,9 @@
 """What can be recomputed of a trace without rows: numbers from their keys, decisions from recorded scalars.
 
 A greedy token at level `topk` counts as recomputed when the largest score
-stands alone. Every other decision counts as not recomputable even where its
-recorded numbers agree with each other. Knows nothing about verdicts.
+stands alone. Under the chain rule `topk` holds the masses that every draw is made
+by (`audit.checks.replay_masses`). Every other decision counts as not recomputable
+even where its recorded numbers agree with each other. Knows nothing about verdicts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from audit.checks.replay_masses import replay_masses
 from audit.checks.replay_structure import Fault
 from audit.checks.replay_tally import Tally
 from engine.rng import Purpose, Randomness
@@ -24,6 +26,8 @@ def replay_partial(trace: Trace) -> Tally:
     tally = Tally()
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     scalars = trace.header.level is not RecordLevel.TOKENS
+    if trace.header.protocol is Protocol.CHAIN and not trace.header.sampling.greedy and len(trace.cell_id):
+        return replay_masses(trace)
     for view in steps_of(trace):
         known = [_argmax_is_known(trace, at) for at in range(view.emitted.start, view.emitted.stop)]
         for at, recomputed in enumerate(known, start=view.emitted.start):

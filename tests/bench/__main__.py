@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from audit.evidence import hardware
 from audit.store.canonical import jsonable
 from engine.numerics import REGISTRY
+from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 
@@ -71,4 +73,8 @@ def _write(path: Path, name: str, setting: Setting, tables) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # the battery needs no models and has options of its own
+    if sys.argv[1:2] == ["battery"]:
+        battery(sys.argv[2:], prog_name="python -m tests.bench battery")
+    else:
+        main()

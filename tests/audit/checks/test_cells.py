@@ -12,10 +12,11 @@ from audit.checks.decisions import decisions
 from audit.checks.law import CHECK as LAW
 from audit.checks.law_cells import previous_rows
 from audit.checks.law_table import tabulate
+from audit.checks.replay import CHECK as REPLAY
 from audit.records import Evidence
-from engine.types import Protocol, RecordLevel
+from engine.types import Protocol, RecordLevel, Role
 
-from .simulator import SAMPLED, Decoder, Laws, Setup, arm, world
+from .simulator import SAMPLED, Decoder, Laws, Setup, arm, changed, put, world
 
 WIDE = world(5, vocabulary=120, sharpness=1.5)
 CELLS = Setup(level=RecordLevel.TOPK)
@@ -106,3 +107,37 @@ def test_a_token_outside_the_cells_is_in_the_tail():
     assert 0 < tail.mean() < 1
     for at in np.flatnonzero(tail):
         assert trace.token[at] not in trace.cell_id[at]
+
+
+@pytest.mark.parametrize("draft", ["soft", "one_hot", "none"])
+def test_replay_recomputes_every_decision_of_a_chain_on_cells(draft):
+    full, lumped = (
+        judge(Setup(draft=draft, level=level), requests=6, check=REPLAY)
+        for level in (RecordLevel.FULL, RecordLevel.TOPK)
+    )
+    assert lumped.verdict is Verdict.CERTIFIED, lumped.summary
+    assert lumped.details["decisions"] == lumped.details["recomputed"] == full.details["decisions"]
+
+
+@pytest.mark.parametrize(
+    "fault", ["argmax_draft", "bf16_draft", "sqrt", "from_p", "reuse", "lenient", "wrong_bonus_row"]
+)
+def test_replay_finds_wrong_decisions_on_cells(fault):
+    result = judge(replace(CELLS, fault=fault), requests=30, check=REPLAY)
+    assert result.verdict is Verdict.FAULT, result.summary
+
+
+def test_a_changed_mass_is_seen_by_replay():
+    clean = arm(WIDE, CELLS, 2)
+    trace = clean.requests[1].trace
+    bonus = int(np.flatnonzero(trace.role == Role.BONUS)[0])
+    recovered = int(np.flatnonzero(trace.role == Role.RECOVERED)[0])
+    changes = (
+        {"p_below": put(trace.p_below, bonus, trace.p_below[bonus] + 0.9)},
+        {"residual_below": put(trace.residual_below, recovered, trace.residual_below[recovered] + 0.9)},
+        {"row_p": put(trace.row_p, 0, trace.row_p[0] / 2)},
+        {"q_below": put(trace.q_below, 0, trace.q_below[0] + 0.9)},
+        {"cell_p": trace.cell_p[:, ::-1].copy()},
+    )
+    for change in changes:
+        assert evaluate(REPLAY, Evidence(changed(clean, 1, **change)), {}).verdict is Verdict.FAULT, change.keys()
