@@ -29,6 +29,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "checks"
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 MARKER = "<!-- power -->"
 POWER = 0.9
+MANY_SEEDS_UP_TO = 1024
 PAIRED = (ArmKind.BASELINE, ArmKind.CONTROL)
 RERUNS = (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED)
 
@@ -66,33 +67,43 @@ PLANS = {
         ("greedy_accepts_top2", "drafted_rows_in_bfloat16", "ties_broken_differently"), 2048, PAIRED
     ),
     "coupled_equality": Plan(
-        ("target_rows_shifted", "noise_keyed_by_draw", "tree_mask_leaks", "kv_residue"), 512, PAIRED, 16
+        ("target_rows_shifted", "noise_keyed_by_draw", "tree_mask_leaks", "kv_residue"), 1024, PAIRED
     ),
     "bitwise": Plan(
         ("target_rows_shifted", "kv_not_rolled_back", "kv_residue", "drafted_rows_in_bfloat16"),
         512,
         (ArmKind.BASELINE,),
-        16,
     ),
     "seed": Plan(("seed_ignored", "numbers_of_another_request"), 256, (*PAIRED, *RERUNS), 16),
     "gamma_invariance": Plan(
         ("noise_keyed_by_draw", "sqrt_acceptance", "resample_from_p"), 2048, (*PAIRED, ArmKind.REGAMMA)
     ),
-    "law": Plan(("stale_q", "first_draft_unverified", "resample_from_p", "lenient_10_percent"), 8192),
+    "law": Plan(("stale_q", "first_draft_unverified", "resample_from_p", "lenient_10_percent"), 4096),
     "q_contract": Plan(("argmax_draft_soft_q", "draft_top_10_raw_q", "draft_from_bf16_logits"), 2048, length=16),
     "anchor": Plan(
         ("target_rows_shifted", "kv_not_rolled_back", "kv_residue", "drafted_rows_in_bfloat16"),
         512,
         (*PAIRED, ArmKind.ANCHOR),
-        16,
     ),
     "prefix_measurable": Plan(
-        ("trimmed_by_own_probability", "forbidden_drafts_dropped", "trimmed_by_next_confidence"), 8192
+        ("trimmed_by_own_probability", "forbidden_drafts_dropped", "trimmed_by_next_confidence"), 4096
     ),
     "acceptance_theory": Plan(
         ("argmax_draft_soft_q", "sqrt_acceptance", "temperature_ignored_on_drafted_rows", "lenient_10_percent"), 4096
     ),
+    "transcript": Plan(
+        ("sqrt_acceptance", "draft_from_bf16_logits", "target_rows_shifted", "kv_residue"), 512, (ArmKind.ANCHOR,)
+    ),
+    "logprob_closeness": Plan(
+        ("target_rows_shifted", "logprob_rows_shifted", "logprobs_zero"), 256, (*PAIRED, ArmKind.ANCHOR), 16
+    ),
+    "acceptance_drift": Plan(
+        ("argmax_draft_soft_q", "sqrt_acceptance", "temperature_ignored_on_drafted_rows"), 2048, length=32
+    ),
+    "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }
+TIMED = frozenset({"performance"})
+"""Checks of wall time and of margins that have no default: their power is that of the machine and of the margin."""
 
 
 def plan_of(name: str) -> Plan:
@@ -108,7 +119,7 @@ def plan_of(name: str) -> Plan:
 
 def seeds_at(tokens: int, seeds: int) -> int:
     """Fewer at the large sizes."""
-    return seeds if tokens <= 2048 else max(1, seeds // 2) if tokens == 4096 else max(1, seeds // 4)
+    return seeds if tokens <= MANY_SEEDS_UP_TO else max(1, seeds // (2 if tokens <= 2 * MANY_SEEDS_UP_TO else 4))
 
 
 def line(name: str, plan: Plan, fault: str | None, seeds: int) -> dict[str, Any]:
@@ -153,7 +164,7 @@ def picture(found: dict[str, Any]) -> str:
         )
         for each in found["lines"]
     ]
-    fewer = ", fewer above 2048 tokens" if found["most_tokens"] > 2048 else ""
+    fewer = f", fewer above {MANY_SEEDS_UP_TO} tokens" if found["most_tokens"] > MANY_SEEDS_UP_TO else ""
     below = f"Faults of engine/faults over scripted models, {found['seeds']} seeds{fewer}, default parameters."
     return chart(f"{found['check']}: share of seeds called a fault", curves, below)
 
@@ -209,7 +220,7 @@ def write(found: dict[str, Any], pages: Path) -> None:
 @click.option("--pages", type=click.Path(file_okay=False, path_type=Path), default=PAGES, help="Folder of the pages.")
 def main(only: Sequence[str], seeds: int, pages: Path) -> None:
     """Measure and draw."""
-    for name in only or checks.names():
+    for name in only or [name for name in checks.names() if name not in TIMED]:
         found = measure(name, seeds)
         write(found, pages)
         click.echo(f"{name}: {' '.join(sentence(found).split())}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 640, 300
+WIDTH, HEIGHT = 680, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 420, 34, 246
 COLOURS = ("#3b8fd6", "#e07b26", "#2fa36b", "#b765d0", "#c94f5d")
 INK, CLEAN = "#7d8590", "#7d8590"
