@@ -1,0 +1,85 @@
+"""The comparison with the peer runs without it, and its page is about the faults that it names."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from audit.records import ArmKind
+from engine import faults
+from tests.bench.growing import Growing
+from tests.bench.two_sample_peer import (
+    FAULTS,
+    PAGE,
+    PLAIN,
+    PROMPTS,
+    SAMPLING,
+    Found,
+    arms_of,
+    main,
+    sample_of,
+    seen_by_ours,
+    seen_by_theirs,
+)
+
+
+@pytest.mark.slow
+def test_the_comparison_runs(tmp_path):
+    out, numbers = tmp_path / "page.md", tmp_path / "numbers.json"
+    asked = ["--seeds", "1", "--most", "256", "--only", "accepts_everything", "--out", out, "--json", numbers]
+    result = CliRunner().invoke(main, [str(each) for each in asked])
+    assert result.exit_code == 0, result.output
+    assert "| `accepts_everything` | 32 (" in out.read_text()
+    found = json.loads(numbers.read_text())
+    assert found["accepts_everything"]["battery"]["tokens"] == 32
+    assert found["no fault"]["battery"]["tokens"] is None
+
+
+def test_the_page_has_a_row_for_each_fault():
+    text = PAGE.read_text()
+    assert len(FAULTS) == 10
+    assert all(f"| `{name}` | " in text for name in FAULTS)
+
+
+def test_both_arms_give_as_many_responses_to_each_prompt():
+    sample = sample_of(arms_of("stale_q", 2, Growing(PLAIN, None, 2, prompts=PROMPTS)), 512)
+    assert sample.tokens.shape == (32, SAMPLING.max_new_tokens)
+    for second in (False, True):
+        assert [int(sum(sample.prompt[sample.second == second] == prompt)) for prompt in range(PROMPTS)] == [4] * 4
+
+
+@pytest.mark.slow
+def test_text_shows_a_gross_fault_and_no_clean_arm():
+    target = Growing(PLAIN, None, 2, prompts=PROMPTS)
+    assert seen_by_ours(sample_of(arms_of("accepts_everything", 2, target), 2048), 2)
+    assert not seen_by_ours(sample_of(arms_of(None, 2, target), 2048), 2)
+
+
+def test_the_target_alone_is_that_of_the_candidate():
+    """Same rows after the same prompt, other random numbers."""
+    arms = arms_of(None, 2, Growing(PLAIN, None, 2, prompts=PROMPTS))
+    candidate, target = (each.grown(32).candidate.requests[0].trace for each in (arms.recorded, arms.target))
+    assert candidate.header.prompt == target.header.prompt
+    assert candidate.logits_digest[0] == target.logits_digest[0]
+    assert ArmKind.ANCHOR in arms.recorded.grown(32).companions
+
+
+def test_the_peer_is_asked_for_its_hamming_test():
+    asked = []
+
+    def peer(sample, kind, permutations):
+        asked.append((kind, permutations))
+        return 0.0, 1.0
+
+    assert seen_by_theirs(peer, None, 99)
+    assert asked == [("mmd_hamming", 99)]
+
+
+def test_tokens_needed_are_those_from_which_on_the_power_is_kept():
+    assert Found({32: (18, 20), 64: (17, 20), 128: (19, 20)}, "law").told() == "128 (law)"
+    assert Found({32: (0, 20), 64: (9, 10)}).tokens == 64
+    assert Found({32: (20, 20), 64: (3, 10)}).told() == "> 64 (3 of 10)"
+
+
+def test_the_faults_are_of_the_catalogue_and_have_scripted_arenas():
+    assert all(faults.load(name).arena.models == "scripted" for name in FAULTS)
