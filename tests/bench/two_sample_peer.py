@@ -238,7 +238,7 @@ def page(rows: Mapping[str, Mapping[str, Found]], clean: Mapping[str, Found], se
         "and half as many above, "
         f"sizes in powers of two from {RECORD_SIZES[0]} (text: {TEXT_SIZES[0]}) to {setting.most}; "
         "`> N (k of n)` is the share seen at the largest size. Engine evidence is the battery of default checks, whose "
-        f"error over all of them is {ALPHA}; the first check that saw most is named. Our two-sample tests are MMD with the "
+        f"error over all of them is {ALPHA}; the first check that saw most is named. Our tests are MMD with the "
         "Hamming kernel, bigrams and first tokens, Holm-adjusted, 999 permutations. Theirs is "
         f'`run_two_sample_test(..., stat_type="mmd_hamming")` of version {version} with {setting.permutations} '
         "permutations."
