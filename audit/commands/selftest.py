@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--fault", "chosen", metavar="NAME", multiple=True, help="A fault; repeat for more. Default: all.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Seeds per fault and size. Default: 20.")
 @click.option("--most", type=click.IntRange(min=256), help="Tokens of the largest arm. Default: 200000.")
-@click.option("--most-outside", type=click.IntRange(min=256), help="The same without the record. Default: 16384.")
+@click.option("--most-outside", type=click.IntRange(min=256), help="The same without the record. Default: 4096.")
 @click.option("--clean", type=click.IntRange(min=0), help="Clean arms. Default: 1000.")
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write all counts as JSON.")

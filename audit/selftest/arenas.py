@@ -15,12 +15,17 @@ from typing import Final
 
 import numpy as np
 
+from audit.prompts import Workload, read_prompts
 from audit.suite import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
+from audit.suite_loader import packaged_file
 from engine.backends.scripted import ALPHABET
 from engine.faults.base import Arena
 from engine.types import Protocol, RecordLevel, SamplingParams
 
 DOMAINS: Final = ("prose", "verse")
+PROMPTS: Final = ("chat", "code", "copy", "json", "safety", "tools")
+"""Packaged prompts, for the bundled models."""
+MOST_PACKAGED: Final = 300
 SEEDS_PER_WORLD: Final = 16
 """Scripted seeds set aside for each seed of the self-test: the target's, then the drafts'."""
 FIRST_CLEAN_SEED: Final = 1000
@@ -79,13 +84,9 @@ def _places() -> Iterator[tuple[str, str]]:
 
 
 def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: Iterable[str]) -> Suite:
-    """A suite of one arm of at most about `tokens` tokens.
-
-    As many repetitions as prompts, because some checks need many of the one and
-    some many of the other; a greedy arm has one repetition.
-    """
+    """A suite of one arm of at most about `tokens` tokens."""
     requests = math.ceil(tokens / arena.sampling.max_new_tokens)
-    samples = 1 if arena.sampling.greedy else math.isqrt(requests)
+    samples = _samples(arena, requests)
     drafts = tuple("draft" if i == 0 else f"draft{i}" for i in range(arena.drafts))
     proposer = ProposerSpec(arena.proposer, arena.gamma, drafts[0] if drafts else None, arena.options, drafts[1:])
     return Suite(
@@ -97,7 +98,7 @@ def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: It
         batch_size=arena.rows,
         samples=samples,
         models=_models(arena, drafts, seed),
-        cases=_cases(math.ceil(requests / samples), seed),
+        cases=_cases(arena.models, math.ceil(requests / samples), seed),
         arms=(
             ArmSpec(
                 name="candidate",
@@ -114,11 +115,22 @@ def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: It
     )
 
 
+def _samples(arena: Arena, requests: int) -> int:
+    """Repetitions of each prompt: as many as prompts, because some checks need many of the one and some of the other.
+
+    A greedy arm has one, and so have the packaged prompts until they are used up: these differ among each other.
+    """
+    if arena.sampling.greedy:
+        return 1
+    return math.isqrt(requests) if arena.models == "scripted" else math.ceil(requests / MOST_PACKAGED)
+
+
 def recording_of(suite: Suite) -> Suite:
     """The suite's arm once more, clean, with other prompts and other random numbers: a run that one trusts."""
     seed = suite.seed + OTHER_SEEDS
     arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
-    return replace(suite, seed=seed, cases=_cases(len(suite.cases), seed), arms=arms)
+    models = "scripted" if suite.backend == "scripted" else "bundled"
+    return replace(suite, seed=seed, cases=_cases(models, len(suite.cases), seed), arms=arms)
 
 
 def _models(arena: Arena, drafts: tuple[str, ...], seed: int) -> dict[str, ModelSpec]:
@@ -130,8 +142,21 @@ def _models(arena: Arena, drafts: tuple[str, ...], seed: int) -> dict[str, Model
     return {"target": ModelSpec("target", "bundled:target")} | {name: ModelSpec(name, source) for name in drafts}
 
 
-def _cases(count: int, seed: int) -> tuple[Case, ...]:
-    """Prompts of 3 to 6 letters."""
+def _cases(models: str, count: int, seed: int) -> tuple[Case, ...]:
+    """Prompts for scripted models, or for the bundled ones; of the latter there are no more than are packaged."""
     numbers = np.random.default_rng([seed, 1])
+    return _letters(count, numbers) if models == "scripted" else _packaged(count, numbers)
+
+
+def _letters(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
+    """3 to 6 letters each."""
     texts = ["".join(numbers.choice(list(ALPHABET), size=numbers.integers(3, 7))) for _ in range(count)]
     return tuple(Case(f"p{i}", "selftest", DOMAINS[i % 2], prompt=text) for i, text in enumerate(texts))
+
+
+def _packaged(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
+    """Some of what the bundled models were made for."""
+    paths = [packaged_file(f"prompts/{name}.jsonl") for name in PROMPTS]
+    workloads = [Workload(path.stem, path, path.stem) for path in paths if path is not None]
+    cases = [case for workload in workloads for case in read_prompts(workload).cases]
+    return tuple(cases[i] for i in numbers.permutation(MOST_PACKAGED)[:count])

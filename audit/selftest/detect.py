@@ -26,6 +26,8 @@ SIZES: Final = (256, 1024, 4096, 16_384, 65_536, 200_000)
 """Tokens per arm."""
 BRIEFLY: Final = 1024
 """The largest arm on which a fault of the record is looked for from outside."""
+HEAVY: Final = 16_384
+"""The largest arm over models with weights, which are a tenth as fast."""
 POWER: Final = 0.9
 """Share of the seeds that must be caught."""
 RECORDED: Final = "acceptance"
@@ -44,7 +46,8 @@ class Limits:
     def allow(self, view: str, tokens: int, fault: Fault) -> bool:
         """Whether a view is tried at a size: from outside, briefly where the fault says that text does not show it."""
         outside = self.outside if fault.seen_from == "text" else min(self.outside, BRIEFLY)
-        return tokens <= (self.record if view == "record" else outside)
+        most = self.record if view == "record" else outside
+        return tokens <= (most if fault.arena.models == "scripted" else min(most, HEAVY))
 
     @property
     def needed(self) -> int:

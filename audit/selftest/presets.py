@@ -33,7 +33,7 @@ class Asked:
     clean: int | None = None
 
 
-FULL: Final = Preset(Limits(seeds=20, record=200_000, outside=16_384), clean=1000, clean_tokens=1024)
+FULL: Final = Preset(Limits(seeds=20, record=200_000, outside=4096), clean=1000, clean_tokens=512)
 QUICK: Final = Preset(
     Limits(seeds=3, record=1024, outside=256),
     clean=60,

@@ -142,7 +142,8 @@ def page(outcome: Outcome) -> str:
         "Written by `audit selftest --markdown`; [the self-test](selftest.md) says what is run and how to read it.\n",
         "The self-test fails:\n\n" + "\n".join(f"* {each}" for each in failed) + "\n" if failed else "It passes.\n",
         "## Faults\n",
-        f"Seeds {seeds}. `tokens` is the first size of arm at which at least {plan.limits.needed} of "
+        f"{len(outcome.detections)} of the {len(faults.REGISTRY)} faults of the catalogue, seeds {seeds}. "
+        f"`tokens` is the first size of arm at which at least {plan.limits.needed} of "
         f"{plan.limits.seeds} seeds are caught by a check; `also` caught some of them there, `missed` looked and "
         "caught none. The last two columns see the same arms without the record: with log-probabilities, and as text; "
         f"they were tried up to {plan.limits.outside} tokens, or {min(BRIEFLY, plan.limits.outside)} for faults that "

@@ -1,6 +1,7 @@
 """The arms of the self-test: sizes, seeds, and that the clean grid has a place for everything."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,14 @@ def test_no_two_worlds_share_a_model():
         spec.source for seed in range(8) for spec in suite_of(Arena(drafts=3), None, seed, 256, ()).models.values()
     ]
     assert len(set(sources)) == len(sources)
+
+
+def test_bundled_models_answer_packaged_prompts_of_every_domain():
+    arena = replace(FAMILIES["early exit"], sampling=SAMPLINGS["T=1"])
+    few, all_of_them = (suite_of(arena, None, 0, 64 * count, ()) for count in (150, 600))
+    assert (len(few.cases), few.samples) == (150, 1)
+    assert (len(all_of_them.cases), all_of_them.samples) == (300, 2)
+    assert len({case.domain for case in few.cases}) == 6
 
 
 def test_the_clean_grid_goes_through_every_family_at_every_sampling():
