@@ -12,7 +12,7 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM)
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: quickstart test test-postgres test-equality test-bitwise test-vllm check format bench docs wheel clean
+.PHONY: quickstart test test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -46,6 +46,9 @@ test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and pro
 
 test-vllm: $(VLLM_INSTALLED)  ## The bundled heads in vLLM: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP tests/vllm
+
+selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
+	$(TESTENV) $(BIN)/audit selftest --quick
 
 check: $(INSTALLED)  ## Lint, format and types.
 	$(BIN)/ruff check .
