@@ -42,7 +42,7 @@ test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equ
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
 
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
-	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics
+	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics $(BITWISE)
 
 test-vllm: $(VLLM_INSTALLED)  ## The bundled heads in vLLM: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP tests/vllm
