@@ -4,7 +4,10 @@ import pytest
 
 from audit.checks.base import CheckResult, Verdict
 from audit.selftest import battery, detect
+from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.detect import Limits, Sight
+from audit.selftest.run_arm import gather
+from engine import faults
 
 
 def limits(**changes):
@@ -90,6 +93,9 @@ def test_a_gross_fault_is_caught_and_a_harmless_one_is_not():
 
 
 @pytest.mark.slow
-def test_worse_drafts_are_seen_beside_the_acceptance_that_was_recorded():
-    found = record("drafts_of_another_request", limits(seeds=2, record=4096))
-    assert found.hits[battery.DRIFT]
+@pytest.mark.parametrize("fault", ["drafts_of_another_request", None])
+def test_worse_drafts_are_seen_beside_the_acceptance_that_was_recorded(fault):
+    suite = suite_of(faults.load("drafts_of_another_request").arena, fault, 0, 4096, ())
+    settings = battery.recorded(gather(recording_of(suite)))
+    found = battery.results(gather(suite), (battery.DRIFT,), settings)[battery.DRIFT]
+    assert (found.verdict is Verdict.FAULT) == (fault is not None), found.summary
