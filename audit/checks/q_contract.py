@@ -63,7 +63,8 @@ class Ranked:
 
 
 def _applies(evidence: Evidence) -> str | None:
-    traces = [request.trace for request in evidence.candidate.requests]
+    # one at a time: traces are read late, and a list of them would keep every column in memory
+    traces = (request.trace for request in evidence.candidate.requests)
     if not any(np.any(t.q_kind == QKind.FULL) or np.any(~np.isnan(t.node_uniform)) for t in traces):
         return "no drafted token was drawn: every one is a function of its prefix, or has no q"
     return None

@@ -54,8 +54,8 @@ def _applies(evidence: Evidence) -> str | None:
         return "the verifier declares itself lossy; no protocol says which numbers it draws"
     if headers and all(header.sampling.greedy for header in headers):
         return "at temperature 0 nothing is drawn"
-    traces = [request.trace for request in evidence.candidate.requests]
-    if traces and all(_by_noise(trace) for trace in traces):
+    # one at a time: traces are read late, and a list of them would keep every column in memory
+    if headers and all(_by_noise(request.trace) for request in evidence.candidate.requests):
         return "every token is decided by the target's noise, which is not recorded; replay draws it again from the key"
     return None
 
