@@ -22,20 +22,18 @@ from engine.trace import decode
 from engine.types import Protocol, Request
 from tests.audit.checks.anchor_arms import anchor_arm
 from tests.audit.checks.simulator import record
+from tests.engine.faults.arms import plan_of
 
 SEEDS_PER_WORLD = 16
 """Scripted seeds set aside for each seed: the target's, then the drafts'."""
 
 
-def plan_of(arena: Arena, fault: str | None) -> ArmPlan:
+def scripted_plan(arena: Arena, fault: str | None) -> ArmPlan:
     """The arm of an arena over scripted models."""
     if arena.models != "scripted":
         raise ValueError("only arenas over scripted models can grow")
-    names = ["draft", *(f"draft{i}" for i in range(1, arena.drafts))][: arena.drafts]
-    first, others = (names[0] if names else None), tuple(names[1:])
-    return ArmPlan(
-        arena.protocol, arena.proposer, arena.gamma, first, arena.options, arena.rows, fault=fault, others=others
-    )
+    plan: ArmPlan = plan_of(arena, fault)
+    return plan
 
 
 class Growing:
@@ -44,7 +42,7 @@ class Growing:
     def __init__(
         self, arena: Arena, fault: str | None, seed: int, kinds: Iterable[ArmKind] = (), prompts: int | None = None
     ):
-        plan, first = plan_of(arena, fault), SEEDS_PER_WORLD * seed + 1
+        plan, first = scripted_plan(arena, fault), SEEDS_PER_WORLD * seed + 1
         names = ("target", *plan.drafts)
         shop = open_models({name: ModelSource(f"scripted:{first + i}") for i, name in enumerate(names)})
         self.sampling = replace(arena.sampling, seed=seed)

@@ -11,7 +11,7 @@ from audit.records import ArmKind
 from engine import faults
 from engine.faults.base import Arena
 from engine.types import SamplingParams
-from tests.bench.growing import Growing, plan_of
+from tests.bench.growing import Growing, scripted_plan
 from tests.bench.power import PAGES, PLANS, TIMED, Plan, line, needed, picture, seeds_at, sentence, shown
 from tests.bench.svg import Curve, chart
 
@@ -51,7 +51,7 @@ def test_the_numbers_are_those_of_the_plan(name):
 def test_planned_faults_can_be_shown(name):
     assert name in checks.REGISTRY
     for fault in PLANS[name].faults:
-        assert plan_of(faults.load(fault).arena, fault).fault == fault
+        assert scripted_plan(faults.load(fault).arena, fault).fault == fault
 
 
 def test_a_line_counts_the_seeds_that_the_check_calls_a_fault():

@@ -11,6 +11,7 @@ from engine.backends.scripted import VOCABULARY, open_models
 from engine.rng import stream_of
 from engine.trace import decode
 from engine.types import Protocol, Request, SamplingParams
+from tests.engine.faults.arms import plan_of
 
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=64, seed=7)
 
@@ -53,18 +54,12 @@ def plan(
     return ArmPlan(protocol, proposer, gamma if proposer else 0, **({"draft": draft} | others))
 
 
+def arena_plan(name: str, broken: bool = True) -> ArmPlan:
+    """The arm of a fault's arena, with the fault or without it."""
+    return plan_of(faults.load(name).arena, name if broken else None)
+
+
 def arena_arm(name: str, requests: int = 32, seed: int = 7, models: int = 1, broken: bool = True) -> ArmRecord:
     """An arm in the arena of a fault, with the fault or without it."""
-    arena = faults.load(name).arena
-    names = ["draft", *(f"draft{i}" for i in range(1, arena.drafts))][: arena.drafts]
-    made = ArmPlan(
-        arena.protocol,
-        arena.proposer,
-        arena.gamma,
-        names[0] if names else None,
-        arena.options,
-        arena.rows,
-        fault=name if broken else None,
-        others=tuple(names[1:]),
-    )
-    return engine_arm(made, replace(arena.sampling, seed=seed), requests, models)
+    sampling = replace(faults.load(name).arena.sampling, seed=seed)
+    return engine_arm(arena_plan(name, broken), sampling, requests, models)

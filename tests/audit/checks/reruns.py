@@ -11,6 +11,7 @@ from engine.backends.scripted import VOCABULARY, open_models
 from engine.rng import stream_of
 from engine.trace import decode
 from engine.types import Protocol, Request
+from tests.audit.checks.engine_arms import arena_plan
 from tests.audit.checks.simulator import Setup, arm, record
 
 RERUNS = (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED)
@@ -76,16 +77,5 @@ def _requests(sampling, prompts, samples):
 
 def arena_evidence(name: str, requests=8, broken=True, **options) -> Evidence:
     """Evidence from the arena of a fault of the catalogue, with the fault or without it."""
-    arena = faults.load(name).arena
-    names = ["draft", *(f"draft{i}" for i in range(1, arena.drafts))][: arena.drafts]
-    plan = ArmPlan(
-        arena.protocol,
-        arena.proposer,
-        arena.gamma,
-        names[0] if names else None,
-        arena.options,
-        arena.rows,
-        fault=name if broken else None,
-        others=tuple(names[1:]),
-    )
-    return engine_evidence(plan, replace(arena.sampling, seed=7), requests, **options)
+    sampling = replace(faults.load(name).arena.sampling, seed=7)
+    return engine_evidence(arena_plan(name, broken), sampling, requests, **options)

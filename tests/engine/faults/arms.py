@@ -34,25 +34,26 @@ def workshop(models, names, proposer):
     return scripted.open_models({name: ModelSource(source) for name, source in sources.items()})
 
 
+def plan_of(arena, fault=None):
+    """The arm of an arena; its drafts are called draft, draft1, draft2."""
+    names = ("draft", *(f"draft{i}" for i in range(1, arena.drafts)))[: arena.drafts]
+    return ArmPlan(
+        arena.protocol,
+        arena.proposer,
+        arena.gamma,
+        names[0] if names else None,
+        arena.options,
+        arena.rows,
+        fault=fault,
+        others=names[1:],
+    )
+
+
 def arm(arena, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
-    names = ("draft", *(f"draft{i}" for i in range(1, arena.drafts)))[: arena.drafts]
-    built = workshop(arena.models, names, arena.proposer)
-    if not proposer:
-        return built.arm(ArmPlan(arena.protocol, rows=arena.rows))
-    first, others = (names[0] if names else None), tuple(names[1:])
-    return built.arm(
-        ArmPlan(
-            arena.protocol,
-            arena.proposer,
-            arena.gamma,
-            first,
-            arena.options,
-            arena.rows,
-            fault=fault,
-            others=others,
-        )
-    )
+    plan = plan_of(arena, fault)
+    built = workshop(arena.models, plan.drafts, arena.proposer)
+    return built.arm(plan if proposer else ArmPlan(arena.protocol, rows=arena.rows))
 
 
 def prompts(arena, backend, count):
