@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from engine.rng import Purpose, Randomness, stream_of
+from engine.rng import STEP_SHIFT, Purpose, Randomness, stream_of, uniforms_at
 
 STREAM = 4136310860478791043
 NUMBERS = [
@@ -123,3 +123,51 @@ def test_threads_do_not_matter():
 def test_streams_come_from_names():
     assert stream_of("a") != stream_of("b")
     assert 0 <= stream_of("a") < 2**64
+
+
+def keys_and_places(count):
+    """Random seeds, streams and places; the ends of every range are among them."""
+    rng = np.random.default_rng(5)
+    for _ in range(count):
+        yield (
+            int(rng.choice([0, 1, 2**63 - 1, rng.integers(2**63)])),
+            int(rng.choice(np.array([0, 1, 2**64 - 1, rng.integers(2**64, dtype=np.uint64)], np.uint64))),
+            int(rng.choice([0, 1, 2**31, 2**32 - 1, 2**32, rng.integers(2**40)])),
+            Purpose(int(rng.integers(len(Purpose)))),
+            int(rng.choice([0, 1, 2, 2**32, rng.integers(2**20)])),
+        )
+
+
+def by_numpy(seed, stream, position, last, index):
+    counter = np.array([0, index, position, last], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=np.array([seed, stream], np.uint64), counter=counter)).random()
+
+
+def test_one_number_is_numpys_first_to_the_last_bit():
+    for seed, stream, position, purpose, index in keys_and_places(2000):
+        one = Randomness(seed, stream)
+        assert one.uniform(position, purpose, index) == by_numpy(seed, stream, position, purpose, index)
+        step = position // 2
+        last = purpose | (step + 1) << STEP_SHIFT
+        expected = by_numpy(seed, stream, position, last, index)
+        assert one.of_step(step).uniform(position, purpose, index) == expected
+
+
+def test_many_places_at_once_are_the_single_ones_to_the_last_bit():
+    places = np.array([place[2:] for place in keys_and_places(400)])
+    positions, purposes, indices = places.T
+    for seed, stream in [place[:2] for place in keys_and_places(12)]:
+        one = Randomness(seed, stream)
+        single = [one.uniform(position, Purpose(purpose), index) for position, purpose, index in places.tolist()]
+        assert uniforms_at(seed, stream, positions, purposes, indices).tolist() == single
+        steps = positions // 3
+        single = [
+            one.of_step(step).uniform(position, Purpose(purpose), index)
+            for step, (position, purpose, index) in zip(steps.tolist(), places.tolist(), strict=True)
+        ]
+        assert uniforms_at(seed, stream, positions, purposes, indices, steps).tolist() == single
+
+
+def test_no_place_gives_no_number():
+    nothing = np.empty(0, np.int64)
+    assert uniforms_at(1, 2, nothing, nothing).shape == (0,)
