@@ -124,7 +124,7 @@ def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
     if kind is ArmKind.ANCHOR:
         # whole rows only where the candidate has them too; a fault of the candidate is not the reference's
         level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
-        plan = ArmPlan(_plain_rule(candidate.sampling), rows=1, level=level)
+        plan = ArmPlan(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1)
     if kind is ArmKind.REGAMMA:
@@ -173,7 +173,7 @@ def _plain(
     suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int
 ) -> PlannedArm:
     """The target alone; sampled by Gumbel-max, so that coupled arms can be compared token by token."""
-    plan = ArmPlan(_plain_rule(sampling), rows=rows, level=level)
+    plan = ArmPlan(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine)
     return PlannedArm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
 
 
@@ -193,6 +193,8 @@ def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -
         fault=arm.fault,
         others=arm.proposer.others,
         verifier_options=arm.verifier_options,
+        engine={**suite.engine, **arm.engine},
+        beside=arm.beside,
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
     return PlannedArm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)

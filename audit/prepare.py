@@ -22,6 +22,7 @@ from audit.suite import Case, Suite
 from engine.backends import open_workshop
 from engine.backends.arm import ModelFacts, ModelSource, Workshop
 from engine.backends.base import Anchoring, Backend, Prompt
+from engine.backends.beside import BesideBackend
 from engine.errors import EngineError, NumericsRefused
 from engine.types import Request
 
@@ -65,10 +66,15 @@ def build_arms(suite: Suite, workshop: Workshop) -> tuple[PreparedArm, ...]:
     Raises:
         EngineError: an arm that cannot be built, or a request that cannot be served.
     """
-    built = [(planned, workshop.arm(planned.plan)) for planned in plan_arms(suite)]
+    built = [(planned, _backend(workshop, planned)) for planned in plan_arms(suite)]
     # checks that want an anchor say themselves that there is none
     possible = [(planned, backend) for planned, backend in built if _can_run(planned, backend)]
     return tuple(_prepare_arm(suite, planned, backend) for planned, backend in possible)
+
+
+def _backend(workshop: Workshop, planned: PlannedArm) -> Backend:
+    backend, beside = workshop.arm(planned.plan), planned.plan.beside
+    return backend if beside is None else BesideBackend(backend, beside)
 
 
 @contextlib.contextmanager
@@ -188,6 +194,8 @@ def _spec(planned: PlannedArm) -> dict[str, Any]:
         "rows": plan.rows,
         "record": plan.level.value,
         "fault": plan.fault,
+        **({"engine": dict(plan.engine)} if plan.engine else {}),
+        **({"beside": asdict(plan.beside)} if plan.beside else {}),
         "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
         "samples": planned.samples,
         "baseline": planned.baseline,

@@ -115,6 +115,8 @@ class ArmRecord:
     requests: Sequence[RequestRecord]
     """A tuple, or records that are read when they are asked for and not kept: go through them as often as need be,
     one at a time, and hold no list of their traces."""
+    failed: Sequence[RequestRecord] = ()
+    """Requests that the engine did not answer; they are not among `requests`."""
 
     def by_key(self) -> dict[str, RequestRecord]:
         """Requests by what pairs them across arms."""

@@ -163,4 +163,6 @@ def _anchored(arm: PreparedArm, store: Store, name: str, requests: Sequence[Requ
     emitted = {each.key: each.tokens for each in store.load_arm(name, arm.planned.of).requests}
     cases = {request.id: f"{key.case_id}#{key.sample}" for key, request in arm.requests.items()}
     for request in requests:
-        yield arm.backend.anchor(request, emitted[cases[request.id]])
+        # the engine did not answer every one
+        if cases[request.id] in emitted:
+            yield arm.backend.anchor(request, emitted[cases[request.id]])

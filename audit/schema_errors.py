@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
@@ -31,11 +32,23 @@ def check_document(document: Document, schema: Mapping[str, Any]) -> None:
     Raises:
         UserError: the first violation in the document's order, with its line.
     """
-    errors = Draft202012Validator(schema).iter_errors(document.data)
-    found = [(document.line(_place(error)), -len(error.absolute_path), str(error.validator), error) for error in errors]
+    check_part(document, (), schema)
+
+
+def check_part(document: Document, part: Place, schema: Mapping[str, Any]) -> None:
+    """Hold what stands at a place of a document against a schema of its own.
+
+    Raises:
+        UserError: the first violation in the document's order, with its line.
+    """
+    value = reduce(lambda whole, key: whole[key], part, document.data)
+    errors = [(error, (*part, *_place(error))) for error in Draft202012Validator(schema).iter_errors(value)]
+    found = [
+        (document.line(place), -len(error.absolute_path), str(error.validator), error, place) for error, place in errors
+    ]
     if found:
-        error = min(found, key=lambda item: item[:3])[3]
-        raise document.error(_place(error), sentence(error))
+        _, _, _, error, place = min(found, key=lambda item: item[:3])
+        raise document.error(place, sentence(error, part))
 
 
 def first_problem(value: object, validator: Draft202012Validator) -> str | None:
@@ -52,10 +65,10 @@ def suggestion(word: str, accepted: Iterable[str]) -> str:
     return f"{lead}accepted: {', '.join(words) or 'none'}"
 
 
-def sentence(error: ValidationError) -> str:
-    """What is wrong, a semicolon, and what to do."""
+def sentence(error: ValidationError, part: Place = ()) -> str:
+    """What is wrong, a semicolon, and what to do; `part` is where in the document the value stands."""
     describe = SENTENCES.get(str(error.validator), _other)
-    return describe(error, name_of(tuple(error.absolute_path)))
+    return describe(error, name_of((*part, *error.absolute_path)))
 
 
 def name_of(place: Place) -> str:

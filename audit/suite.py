@@ -70,6 +70,10 @@ class ArmSpec:
     """A key of `engine.faults.REGISTRY`: the arm is broken on purpose."""
     verifier_options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the rule that the suite gives; the others are at their defaults."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The backend's own settings, over those of the suite."""
+    beside: SamplingParams | None = None
+    """Every request has another of the same prompt with these parameters beside it in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,5 @@ class Suite:
     sha256: str
     document: Mapping[str, Any]
     """The validated YAML as JSON, stored with the run."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The backend's own settings, for every arm."""

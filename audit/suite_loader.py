@@ -18,15 +18,15 @@ from typing import Any, Final, NoReturn
 import schemas
 from audit.documents import Document, Place, quoted, read_yaml
 from audit.prompts import Prompts, Workload, read_prompts
-from audit.schema_errors import check_document, suggestion
+from audit.schema_errors import check_document, check_part, suggestion
 from audit.suite import ArmSpec, ModelSpec, ProposerSpec, Suite
+from engine.backends.kinds import SourceKind
 from engine.errors import InvalidRequest, ModelNeeded
 from engine.types import DraftRule, Protocol, RecordLevel, SamplingParams
 
 PACKAGED: Final = "suites:"
 BUNDLED: Final = "bundled:"
 HUB: Final = "hf:"
-SCRIPTED: Final = "scripted:"
 SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
 SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
@@ -89,8 +89,14 @@ class _Loader:
     """One suite on its way from a schema-valid document to values."""
 
     def __init__(self, document: Document, folder: Path) -> None:
+        # Imported here, as the registries are: the engine's packages take seconds to import.
+        from engine.backends import REGISTRY
+
         self._document = document
         self._folder = folder
+        self._backend: str = document.data.get("backend", "native")
+        self._known(("backend",), "backend", self._backend, REGISTRY)
+        self._kind = REGISTRY[self._backend]
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -105,7 +111,8 @@ class _Loader:
             name=data["name"],
             path=self._document.path,
             description=data.get("description", ""),
-            backend=data.get("backend", "native"),
+            backend=self._backend,
+            engine=self._engine(("engine",), data.get("engine")),
             seed=int(data.get("seed", 0)),
             batch_size=int(data.get("batch_size", 8)),
             samples=int(data.get("samples", 1)),
@@ -139,26 +146,32 @@ class _Loader:
         # Imported here, as the registries are: the engine's packages take seconds to import.
         from engine.numerics.probe_choice import FOREIGN
 
-        if source.startswith(SCRIPTED):
+        if _source_kind(source) is SourceKind.SCRIPTED:
             raise self._document.error(place, "a scripted model computes nothing; remove numerics")
         if spec.get("loader") == "hf" and mode not in FOREIGN:
             problem = f"loader hf has no numerics {mode}; write loader: lean, or numerics: fast"
             raise self._document.error(place, problem)
 
     def _source(self, place: Place, source: str) -> str:
-        scripted = self._document.data.get("backend") == "scripted"
-        if scripted != source.startswith(SCRIPTED) or (scripted and not SEEDED.fullmatch(source)):
-            mend = "scripted:SEED" if scripted else "a folder, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
-            raise self._document.error(place, f"{quoted(source)} is no source for this backend; write {mend}")
-        if scripted:
-            return source
-        if source.startswith(BUNDLED):
+        kind = _source_kind(source)
+        if kind not in self._kind.sources or (kind is SourceKind.SCRIPTED and not SEEDED.fullmatch(source)):
+            raise self._document.error(place, f"{quoted(source)} is no source for this backend; write {self._mend()}")
+        if kind is SourceKind.BUNDLED:
             return self._bundled(place, source)
-        if source.startswith(HUB):
+        if kind is SourceKind.HUB:
             parts = source.removeprefix(HUB).split("/")
             if len(parts) != 2 or not all(parts):
                 raise self._document.error(place, f"{quoted(source)} is no model; write hf:ORG/NAME")
-            return source
+        return source if kind is not SourceKind.FOLDER else self._model_folder(place, source)
+
+    def _mend(self) -> str:
+        """What a source of this backend looks like."""
+        if SourceKind.SCRIPTED in self._kind.sources:
+            return "scripted:SEED"
+        served = "served:NAME, " if SourceKind.SERVED in self._kind.sources else ""
+        return f"{served}a folder, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
+
+    def _model_folder(self, place: Place, source: str) -> str:
         folder = self._folder / Path(source).expanduser()
         if not folder.is_dir():
             problem = f"no model folder {quoted(str(folder))}; write a folder, bundled:NAME or hf:ORG/NAME"
@@ -211,7 +224,27 @@ class _Loader:
             checks=self._checks((*place, "checks"), entry.get("checks"), defaults),
             fault=self._fault((*place, "fault"), entry.get("fault")),
             verifier_options=options,
+            engine=self._engine((*place, "engine"), entry.get("engine")),
+            beside=self._beside((*place, "beside"), entry.get("beside")),
         )
+
+    def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The backend's own settings, held against the backend's own schema."""
+        if entry is None:
+            return {}
+        if self._kind.options is None:
+            raise self._document.error(place, f"backend {self._backend} has no settings of its own; remove engine")
+        check_part(self._document, place, schemas.load(self._kind.options))
+        return dict(entry)
+
+    def _beside(self, place: Place, entry: Mapping[str, Any] | None) -> SamplingParams | None:
+        """The sampling parameters of the requests that share the batch with the arm's own."""
+        if entry is None:
+            return None
+        try:
+            return SamplingParams(**{key: _typed(key, value) for key, value in entry.items()})
+        except InvalidRequest as error:
+            raise self._document.error((*place, str(error).split()[0]), f"{error}; change the value") from error
 
     def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
         values = {**self._document.data.get("sampling", {}), **overrides}
@@ -226,6 +259,8 @@ class _Loader:
         """Hold a rule's options against what it takes, one by one, so that a mistake is told on its own line."""
         from engine import verify
 
+        if self._kind.rules is not None:
+            self._known(place, f"rule of backend {self._backend}", rule.value, self._kind.rules)
         for key, value in options.items():
             try:
                 verify.load(rule, {key: value})
@@ -236,7 +271,8 @@ class _Loader:
         # Imported here: the engine's packages take seconds to import, a malformed file should not wait for them.
         from engine.proposers import REGISTRY
 
-        self._known((*place, "kind"), "proposer", entry["kind"], REGISTRY)
+        kinds = REGISTRY if self._kind.proposers is None else self._kind.proposers
+        self._known((*place, "kind"), "proposer", entry["kind"], kinds)
         model = entry.get("model")
         if model is not None:
             self._known((*place, "model"), "model", model, self._document.data["models"])
@@ -244,7 +280,8 @@ class _Loader:
             self._known((*place, "others", i), "model", other, self._document.data["models"])
         others = tuple(entry.get("others", ()))
         spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}), others)
-        problem = _proposer_problem(spec)
+        # the options of another engine's proposer are that engine's to refuse
+        problem = _proposer_problem(spec) if self._kind.ours else None
         if problem is not None:
             raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
@@ -280,12 +317,19 @@ class _Loader:
 
         if name is not None:
             self._known(place, "fault", name, REGISTRY)
+        if name is not None and not self._kind.ours:
+            raise self._document.error(place, f"backend {self._backend} cannot be broken on purpose; remove fault")
         return name
 
     def _known(self, place: Place, kind: str, name: str, accepted: Iterable[str]) -> None:
         words = list(accepted)
         if name not in words:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
+
+
+def _source_kind(source: str) -> SourceKind:
+    """By the prefix; what has none is a folder."""
+    return next((kind for kind in SourceKind if source.startswith(kind)), SourceKind.FOLDER)
 
 
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:

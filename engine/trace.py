@@ -16,8 +16,8 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -103,6 +103,8 @@ class Header:
     """The draft used the target's own noise (shared-randomness drafting)."""
     draft_versions: tuple[DraftVersion, ...] = ()
     """The versions that `draft_version` names, in order; none for a draft that does not learn."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the backend says of this request besides (`engine.backends.base.Backend.generate`). JSON-able."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class Trace:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The generated tokens."""
-        return tuple(int(token) for token in self.token)
+        return tuple(self.token.tolist())
 
     @property
     def n_accepted(self) -> int:
@@ -248,14 +250,17 @@ class StepView:
         return QKind(int(self.trace.q_kind[self.index]))
 
 
-def steps_of(trace: Trace) -> Iterator[StepView]:
-    """The steps in order."""
+def steps_of(trace: Trace, only: Iterable[int] | None = None) -> Iterator[StepView]:
+    """The steps in order; or the given ones."""
+    wanted = list(range(trace.steps) if only is None else only)
+    if not wanted:
+        return
     nodes, examined, emitted = (
-        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        [0, *np.cumsum(counts, dtype=np.int64).tolist()]
         for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)
     )
-    for i in range(trace.steps):
-        cuts = (slice(int(ends[i]), int(ends[i + 1])) for ends in (nodes, examined, emitted))
+    for i in wanted:
+        cuts = (slice(ends[i], ends[i + 1]) for ends in (nodes, examined, emitted))
         yield StepView(trace, i, *cuts)
 
 
@@ -314,7 +319,9 @@ def _decompress(data: bytes) -> bytes:
 
 
 def _header_to_json(header: Header) -> dict[str, Any]:
-    return dataclasses.asdict(header) | {"stream": str(header.stream)}
+    written = dataclasses.asdict(header) | {"stream": str(header.stream)}
+    # left out where there is nothing to say, so that readers of before can read it
+    return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
 
 
 def _header_from_json(data: dict[str, Any]) -> Header:

@@ -77,6 +77,8 @@ class FinishReason(StrEnum):
     EOS = "eos"
     STOP = "stop"
     LENGTH = "length"
+    ERROR = "error"
+    """The engine gave no answer: there are no tokens, and the record's facts say why."""
 
 
 class RecordLevel(StrEnum):

@@ -7,7 +7,7 @@ or revisions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -236,8 +236,13 @@ def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int],
     rows = session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)).all()
     place = f"run {ulid}, arm {name}"
     stored = tuple(_stored(session, place, row) for row in sorted(rows, key=lambda row: (row.case_id, row.sample)))
-    requests = LazyRequests(len(stored), lambda index: stored[index].read(payload_of))
-    return ArmRecord(arm.name, ArmKind(arm.kind), Level[arm.level], arm.effective, requests)
+    level = min([Level[arm.level], *(each.level for each in stored)])
+    done, failed = (_lazily([each for each in stored if each.failed is lost], payload_of) for lost in (False, True))
+    return ArmRecord(arm.name, ArmKind(arm.kind), level, arm.effective, done, failed)
+
+
+def _lazily(stored: Sequence[_Stored], payload_of: Callable[[int], bytes]) -> LazyRequests:
+    return LazyRequests(len(stored), lambda index: stored[index].read(payload_of))
 
 
 def payload(session: Session, row: int) -> bytes:
@@ -259,6 +264,16 @@ class _Stored:
     finish_reason: FinishReason
     latency_us: int
     intact: bool
+
+    @property
+    def failed(self) -> bool:
+        """The engine gave no answer."""
+        return self.finish_reason is FinishReason.ERROR
+
+    @property
+    def level(self) -> Level:
+        """What this request shows at most; a failed one shows nothing and lowers nothing."""
+        return Level.L4 if self.failed else Level(self.header.facts.get("level", Level.L4))
 
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
         return RequestRecord(

@@ -1,6 +1,6 @@
-"""Backends, one file each, behind one protocol.
+"""Backends, one file or folder each, behind one protocol.
 
-A backend is added by one file and one line in `REGISTRY`. Each entry opens the
+A backend is added by one file and one entry in `REGISTRY`. Each entry opens the
 models of a suite once: `open(models) -> Workshop`; a workshop then makes one
 backend per arm.
 """
@@ -11,11 +11,42 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.backends.arm import ModelSource, Workshop
+from engine.backends.kinds import WEIGHTS, BackendKind, SourceKind
+from engine.errors import InvalidRequest
 from engine.registry import resolve
 
-REGISTRY: Final[Mapping[str, str]] = {
-    "native": "engine.backends.native:open_models",
-    "scripted": "engine.backends.scripted:open_models",
+REGISTRY: Final[Mapping[str, BackendKind]] = {
+    "native": BackendKind("engine.backends.native:open_models", ours=True),
+    "scripted": BackendKind("engine.backends.scripted:open_models", (SourceKind.SCRIPTED,), ours=True),
+    "transformers": BackendKind(
+        "engine.backends.transformers:open_models",
+        proposers=("draft_model", "prompt_lookup", "early_exit", "universal", "mtp", "dflash"),
+        rules=("greedy", "chain"),
+        options="engine-transformers",
+    ),
+    "vllm": BackendKind(
+        "engine.backends.vllm:open_models",
+        proposers=(
+            "ngram",
+            "suffix",
+            "draft_model",
+            "medusa",
+            "eagle",
+            "eagle3",
+            "mtp",
+            "dflash",
+            "custom_class",
+        ),
+        rules=("greedy", "chain", "block"),
+        options="engine-vllm",
+    ),
+    "openai": BackendKind(
+        "engine.backends.openai:open_models",
+        (*WEIGHTS, SourceKind.SERVED),
+        proposers=("served",),
+        rules=("greedy", "chain", "gumbel"),
+        options="engine-openai",
+    ),
 }
 
 
@@ -26,5 +57,7 @@ def open_workshop(backend: str, models: Mapping[str, ModelSource]) -> Workshop:
         InvalidRequest: unknown backend.
         ModelError: a model that cannot be loaded, named.
     """
-    workshop: Workshop = resolve(REGISTRY, backend, "backend")(models)
+    if backend not in REGISTRY:
+        raise InvalidRequest(f"unknown backend {backend!r}; known: {', '.join(sorted(REGISTRY))}")
+    workshop: Workshop = resolve({backend: REGISTRY[backend].open}, backend, "backend")(models)
     return workshop

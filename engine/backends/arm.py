@@ -44,6 +44,10 @@ class ArmPlan:
     fault: str | None = None
     others: tuple[str, ...] = ()
     verifier_options: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The backend's own settings, for backends that have any."""
+    beside: types.SamplingParams | None = None
+    """Beside every request goes another of the same prompt with these parameters (`engine.backends.beside`)."""
 
     @property
     def drafts(self) -> tuple[str, ...]:

@@ -63,7 +63,16 @@ class Backend(Protocol):
         ...
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Yield generations as they finish."""
+        """Yield generations as they finish.
+
+        A request that fails alone is yielded with `FinishReason.ERROR`, no tokens, and in the facts of its record
+        `error`, a mapping of `kind` (`engine_died`, `refused`, `timeout`, `http`, `malformed`) and `message`. Other
+        facts that are understood: `level`, where this request shows less than the arm, with `why`; and
+        `reconciliation`, a mapping of `sources` and `mismatches`.
+
+        Raises:
+            EngineError: the arm cannot go on.
+        """
         ...
 
 

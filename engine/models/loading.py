@@ -42,7 +42,9 @@ __all__ = [
     "load_head",
     "load_model",
     "load_model_or_head",
+    "load_tokenizer",
     "model_digest",
+    "open_source",
     "tokenizer_digest",
 ]
 
@@ -132,12 +134,12 @@ def load_model(
     """
     way = Way(dtype, loader, numerics, device)
     _require_way(source, way)
-    return _whole(_opened(source, revision, base), way)
+    return _whole(open_source(source, revision, base), way)
 
 
 def load_model_or_head(source: str, way: Way, revision: str | None, base: Path | None) -> LoadedModel | LoadedHead:
     """Whatever the source holds; its files are found and read once. Raises as `load_model`."""
-    opened = _opened(source, revision, base)
+    opened = open_source(source, revision, base)
     head = _head(opened)
     if head is not None:
         return head
@@ -151,7 +153,7 @@ def load_head(source: str, *, revision: str | None = None, base: Path | None = N
     Raises:
         ModelError: the source cannot be opened, or its head cannot be read whole.
     """
-    return _head(_opened(source, revision, base))
+    return _head(open_source(source, revision, base))
 
 
 def _require_way(source: str, way: Way) -> None:
@@ -165,7 +167,12 @@ def _require_way(source: str, way: Way) -> None:
     ask_for_stable_kernels(usable_device(way.device, source))
 
 
-def _opened(source: str, revision: str | None, base: Path | None) -> Opened:
+def open_source(source: str, revision: str | None = None, base: Path | None = None) -> Opened:
+    """Find a source's files and digest them; no weight is read.
+
+    Raises:
+        ModelError: there is no such source, or its files are incomplete.
+    """
     place = _find(source, revision, base)
     return Opened(source, place.resolved, open_folder(place.path, source))
 

@@ -11,7 +11,7 @@ from engine.types import Protocol
 REGISTRIES = {
     "proposer": proposers.REGISTRY,
     "verifier": verify.REGISTRY,
-    "backend": backends.REGISTRY,
+    "backend": {name: kind.open for name, kind in backends.REGISTRY.items()},
     "fault": faults.REGISTRY,
 }
 

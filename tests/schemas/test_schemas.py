@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 import schemas
 from tests.audit.invoke import invoke
 
-EXPECTED = {"attachment", "plan", "policy", "prompt", "results", "suite"}
+EXPECTED = {"attachment", "engine-openai", "engine-transformers", "engine-vllm", "plan", "policy", "prompt", "results", "suite"}
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:
