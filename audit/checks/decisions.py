@@ -209,7 +209,9 @@ def _drafted_cells(lumped: Lumped) -> Indices:
 def _law(cells: NDArray[np.floating], tail: Floats) -> Floats:
     """[E, C + 1] cells and tail in float64, made distributions: cells are rounded to float32."""
     law = np.concatenate([cells, tail[:, None]], axis=1, dtype=np.float64)
-    return np.asarray(law / law.sum(axis=1, keepdims=True))
+    # a damaged cell is a finding of the checks, and none of this division
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(law / law.sum(axis=1, keepdims=True))
 
 
 def _q_cells(trace: Trace, found: Places) -> Floats:

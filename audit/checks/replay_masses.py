@@ -3,7 +3,9 @@
 A token drawn from a law by a number u is right if the law's mass before it, in id
 order, is at most u and its own mass reaches beyond u. Masses are the recorder's,
 computed from whole rows that are not there any more; where a token has a cell,
-they must agree with it. Numbers come from the key. Knows nothing about verdicts.
+they must agree with it. Numbers come from the key. Only steps that look wrong as
+columns (`audit.checks.replay_columns`) are gone through one by one. Knows nothing
+about verdicts.
 """
 
 from __future__ import annotations
@@ -14,30 +16,23 @@ from dataclasses import dataclass
 
 from audit.checks.decisions import Decisions, Lumped, lumped_decisions
 from audit.checks.places import NO_NODE
+from audit.checks.replay_columns import PURPOSES, ROUNDED, strange_steps
 from audit.checks.replay_structure import Fault
 from audit.checks.replay_tally import TOLERANCE, Tally, same
 from engine.rng import Purpose, Randomness
 from engine.trace import StepView, Trace, steps_of
 from engine.types import QKind, Role
 
-ROUNDED = 1e-6
-"""Relative difference of a cell, which is a float32, from the number that it was."""
-PURPOSES = {Role.RECOVERED: Purpose.RESIDUAL, Role.BONUS: Purpose.BONUS, Role.PLAIN: Purpose.BONUS}
-
 
 def replay_masses(trace: Trace) -> Tally:
     """Recompute a trace of the chain rule; its columns are in shape and it has cells."""
-    tally = Tally()
     made = lumped_decisions(trace)
     assert made.lumped is not None
     replay = _Replay(trace, made, made.lumped, Randomness(trace.header.sampling.seed, trace.header.stream))
-    for view in steps_of(trace):
-        for depth, x in enumerate(range(view.examined.start, view.examined.stop)):
-            if view.q_kind is QKind.FULL:
-                tally.decision(*replay.draw(view, depth, x))
-            tally.decision(True, list(replay.test(view, depth, x)))
-        for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
-            tally.decision(True, list(replay.token(view, depth, at)))
+    strange = strange_steps(trace, made, made.lumped)
+    tally = Tally(strange.decisions, strange.recomputed)
+    for view in steps_of(trace, strange.steps):
+        tally.faults.extend(replay.step(view).faults)
     return tally
 
 
@@ -63,6 +58,17 @@ class _Replay:
     made: Decisions
     exact: Lumped
     randomness: Randomness
+
+    def step(self, view: StepView) -> Tally:
+        """One step's decisions, in their order."""
+        tally = Tally()
+        for depth, x in enumerate(range(view.examined.start, view.examined.stop)):
+            if view.q_kind is QKind.FULL:
+                tally.decision(*self.draw(view, depth, x))
+            tally.decision(True, list(self.test(view, depth, x)))
+        for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
+            tally.decision(True, list(self.token(view, depth, at)))
+        return tally
 
     def draw(self, view: StepView, depth: int, x: int) -> tuple[bool, list[Fault]]:
         """Whether a drafted token's draw could be recomputed, and what differs."""

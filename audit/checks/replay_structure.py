@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.checks.columns import numbered
 from audit.records import RequestRecord
 from engine.trace import StepView, Trace, steps_of
 from engine.types import FinishReason, Protocol, Role
@@ -26,14 +30,43 @@ class Fault:
 def structure_faults(request: RequestRecord) -> Iterator[Fault]:
     """Every contradiction of one request; the trace's columns are in shape."""
     trace = request.trace
-    expected = len(trace.header.prompt)
-    for view in steps_of(trace):
-        if view.position != expected:
-            yield Fault(view.index, f"the step begins at position {view.position}, the tokens before end at {expected}")
-        expected += view.emitted.stop - view.emitted.start
+    expected = len(trace.header.prompt) + np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
+    for view in steps_of(trace, np.flatnonzero(_suspect(trace, expected)).tolist()):
+        begin = int(expected[view.index])
+        if view.position != begin:
+            yield Fault(view.index, f"the step begins at position {view.position}, the tokens before end at {begin}")
         yield from _path_faults(trace, view)
         yield from _count_faults(trace, view)
     yield from _end_faults(request)
+
+
+def _suspect(trace: Trace, expected: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[S] steps that may have a fault; every step of a trace with a branching tree."""
+    nodes = numbered(trace.n_drafted)
+    if not np.array_equal(trace.node_parent, nodes.local - 1):
+        return np.ones(trace.steps, dtype=np.bool_)
+    emitted, count = numbered(trace.n_emitted), trace.steps
+    wrong = np.bincount(emitted.step[~_in_place(trace)], minlength=count) > 0
+    taken = np.bincount(numbered(trace.n_examined).step, trace.examined_accepted, minlength=count)
+    kept = np.bincount(emitted.step[trace.role == Role.ACCEPTED], minlength=count)
+    return np.asarray(wrong | (taken != kept) | (trace.position != expected))
+
+
+def _in_place(trace: Trace) -> NDArray[np.bool_]:
+    """[E] tokens that `_path_faults` has nothing to say about, all trees being chains."""
+    emitted = numbered(trace.n_emitted)
+    step, depth = emitted.step, emitted.local
+    drafted = trace.n_drafted[step]
+    offered, last = depth < drafted, depth == trace.n_emitted[step] - 1
+    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    kept = np.zeros(len(step), dtype=np.bool_)
+    kept[offered] = trace.node_token[(first[step] + depth)[offered]] == trace.token[offered]
+    going_on = kept & (trace.role == Role.ACCEPTED) & (~last | (step == trace.steps - 1))
+    ending = np.where(offered, Role.RECOVERED, np.where(drafted > 0, Role.BONUS, Role.PLAIN))
+    # a rule that compares tokens keeps a drafted token that it emits
+    matching = trace.header.protocol in (Protocol.GREEDY, Protocol.GUMBEL)
+    ends = last & (trace.role == ending) & ~(kept & matching)
+    return np.asarray((trace.row == depth) & (going_on | ends))
 
 
 def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
@@ -87,11 +120,9 @@ def _end_faults(request: RequestRecord) -> Iterator[Fault]:
     if not trace.steps:
         yield Fault(0, "the record holds no step")
         return
-    ends = _end_tokens(trace)
-    for view in steps_of(trace):
-        for at in range(view.emitted.start, view.emitted.stop):
-            if int(trace.token[at]) in ends and at != len(trace.token) - 1:
-                yield Fault(view.index, f"tokens follow the end token {int(trace.token[at])}")
+    early = np.flatnonzero(np.isin(trace.token[:-1], list(_end_tokens(trace))))
+    for at, step in zip(early.tolist(), numbered(trace.n_emitted).step[early].tolist(), strict=True):
+        yield Fault(step, f"tokens follow the end token {int(trace.token[at])}")
     message = _reason_fault(trace)
     if message is not None:
         yield Fault(last, message)

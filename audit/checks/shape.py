@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from engine.trace import CELLS, Ints, Trace
+from audit.checks.columns import numbered
+from engine.trace import CELLS, Trace
 from engine.types import Protocol, QKind, RecordLevel, Role
 
 Rule = Callable[[Trace], Iterator[str]]
@@ -109,9 +109,10 @@ def _ranges(trace: Trace) -> Iterator[str]:
 
 
 def _trees(trace: Trace) -> Iterator[str]:
-    step, local = _numbered(trace.n_drafted)
-    wrong = np.flatnonzero((trace.node_parent < -1) | (trace.node_parent >= local))
-    owner, _ = _numbered(trace.n_examined)
+    nodes = numbered(trace.n_drafted)
+    step = nodes.step
+    wrong = np.flatnonzero((trace.node_parent < -1) | (trace.node_parent >= nodes.local))
+    owner = numbered(trace.n_examined).step
     count = trace.n_drafted[owner]
     outside = np.flatnonzero((trace.examined_node < 0) | (trace.examined_node >= count))
     # the first step that is wrong comes first, whichever way it is wrong
@@ -120,9 +121,3 @@ def _trees(trace: Trace) -> Iterator[str]:
     elif len(outside):
         first = outside[0]
         yield f"step {int(owner[first])}: an examined node is not in the tree of {int(count[first])}"
-
-
-def _numbered(counts: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The step of each entry of a counted column, and the entry's number within it."""
-    step = np.repeat(np.arange(len(counts)), counts)
-    return step, np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step]
