@@ -3,7 +3,7 @@
 Claim: accounting. Null: no request contradicts itself. Statistic: the number of
 contradictions; any is a fault. Effect and bound: the share of requests with one,
 and its 99 % Clopper-Pearson upper bound. Rules, by what is recorded: structure,
-budgets, ends and masks (tokens); probabilities and log-probabilities in their
+lengths of drafts, ends and masks (tokens); probabilities and log-probabilities in their
 range and compatible with the recorded lead (`scalars`); the largest scores, and
 truncation that a token escaped (`topk`); recomputation from the row (`full`).
 Assumes nothing about chance: a correct engine cannot break any of these. Cannot
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from audit.checks.accounting_lengths import Lengths, declared, length_faults
 from audit.checks.accounting_rules import (
-    budget_faults,
     mask_faults,
     number_faults,
     row_faults,
@@ -37,13 +37,13 @@ def _applies(_evidence: Evidence) -> str | None:
     return None
 
 
-def faults_of(request: RequestRecord, level: Level, gamma: int | None) -> list[Fault]:
+def faults_of(request: RequestRecord, level: Level, lengths: Lengths) -> list[Fault]:
     """Every contradiction of one request that evidence of this level shows, by step."""
     trace = request.trace
     fault = shape_fault(trace)
     if fault is not None:
         return [Fault(0, fault)]
-    found = [*structure_faults(request), *budget_faults(trace, gamma), *text_faults(request)]
+    found = [*structure_faults(request), *length_faults(trace, lengths), *text_faults(request)]
     if trace.header.lossless:
         found.extend(mask_faults(trace))
     found.extend(_recorded_faults(request, level))
@@ -60,12 +60,6 @@ def _recorded_faults(request: RequestRecord, level: Level) -> Iterator[Fault]:
         yield from row_faults(trace)
 
 
-def _gamma(arm: ArmRecord) -> int | None:
-    """The draft length in the effective configuration; None where it is not said."""
-    gamma = arm.effective.get("gamma")
-    return gamma if isinstance(gamma, int) else None
-
-
 def _repeated(arm: ArmRecord) -> Iterator[Finding]:
     """Cases that the arm answers twice."""
     counts = Counter(request.key for request in arm.requests)
@@ -79,8 +73,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     tokens = sum(len(request.tokens) for request in arm.requests)
     if not tokens:
         return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
-    gamma = _gamma(arm)
-    by_request = {request.request_id: faults_of(request, arm.level, gamma) for request in arm.requests}
+    lengths = declared(arm.effective)
+    by_request = {request.request_id: faults_of(request, arm.level, lengths) for request in arm.requests}
     findings = [
         *_repeated(arm),
         *(Finding(name, each.step, each.message) for name, found in by_request.items() for each in found),
@@ -89,7 +83,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     requests = len(arm.requests)
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED,
-        summary=_summary(findings, arm, tokens, gamma),
+        summary=_summary(findings, arm, tokens, lengths),
         n=requests,
         statistic=float(len(findings)),
         effect=broken / requests,
@@ -100,18 +94,19 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
             "contradictions": len(findings),
             "requests_with_contradictions": broken,
             "tokens": tokens,
-            "gamma": gamma,
+            "gamma": lengths.gamma,
+            "steady_drafts": lengths.steady is not None,
             "record_levels": sorted({str(request.trace.header.level) for request in arm.requests}),
         },
     )
 
 
-def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, gamma: int | None) -> str:
+def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: Lengths) -> str:
     if findings:
         first = findings[0]
         return f"{len(findings)} contradictions; first in {first.request}, step {first.step}: {first.message}"
     text = f"{len(arm.requests)} requests with {tokens} tokens, no contradiction"
-    unknown = [] if gamma is not None else ["the draft length is not known"]
+    unknown = [] if lengths.gamma is not None else ["the draft length is not known"]
     silent = arm.level < Level.L1 or any(each.trace.header.level is RecordLevel.TOKENS for each in arm.requests)
     unknown += ["probabilities are not recorded"] if silent else []
     return "; ".join([text, *unknown])

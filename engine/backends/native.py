@@ -6,7 +6,7 @@ Knows nothing about suites or stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
@@ -94,6 +94,7 @@ class NativeBackend:
             "shared_memory": self.memory(),
             "draft_version": self._facts.version.digest if self._facts.version else None,
             "gamma": self._plan.gamma,
+            "steady_drafts": asdict(self._facts.steady) if self._facts.steady else None,
             "protocol": facts.protocol.value,
             "lossless": facts.lossless,
             "verifier_options": dict(facts.options),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.faults.base import Arena
 from engine.faults.broken_proposer import proposer_fault, shortened
 from engine.faults.chain_walk import Origin
 from engine.types import Proposal
@@ -24,4 +25,6 @@ FAULT = proposer_fault(
     "trimmed_by_next_confidence",
     Origin("none known: vllm-project/vllm warns of it in the source of its acceptance estimator, by reading"),
     offer=followed_surely,
+    # a draft that declares early stops, so that a short one is no contradiction in itself
+    arena=Arena(options={"stop_below": 0.05}),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.faults.base import Arena
 from engine.faults.broken_proposer import proposer_fault, shortened
 from engine.faults.chain_walk import Origin
 from engine.types import Proposal
@@ -25,4 +26,6 @@ FAULT = proposer_fault(
     "trimmed_by_own_probability",
     Origin("none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn"),
     offer=sure_ones,
+    # a draft that declares early stops, so that a short one is no contradiction in itself
+    arena=Arena(options={"stop_below": 0.05}),
 )

@@ -24,6 +24,20 @@ Shape = Literal["chain", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """Every step drafts a chain as long as gamma and the request's end allow, whatever the text says.
+
+    Said of prefixes of two tokens or more, since hidden states come after one has been read.
+
+    context: tokens of prefix and draft together up to which it holds.
+    most: tokens that the proposer drafts at most in one step; None for as many as it is asked for.
+    """
+
+    context: int
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProposerFacts:
     """What a proposer declares about itself."""
 
@@ -44,6 +58,8 @@ class ProposerFacts:
     version: DraftVersion | None = None
     """What drafts first, of a draft that learns while it serves."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    steady: Steady | None = None
+    """How long its drafts are; None where that depends on the text, or is not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class BlockDrafter:
         self.most = settings["block"] - 1
         """Most tokens that one pass drafts."""
         self._masks = [settings["mask"]] * self.most
-        self._limit = config.context
+        self.context = config.context
+        """Most tokens that one pass sees, its whole block included."""
         self._decoder = BlockDecoder(config, fitted.head.tensors, weights.embedding.dtype)
         self._cache = self._decoder.new_cache(parts.rows, parts.capacity + settings["block"])
         self._embedding = weights.embedding
@@ -65,7 +66,7 @@ class BlockDrafter:
 
     def room(self, context: Context) -> int:
         """How many tokens can be drafted: the whole block or, beyond the drafter's context, none."""
-        return self.most if len(context.history) + self.most <= self._limit else 0
+        return self.most if len(context.history) + self.most <= self.context else 0
 
     def start(self, context: Context) -> None:
         """Keep the prompt's states."""

@@ -27,7 +27,7 @@ from engine.drafting import Draw
 from engine.errors import ModelNeeded
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
 from engine.options import Choice, Option, Setting, read_options
-from engine.proposers.base import Context, Proposer, ProposerFacts
+from engine.proposers.base import Context, Proposer, ProposerFacts, Steady
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.draft_model import DraftModelProposer
 from engine.proposers.ngram import NgramProposer
@@ -89,6 +89,7 @@ class CascadeProposer:
             can_couple=True,
             state="request",
             options={**options, "tiny": tiny.facts.name},
+            steady=Steady(model.context),
         )
 
     @classmethod

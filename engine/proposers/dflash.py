@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from engine.models.base import to_numpy
 from engine.options import read_options
-from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.base import Context, ProposerFacts, Steady
 from engine.proposers.block_draft import BlockDrafter
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
@@ -36,6 +36,7 @@ class DFlashProposer:
             state="request",
             hidden=drafter.hidden,
             options={"stop_below": how.stop_below},
+            steady=None if how.stop_below else Steady(drafter.context - drafter.most, drafter.most),
         )
 
     @classmethod

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from engine.errors import ModelNeeded
 from engine.models.base import TargetModel, Want, chain_placement, to_numpy
 from engine.options import read_options
-from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.base import Context, ProposerFacts, Steady
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.own_cache import read_prompt, within
@@ -38,6 +38,7 @@ class DraftModelProposer:
             can_couple=True,
             state="request",
             options={"stop_below": stop_below},
+            steady=None if stop_below else Steady(model.context),
         )
 
     @classmethod

@@ -13,7 +13,7 @@ from engine.drafting import Siblings
 from engine.heads.feature_reader import FeatureReader
 from engine.heads.features import feature_head
 from engine.options import Numbers, Option, Setting, numbers, read_options
-from engine.proposers.base import Proposer, ProposerFacts
+from engine.proposers.base import Proposer, ProposerFacts, Steady
 from engine.proposers.chain_draft import Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.feature_draft import FeatureChain
@@ -50,8 +50,14 @@ class EagleProposer(FeatureChain):
             state="request",
             hidden=head.layers,
             options=options,
+            steady=_steady(widths, options["stop_below"], head.decoder.context),
         )
         if widths == CHAIN:
             return cls(reader, Drawing.of(parts, options["stop_below"]), facts)
         shape = Growth(Siblings.WITHOUT_REPLACEMENT, lambda size, depth: widths_shape(widths[:depth], size))
         return StaticTreeProposer(parts, [reader], shape, facts)
+
+
+def _steady(widths: tuple[int, ...], stop_below: float, context: int) -> Steady | None:
+    """Of a chain that never stops early; a tree's size depends on what is left of it."""
+    return Steady(context) if widths == CHAIN and not stop_below else None

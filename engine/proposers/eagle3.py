@@ -12,7 +12,7 @@ from typing import Final
 from engine.heads.feature_reader import FeatureReader
 from engine.heads.features import feature_head
 from engine.options import Option, Setting, read_options
-from engine.proposers.base import Proposer, ProposerFacts
+from engine.proposers.base import Proposer, ProposerFacts, Steady
 from engine.proposers.chain_draft import Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.eagle2 import REACH, Eagle2Proposer
@@ -48,5 +48,6 @@ class Eagle3Proposer(FeatureChain):
             state="request",
             hidden=head.layers,
             options=options,
+            steady=None if options["stop_below"] else Steady(head.decoder.context),
         )
         return cls(reader, Drawing.of(parts, options["stop_below"]), facts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine.errors import InvalidRequest
 from engine.models.base import Part
 from engine.options import Option, read_options
-from engine.proposers.base import ProposerFacts
+from engine.proposers.base import ProposerFacts, Steady
 from engine.proposers.chain_draft import Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.parts import ProposerParts
@@ -47,5 +47,6 @@ class EarlyExitProposer(SelfDraftProposer):
             can_couple=True,
             state="none",
             options={**options, "exit_layer": exit_layer},
+            steady=None if options["stop_below"] else Steady(side.model.context),
         )
         return cls(side, Part(kept, kept), Drawing.of(parts, options["stop_below"]), facts)

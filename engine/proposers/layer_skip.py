@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from engine.errors import InvalidRequest
 from engine.models.base import Part
 from engine.options import Setting, read_options
-from engine.proposers.base import ProposerFacts
+from engine.proposers.base import ProposerFacts, Steady
 from engine.proposers.chain_draft import Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.parts import ProposerParts
@@ -94,6 +94,7 @@ class LayerSkipProposer(SelfDraftProposer):
             can_couple=True,
             state="none",
             options={**skips.options(), "stop_below": options["stop_below"]},
+            steady=None if options["stop_below"] else Steady(side.model.context),
         )
         return cls(side, skips.part(layers), Drawing.of(parts, options["stop_below"]), facts)
 

@@ -28,7 +28,7 @@ from engine.models.base import to_numpy
 from engine.numerics.base import Affine, Matrix
 from engine.options import Choice, Numbers, Option, Setting, numbers, read_options
 from engine.planning import TreeShape
-from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.base import Context, ProposerFacts, Steady
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.parts import ProposerParts
 from engine.proposers.specinfer import widths_shape
@@ -111,6 +111,7 @@ class MedusaProposer:
             state="request",
             hidden=(layer,),
             options=options,
+            steady=None if self._widths else Steady(side.model.context, self._heads.count),
         )
 
     @classmethod

@@ -21,7 +21,7 @@ from engine.heads.fitted import FittedHead, LastStates, fitted_head
 from engine.models.base import to_numpy
 from engine.numerics.base import Affine, Matrix
 from engine.options import Choice, Setting, read_options
-from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.base import Context, ProposerFacts, Steady
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.parts import ProposerParts
@@ -109,6 +109,7 @@ class MlpSpeculatorProposer:
             state="request",
             hidden=(layer,),
             options=options,
+            steady=None if options["stop_below"] else Steady(side.model.context, self._speculator.stages),
         )
 
     @classmethod

@@ -24,7 +24,7 @@ from engine.models.base import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.numerics.devices import CPU
 from engine.options import read_options
-from engine.proposers.base import Context, ProposerFacts
+from engine.proposers.base import Context, ProposerFacts, Steady
 from engine.proposers.chain_draft import ChainDraft, Drawing
 from engine.proposers.confidence import STOP_BELOW
 from engine.proposers.own_cache import limited
@@ -98,6 +98,7 @@ class MtpProposer:
             state="request",
             hidden=(self._layer,),
             options={"stop_below": stop_below},
+            steady=None if stop_below else Steady(config.context),
         )
 
     @classmethod

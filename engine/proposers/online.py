@@ -81,6 +81,7 @@ class OnlineProposer:
             decided=student is not None,
             version=self._version,
             options=options,
+            steady=draft.facts.steady,
         )
 
     @classmethod

@@ -84,12 +84,14 @@ def test_a_fault_of_the_record_is_looked_for_in_text_only_briefly(told):
 
 
 @pytest.mark.slow
-def test_a_gross_fault_is_caught_and_a_harmless_one_is_not():
+def test_a_gross_fault_is_caught_by_many_checks_and_one_of_lengths_by_one():
     small = limits(seeds=2, record=256)
-    caught, harmless = record("argmax_draft_soft_q", small), record("gamma_not_respected", small)
-    assert caught.caught
-    assert {"replay", "q_contract"} <= set(caught.first)
-    assert not harmless.hits["replay"]
+    gross, short = record("argmax_draft_soft_q", small), record("gamma_not_respected", small)
+    assert gross.caught
+    assert {"replay", "q_contract"} <= set(gross.first)
+    assert short.caught
+    assert "accounting" in short.first
+    assert not short.hits["replay"]
 
 
 @pytest.mark.slow

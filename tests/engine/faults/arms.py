@@ -76,6 +76,6 @@ def traces(generations):
     return [decode(generations[name].trace) for name in sorted(generations)]
 
 
-def arm_record(generations, kind=ArmKind.CANDIDATE):
+def arm_record(generations, kind=ArmKind.CANDIDATE, effective=None):
     told = tuple(record(trace) for trace in traces(generations))
-    return ArmRecord(kind.value, kind, Level.L4, {}, told)
+    return ArmRecord(kind.value, kind, Level.L4, effective or {}, told)

@@ -51,6 +51,7 @@ SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
     "greedy_accepts_top2": "greedy_equality",
     "noise_keyed_by_draw": "coupled_equality",
     "forbidden_drafts_dropped": "law",
+    "gamma_not_respected": "accounting",
     "drafted_rows_in_bfloat16": "greedy_equality",
     "tokens_after_stop_string": "coupled_equality",
 }
@@ -58,7 +59,6 @@ SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
 UNSEEN = {
     "trimmed_by_next_confidence": "what follows a token is unrelated to its rank in a scripted pair, and every order "
     "that the law check looks at is by rank or id; the exact law is compared below",
-    "gamma_not_respected": "shorter drafts are a lossless choice; only the plan knows that more were asked for",
 }
 """Faults that no check sees in their arena, and why."""
 WORSE_DRAFTS = ("draft_one_behind", "wrong_aux_layers", "hidden_states_shifted")
@@ -149,7 +149,9 @@ def references(name):
 def verdict(check, name, broken):
     """On the arm, with a baseline and a control where the check compares with them."""
     compared = references(name) if check.endswith("equality") else ()
-    return evaluate(checks.load(check), Evidence(arm_record(generations(name, broken)), *compared), {}).verdict
+    effective = arm(faults.load(name).arena, name if broken else None).effective_config()
+    candidate = arm_record(generations(name, broken), effective=effective)
+    return evaluate(checks.load(check), Evidence(candidate, *compared), {}).verdict
 
 
 @pytest.mark.parametrize("name", [name for name in faults.REGISTRY if name not in (*UNSEEN, *WORSE_DRAFTS)])

@@ -1,0 +1,137 @@
+"""Lengths of drafts against what is declared: no false alarm over any proposer, and a fault where one is short."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from audit.checks.accounting import CHECK
+from audit.checks.accounting_lengths import Lengths, declared, length_faults
+from audit.checks.base import Verdict, evaluate
+from audit.records import Evidence
+from engine import proposers, verify
+from engine.models.scripted import ScriptedModel
+from engine.proposers.base import Steady
+from engine.proposers.parts import ProposerParts
+from engine.rng import stream_of
+from engine.trace import decode
+from engine.types import Protocol, Request, SamplingParams
+from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
+from tests.engine import build
+from tests.engine.build import Setup, target_script
+from tests.engine.heads import test_heads_conformance as with_heads
+from tests.engine.heads import tiny
+from tests.engine.proposers import test_conformance as without
+
+STEADY = {
+    "cascade",
+    "dflash",
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "early_exit",
+    "layer_skip",
+    "medusa",
+    "mlp_speculator",
+    "mtp",
+    "online",
+}
+"""Proposers that say how long their drafts are, where they draft chains."""
+SAMPLED = SamplingParams(temperature=0.8, seed=3)
+WITHOUT = [(case, protocol) for case, protocol in without.PAIRS if protocol is not Protocol.GREEDY]
+WITH = [(case, protocol) for case, protocol in with_heads.PAIRS if protocol is not Protocol.GREEDY]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def ragged(params=SAMPLED):
+    """Prompts of one token to five, lengths from 1 to 28 tokens."""
+    prompts = [tuple((3 * i + j) % 8 for j in range(1 + i % 5)) for i in range(10)]
+    asked = [replace(params, max_new_tokens=1 + 9 * i % 28) for i in range(10)]
+    return [
+        Request(f"r{i}", prompt, each, stream_of(f"r{i}"))
+        for i, (prompt, each) in enumerate(zip(prompts, asked, strict=True))
+    ]
+
+
+def faults_of(loop, gamma, steady):
+    traces = [decode(each.trace) for each in loop.run(ragged())]
+    return [fault for trace in traces for fault in length_faults(trace, Lengths(gamma, steady))]
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 9])
+@pytest.mark.parametrize(("case", "protocol"), WITHOUT + WITH)
+def test_no_proposer_breaks_what_it_declares(case, protocol, gamma):
+    """Gammas below and above what heads and blocks can give, ends inside drafts, prompts of one token."""
+    head = case in tiny.HEADS
+    setup = Setup(case) if head else without.setup_of(case)
+    setup = replace(setup, protocol=protocol, rows=3, gamma=gamma, eos_ids=(5,))
+    loop = (tiny if head else build).make_loop(setup)
+    assert not faults_of(loop, gamma, loop._proposer.facts.steady)
+
+
+def test_these_declare_it():
+    said = {tiny.HEADS[case][0] for case in with_heads.CASES if tiny.made(case)[0].facts.steady}
+    said |= {
+        without.CASES[case][0] for case in without.KINDS if without.made(case, without.DraftRule.COUPLED).facts.steady
+    }
+    assert said == STEADY
+    assert said < set(proposers.REGISTRY)
+
+
+@pytest.mark.parametrize("case", ["draft_model", "eagle3", "medusa", "dflash"])
+def test_a_longer_draft_would_have_been_due(case):
+    """The rule looks at something: of a longer chain declared, every arm falls short."""
+    head = case in tiny.HEADS
+    loop = (tiny if head else build).make_loop(Setup(case, rows=3, gamma=2))
+    found = faults_of(loop, 3, Steady(512))
+    assert len(found) > 10
+    assert "2 tokens were drafted where 3 were due, gamma is 3" in {each.message for each in found}
+
+
+@pytest.mark.parametrize("context", [5, 9, 17])
+def test_nothing_is_due_beyond_the_draft_s_context(context):
+    loop = build.make_loop(Setup(rows=3, gamma=4))
+    draft = ScriptedModel(target_script(Setup()), 8, context=context)
+    rule = verify.load(Protocol.CHAIN).facts.draft_rule
+    parts = ProposerParts(3, 512, rule, without.draw, (), draft)
+    loop._proposer = proposers.build("draft_model", parts)
+    assert loop._proposer.facts.steady == Steady(context)
+    traces = [decode(each.trace) for each in loop.run(ragged())]
+    assert not [fault for each in traces for fault in length_faults(each, Lengths(4, Steady(context)))]
+    assert [fault for each in traces for fault in length_faults(each, Lengths(4, Steady(512)))]
+
+
+def test_a_rule_that_stops_early_declares_nothing():
+    kept = plan(options={"stop_below": 0.3})
+    arm = engine_arm(kept)
+    assert arm.effective["steady_drafts"] is None
+    assert evaluate(CHECK, Evidence(arm), {}).verdict is Verdict.CERTIFIED
+
+
+def test_half_of_gamma_is_seen_in_every_request():
+    broken = evaluate(CHECK, Evidence(arena_arm("gamma_not_respected", 8)), {})
+    assert (broken.verdict, broken.effect) == (Verdict.FAULT, 1.0)
+    assert "2 tokens were drafted where 4 were due, gamma is 4" in broken.findings[0].message
+    clean = evaluate(CHECK, Evidence(arena_arm("gamma_not_respected", 8, broken=False)), {})
+    assert clean.verdict is Verdict.CERTIFIED
+    assert clean.details["steady_drafts"]
+
+
+@pytest.mark.parametrize(
+    ("told", "steady"),
+    [
+        ({}, None),
+        ({"steady_drafts": None}, None),
+        ({"steady_drafts": "yes"}, None),
+        ({"steady_drafts": {"context": True}}, None),
+        ({"steady_drafts": {"context": 64, "most": None}}, Steady(64)),
+        ({"steady_drafts": {"context": 64, "most": 3}}, Steady(64, 3)),
+    ],
+)
+def test_where_the_arm_does_not_say_nothing_is_said(told, steady):
+    assert declared(told | {"gamma": 4}) == Lengths(4, steady)
+    assert declared(told).gamma is None
