@@ -3,7 +3,9 @@
 Rules beside those of the record's structure (`audit.checks.replay_structure`) and of
 lengths (`audit.checks.accounting_lengths`):
 ends and masks that the tokens show by themselves, and recorded
-probabilities that contradict each other or lie outside what they can be.
+probabilities that contradict each other or lie outside what they can be. Numbers
+are looked at as columns first (`audit.checks.accounting_columns`), and one by one
+only where those look wrong.
 Knows nothing about random numbers, nor whether a row is the right one.
 """
 
@@ -14,6 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from audit.checks.accounting_columns import strange_drafts, strange_numbers, strange_tops
+from audit.checks.columns import numbered
 from audit.checks.replay_structure import Fault
 from audit.checks.replay_tally import TOLERANCE, same
 from audit.records import RequestRecord
@@ -25,7 +29,7 @@ from engine.types import FinishReason, Floats
 
 def steps_by_token(trace: Trace) -> list[int]:
     """[E] the step that emitted each token."""
-    return [int(step) for step in np.repeat(np.arange(trace.steps), trace.n_emitted)]
+    return np.repeat(np.arange(trace.steps), trace.n_emitted).tolist()
 
 
 def text_faults(request: RequestRecord) -> Iterator[Fault]:
@@ -59,10 +63,12 @@ def mask_faults(trace: Trace) -> Iterator[Fault]:
 
 def number_faults(trace: Trace) -> Iterator[Fault]:
     """Recorded probabilities of emitted and examined tokens; level `scalars` and above."""
-    for at, step in enumerate(steps_by_token(trace)):
+    steps = numbered(trace.n_emitted).step
+    for at in np.flatnonzero(strange_numbers(trace)).tolist():
         for message in _emitted_faults(trace, at):
-            yield Fault(step, f"token {int(trace.token[at])}: {message}")
-    for view in steps_of(trace):
+            yield Fault(int(steps[at]), f"token {int(trace.token[at])}: {message}")
+    strange = np.flatnonzero(strange_drafts(trace))
+    for view in steps_of(trace, np.unique(numbered(trace.n_examined).step[strange]).tolist()):
         for x in range(view.examined.start, view.examined.stop):
             token = int(trace.node_token[view.nodes][int(trace.examined_node[x])])
             for what, value in (("p", float(trace.examined_p[x])), ("q", float(trace.examined_q[x]))):
@@ -91,7 +97,9 @@ def _probable(value: float) -> bool:
 
 def top_faults(trace: Trace) -> Iterator[Fault]:
     """The largest entries of each row against the emitted token; level `topk`."""
-    for at, step in enumerate(steps_by_token(trace)):
+    steps = numbered(trace.n_emitted).step
+    for at in np.flatnonzero(strange_tops(trace)).tolist():
+        step = int(steps[at])
         ids, scores, lse = trace.top_id[at], trace.top_score[at], float(trace.top_lse[at])
         scaled = scores / (trace.header.sampling.temperature or 1.0)
         token = int(trace.token[at])
