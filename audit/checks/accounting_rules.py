@@ -1,8 +1,7 @@
 """What a request's tokens, text and numbers must be, whatever was drawn.
 
 Rules beside those of the record's structure (`audit.checks.replay_structure`) and of
-lengths (`audit.checks.accounting_lengths`):
-ends and masks that the tokens show by themselves, and recorded
+lengths (`audit.checks.accounting_lengths`): ends and masks that the tokens show by themselves, and recorded
 probabilities that contradict each other or lie outside what they can be. Numbers
 are looked at as columns first (`audit.checks.accounting_columns`), and one by one
 only where those look wrong.
