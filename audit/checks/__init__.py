@@ -13,6 +13,9 @@ from audit.checks.base import Check
 from audit.errors import UserError
 
 REGISTRY: Final[Mapping[str, str]] = {
+    "liveness": "audit.checks.liveness:CHECK",
+    "configuration": "audit.checks.configuration:CHECK",
+    "reconciliation": "audit.checks.reconciliation:CHECK",
     "accounting": "audit.checks.accounting:CHECK",
     "replay": "audit.checks.replay:CHECK",
     "rng_streams": "audit.checks.rng_streams:CHECK",
@@ -26,6 +29,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "two_sample": "audit.checks.two_sample:CHECK",
     "acceptance_drift": "audit.checks.acceptance_drift:CHECK",
     "law": "audit.checks.law:CHECK",
+    "honoured": "audit.checks.honoured:CHECK",
     "q_contract": "audit.checks.q_contract:CHECK",
     "anchor": "audit.checks.anchor:CHECK",
     "transcript": "audit.checks.transcript:CHECK",

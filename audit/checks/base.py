@@ -101,7 +101,9 @@ class Check:
     needs, before a model is loaded; None where any amount will do. Parameters
     called `alpha` and `confidence` are its error probabilities: a run that is
     looked at more than once divides them over its looks, unless the check is
-    `anytime`, valid whenever one looks.
+    `anytime`, valid whenever one looks. `failures`: it also judges an arm of which
+    no request was answered. `external`: it judges what another engine says of
+    itself, which our own engine does not.
     """
 
     name: str
@@ -116,6 +118,8 @@ class Check:
     companions: tuple[ArmKind, ...] = ()
     """Further arms that it compares with; they run only if a check asks for them."""
     anytime: bool = False
+    failures: bool = False
+    external: bool = False
 
 
 def needs_nothing(params: Params, design: Design) -> None:
@@ -131,6 +135,8 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
     if evidence.candidate.level < check.needs:
         have, need = evidence.candidate.level.name, check.needs.name
         return CheckResult(Verdict.NOT_RUN, f"needs evidence {need}, the arm has {have}")
+    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
+        return CheckResult(Verdict.NOT_RUN, "no request was answered; see the liveness check")
     reason = check.applies(evidence)
     if reason is not None:
         return CheckResult(Verdict.NOT_RUN, reason)

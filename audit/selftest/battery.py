@@ -29,8 +29,9 @@ class Judged:
 
 
 def names(level: Level = Level.L4) -> tuple[str, ...]:
-    """The checks that evidence of this level suffices for."""
-    return tuple(name for name in checks.names() if checks.load(name).needs <= level)
+    """The checks that evidence of this level suffices for; not those of what other engines say of themselves."""
+    every = {name: checks.load(name) for name in checks.names()}
+    return tuple(name for name, check in every.items() if check.needs <= level and not check.external)
 
 
 def recorded(trusted: Evidence) -> Settings:
@@ -86,4 +87,4 @@ def _title(entry: Mapping[str, Any]) -> str:
 def uncaught(caught: Iterable[str]) -> tuple[str, ...]:
     """Checks without a single catch: a negative control that did not fire."""
     fired = frozenset(caught)
-    return tuple(name for name in checks.names() if name not in fired)
+    return tuple(name for name in names() if name not in fired)

@@ -23,6 +23,10 @@ CLAIMS = {
     "closeness",
     "cost",
     "text",
+    "liveness",
+    "configuration",
+    "evidence",
+    "parameters",
 }
 
 

@@ -1,0 +1,79 @@
+"""Reconciliation: independent accounts of the same requests agree.
+
+Claim: evidence. Null: what one hook saw is what the other hook, the outputs, the
+engine's own per-request metrics and its counters say. Statistic: requests with
+a mismatch, or without an account. A mismatch is no fault of the engine's
+decoding: it says that the record cannot be trusted, so the verdict is
+inconclusive, the request's evidence is lowered, and a gate that asks for more
+cannot decide. Cannot see: an error that all accounts share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.records import Evidence, Level, RequestRecord
+
+WHOLE_ARM = "the arm"
+MAX_FINDINGS = 20
+
+
+def _account(request: RequestRecord) -> Mapping[str, Any]:
+    said: Mapping[str, Any] = request.trace.header.facts.get("reconciliation", {})
+    return said
+
+
+def _problems(evidence: Evidence) -> list[str]:
+    said: Mapping[str, Any] = evidence.candidate.effective.get("evidence", {})
+    return [str(each) for each in said.get("problems", ())]
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if _problems(evidence) or any(_account(each) for each in evidence.candidate.requests):
+        return None
+    return "there is one account only, the engine's own record"
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    del params
+    problems, requests = _problems(evidence), evidence.candidate.requests
+    findings = [Finding(WHOLE_ARM, 0, each) for each in problems]
+    sources: set[str] = set()
+    silent = 0
+    for each in requests:
+        account = _account(each)
+        silent += not account
+        sources |= set(account.get("sources", ()))
+        findings += [Finding(each.request_id, 0, str(told)) for told in account.get("mismatches", ())]
+    good = not findings and not silent
+    return CheckResult(
+        verdict=Verdict.CERTIFIED if good else Verdict.INCONCLUSIVE,
+        summary=_summary(len(requests), sources, findings, silent),
+        n=len(requests),
+        statistic=float(len(findings)),
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details={"sources": sorted(sources), "without_account": silent, "problems": problems},
+    )
+
+
+def _summary(n: int, sources: set[str], findings: list[Finding], silent: int) -> str:
+    accounts = ", ".join(sorted(sources)) or "no account"
+    if findings:
+        return f"{len(findings)} mismatches or problems, first: {findings[0].message}"
+    return f"{silent} of {n} requests have no account" if silent else f"{accounts} agree on all {n} requests"
+
+
+CHECK = Check(
+    name="reconciliation",
+    claim="evidence",
+    needs=Level.L0,
+    defaults={},
+    run=_run,
+    applies=_applies,
+    null="independent accounts of every request agree",
+    effect="mismatches",
+    plan=needs_nothing,
+    external=True,
+)

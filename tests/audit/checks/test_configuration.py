@@ -1,0 +1,30 @@
+from audit.checks.base import Verdict, evaluate
+from audit.checks.configuration import CHECK
+from tests.audit.checks.external_arms import answered, evidence
+
+
+def judge(requested, effective):
+    return evaluate(CHECK, evidence([answered(0)], effective={"requested": requested, "effective": effective}), {})
+
+
+def test_equal_settings_are_certified():
+    found = judge({"method": "ngram", "gamma": 3}, {"method": "ngram", "gamma": 3, "runner": "V1"})
+    assert found.verdict is Verdict.CERTIFIED
+    assert found.n == 2
+
+
+def test_an_ignored_setting_is_a_fault_that_names_both_values():
+    found = judge({"rejection_sample_method": "block"}, {"rejection_sample_method": "standard"})
+    assert found.verdict is Verdict.FAULT
+    assert found.summary == "rejection_sample_method: 'block' was asked for, 'standard' runs"
+    assert [each.message for each in found.findings] == [found.summary]
+
+
+def test_what_is_not_read_back_is_not_certified():
+    found = judge({"seed": 1, "gamma": 3}, {"gamma": 3})
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.summary.endswith(": seed")
+
+
+def test_our_own_backends_have_nothing_to_compare():
+    assert evaluate(CHECK, evidence([answered(0)]), {}).verdict is Verdict.NOT_RUN

@@ -1,0 +1,68 @@
+"""Faults that lose a parameter are found and named; what computes rightly and decides wrongly is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from audit.checks.base import Verdict, evaluate
+from audit.checks.honoured import CHECK
+from audit.selftest.arenas import suite_of
+from audit.selftest.run_arm import gather
+from engine import faults
+from engine.types import RecordLevel
+
+SEEDS = (0, 1, 2)
+DRAFTED = "drafted rows are not those of the request's parameters"
+NAMED = {
+    "temperature_ignored_on_drafted_rows": "as if temperature were not set",
+    "truncation_missing_on_drafted_rows": "as if top_k were not set",
+    "penalties_missing_on_drafted_rows": "as if no penalty were set",
+    "bonus_not_warped": "as if no parameter were set",
+    "penalties_per_step": "no parameter that was left out explains them",
+}
+
+
+def judged(name, seed, arena=None, level=RecordLevel.FULL, **params):
+    arena = arena or faults.load(name).arena
+    suite = suite_of(arena, name, seed, 512, ["honoured"])
+    suite = replace(suite, arms=tuple(replace(arm, record=level) for arm in suite.arms))
+    return evaluate(CHECK, gather(suite), params)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", NAMED)
+def test_a_lost_parameter_is_found_and_named(name, seed):
+    found = judged(name, seed)
+    assert found.verdict is Verdict.FAULT
+    assert NAMED[name] in found.summary
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("level", [RecordLevel.TOPK, RecordLevel.FULL])
+@pytest.mark.parametrize("name", NAMED)
+def test_a_clean_engine_has_no_wrong_probability(name, level, seed):
+    found = judged(None, seed, faults.load(name).arena, level)
+    assert found.verdict is not Verdict.FAULT
+    assert found.statistic == 0.0
+
+
+def test_drafted_and_other_rows_are_told_apart():
+    kinds = {each["rows"]: each for each in judged("bonus_not_warped", 0).details["kinds"]}
+    assert kinds["drafted"]["wrong"] == 0
+    assert kinds["other"]["wrong"] == kinds["other"]["n"] > 0
+
+
+def test_cells_see_the_emitted_token_and_name_no_parameter():
+    found = judged("temperature_ignored_on_drafted_rows", 0, level=RecordLevel.TOPK)
+    assert found.verdict is Verdict.FAULT
+    assert "record: full tells which parameter" in found.summary
+
+
+def test_a_wrong_decision_by_right_probabilities_is_not_this_checks():
+    assert judged("resample_from_p", 0).statistic == 0.0
+
+
+def test_greedy_arms_and_records_without_rows_do_not_apply():
+    greedy = replace(faults.load("resample_from_p").arena, sampling=faults.load("greedy_accepts_top2").arena.sampling)
+    assert judged(None, 0, greedy).verdict is Verdict.NOT_RUN
+    assert judged("resample_from_p", 0, level=RecordLevel.SCALARS).verdict is Verdict.NOT_RUN

@@ -1,0 +1,51 @@
+import pytest
+
+from audit import checks
+from audit.checks.base import Verdict, evaluate
+from audit.records import Level
+from tests.audit.checks.external_arms import answered, evidence, failed
+
+CHECK = checks.load("liveness")
+
+
+def test_all_answered_is_certified():
+    found = evaluate(CHECK, evidence(answered(i) for i in range(5)), {})
+    assert found.verdict is Verdict.CERTIFIED
+    assert (found.n, found.effect) == (5, 0.0)
+    assert found.summary.startswith("all 5 requests were answered")
+
+
+def test_one_lost_request_is_a_fault_that_names_it():
+    found = evaluate(CHECK, evidence([answered(i) for i in range(9)], [failed(9, message="EngineDeadError")]), {})
+    assert found.verdict is Verdict.FAULT
+    assert (found.n, found.statistic, found.effect) == (10, 1.0, 0.1)
+    (finding,) = found.findings
+    assert finding.request == "candidate/case-9#0"
+    assert finding.message == "engine_died: EngineDeadError"
+
+
+def test_refusals_count_unless_they_are_allowed():
+    lost = [failed(3, "refused", "min_p is not supported")]
+    assert evaluate(CHECK, evidence([answered(1)], lost), {}).verdict is Verdict.FAULT
+    allowed = evaluate(CHECK, evidence([answered(1)], lost), {"refusals": True})
+    assert allowed.verdict is Verdict.CERTIFIED
+    assert "1 refused, which the suite allows" in allowed.summary
+    assert allowed.findings == ()
+
+
+def test_a_margin_needs_enough_requests():
+    few, enough = ([answered(i) for i in range(count)] for count in (10, 60))
+    assert evaluate(CHECK, evidence(few), {"margin": 0.1}).verdict is Verdict.INCONCLUSIVE
+    assert evaluate(CHECK, evidence(enough), {"margin": 0.1}).verdict is Verdict.CERTIFIED
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_an_arm_without_an_answer_is_judged_by_what_looks_at_failures_and_nothing_else(name):
+    check = checks.load(name)
+    said = {"requested": {"a": 1}, "effective": {"a": 1}}
+    found = evaluate(check, evidence([], [failed(0)], said, Level.L4), {})
+    if not check.failures:
+        assert found.verdict is Verdict.NOT_RUN
+        assert "no request was answered" in found.summary
+    else:
+        assert found.verdict is (Verdict.FAULT if name == "liveness" else Verdict.CERTIFIED)

@@ -1,0 +1,37 @@
+from audit.checks.base import Verdict, evaluate
+from audit.checks.reconciliation import CHECK
+from tests.audit.checks.external_arms import answered, evidence
+
+
+def account(*mismatches):
+    return {"reconciliation": {"sources": ["worker hook", "outputs"], "mismatches": list(mismatches)}}
+
+
+def test_accounts_that_agree_are_certified_and_named():
+    found = evaluate(CHECK, evidence(answered(i, account()) for i in range(3)), {})
+    assert found.verdict is Verdict.CERTIFIED
+    assert found.summary == "outputs, worker hook agree on all 3 requests"
+
+
+def test_a_mismatch_is_inconclusive_and_no_fault():
+    found = evaluate(CHECK, evidence([answered(0, account()), answered(1, account("2 tokens, outputs have 3"))]), {})
+    assert found.verdict is Verdict.INCONCLUSIVE
+    (finding,) = found.findings
+    assert (finding.request, finding.message) == ("candidate/case-1#0", "2 tokens, outputs have 3")
+
+
+def test_a_request_without_an_account_is_not_certified():
+    found = evaluate(CHECK, evidence([answered(0, account()), answered(1)]), {})
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.summary == "1 of 2 requests have no account"
+
+
+def test_a_hook_that_found_the_engine_changed_is_told():
+    effective = {"evidence": {"level": 1, "problems": ["rejection_sample: no such callable"]}}
+    found = evaluate(CHECK, evidence([answered(0)], effective=effective), {})
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "no such callable" in found.summary
+
+
+def test_one_account_is_nothing_to_reconcile():
+    assert evaluate(CHECK, evidence([answered(0)]), {}).verdict is Verdict.NOT_RUN
