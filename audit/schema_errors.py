@@ -41,7 +41,11 @@ def check_part(document: Document, part: Place, schema: Mapping[str, Any]) -> No
     Raises:
         UserError: the first violation in the document's order, with its line.
     """
-    value = reduce(lambda whole, key: whole[key], part, document.data)
+    check_value(document, part, reduce(lambda whole, key: whole[key], part, document.data), schema)
+
+
+def check_value(document: Document, part: Place, value: object, schema: Mapping[str, Any]) -> None:
+    """Hold a value that stands at a place of a document against a schema; raises as `check_part`."""
     errors = [(error, (*part, *_place(error))) for error in Draft202012Validator(schema).iter_errors(value)]
     found = [
         (document.line(place), -len(error.absolute_path), str(error.validator), error, place) for error, place in errors

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -17,17 +16,16 @@ from typing import Any, Final, NoReturn
 
 import schemas
 from audit.documents import Document, Place, quoted, read_yaml
+from audit.matrix import cells
 from audit.prompts import Prompts, Workload, read_prompts
-from audit.schema_errors import check_document, check_part, suggestion
-from audit.suite import ArmSpec, ModelSpec, ProposerSpec, Suite
-from engine.backends.kinds import SourceKind
+from audit.schema_errors import check_document, check_part, check_value, suggestion
+from audit.suite import ArmSpec, ProposerSpec, Suite
+from audit.suite_models import Models
 from engine.errors import InvalidRequest, ModelNeeded
 from engine.types import DraftRule, Protocol, RecordLevel, SamplingParams
 
+LONGEST_NAME: Final = 64
 PACKAGED: Final = "suites:"
-BUNDLED: Final = "bundled:"
-HUB: Final = "hf:"
-SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
 SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
 
@@ -100,9 +98,13 @@ class _Loader:
 
     def suite(self) -> Suite:
         data = self._document.data
-        models = {name: self._model(name, entry) for name, entry in data["models"].items()}
+        known = Models(self._document, self._folder, self._kind)
+        models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
         defaults = self._parameters(("checks",), data.get("checks", {}))
-        arms = tuple(self._arm(index, entry, defaults) for index, entry in enumerate(data["arms"]))
+        arms = [
+            arm for index, entry in enumerate(data["arms"]) for arm in self._matrix(("arms", index), entry, defaults)
+        ]
+        self._unique("arms", [entry["name"] for entry in data["arms"]])
         self._unique("arms", [arm.name for arm in arms])
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
@@ -118,7 +120,7 @@ class _Loader:
             samples=int(data.get("samples", 1)),
             models=models,
             cases=tuple(case for each in prompts for case in each.cases),
-            arms=arms,
+            arms=tuple(arms),
             sha256=_digest(self._document.raw, prompts),
             document=data,
         )
@@ -128,65 +130,6 @@ class _Loader:
             if name in names[:index]:
                 problem = f"the name {quoted(name)} is already used in {key}; give each its own"
                 raise self._document.error((key, index, "name"), problem)
-
-    def _model(self, name: str, entry: str | Mapping[str, Any]) -> ModelSpec:
-        place: Place = ("models", name) if isinstance(entry, str) else ("models", name, "source")
-        spec = {"source": entry} if isinstance(entry, str) else dict(entry)
-        source = self._source(place, str(spec.pop("source")))
-        if "revision" in spec and not source.startswith(HUB):
-            raise self._document.error(("models", name, "revision"), "only an hf: source has a revision; remove it")
-        self._numerics(("models", name, "numerics"), source, spec)
-        return ModelSpec(name, source, **spec)
-
-    def _numerics(self, place: Place, source: str, spec: Mapping[str, Any]) -> None:
-        """Hold a model's numerics against its loader."""
-        mode = spec.get("numerics")
-        if mode is None:
-            return
-        # Imported here, as the registries are: the engine's packages take seconds to import.
-        from engine.numerics.probe_choice import FOREIGN
-
-        if _source_kind(source) is SourceKind.SCRIPTED:
-            raise self._document.error(place, "a scripted model computes nothing; remove numerics")
-        if spec.get("loader") == "hf" and mode not in FOREIGN:
-            problem = f"loader hf has no numerics {mode}; write loader: lean, or numerics: fast"
-            raise self._document.error(place, problem)
-
-    def _source(self, place: Place, source: str) -> str:
-        kind = _source_kind(source)
-        if kind not in self._kind.sources or (kind is SourceKind.SCRIPTED and not SEEDED.fullmatch(source)):
-            raise self._document.error(place, f"{quoted(source)} is no source for this backend; write {self._mend()}")
-        if kind is SourceKind.BUNDLED:
-            return self._bundled(place, source)
-        if kind is SourceKind.HUB:
-            parts = source.removeprefix(HUB).split("/")
-            if len(parts) != 2 or not all(parts):
-                raise self._document.error(place, f"{quoted(source)} is no model; write hf:ORG/NAME")
-        return source if kind is not SourceKind.FOLDER else self._model_folder(place, source)
-
-    def _mend(self) -> str:
-        """What a source of this backend looks like."""
-        if SourceKind.SCRIPTED in self._kind.sources:
-            return "scripted:SEED"
-        served = "served:NAME, " if SourceKind.SERVED in self._kind.sources else ""
-        return f"{served}a folder, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
-
-    def _model_folder(self, place: Place, source: str) -> str:
-        folder = self._folder / Path(source).expanduser()
-        if not folder.is_dir():
-            problem = f"no model folder {quoted(str(folder))}; write a folder, bundled:NAME or hf:ORG/NAME"
-            raise self._document.error(place, problem)
-        if not (folder / "config.json").is_file():
-            raise self._document.error(place, f"{quoted(str(folder))} has no config.json; name a model folder")
-        return str(folder)
-
-    def _bundled(self, place: Place, source: str) -> str:
-        home = Path(str(files("engine"))) / "reference"
-        known = [f"{BUNDLED}{each.parent.name}" for each in home.glob("*/config.json")]
-        if source not in known:
-            problem = f"no bundled model {quoted(source)}; {suggestion(source, known)}"
-            raise self._document.error(place, problem)
-        return source
 
     def _workload(self, index: int, entry: Mapping[str, Any]) -> Workload:
         prompts = entry["prompts"]
@@ -206,8 +149,23 @@ class _Loader:
             raise self._document.error(("workloads", index, "prompts"), problem)
         return read_prompts(workload)
 
-    def _arm(self, index: int, entry: Mapping[str, Any], defaults: Parameters) -> ArmSpec:
-        place: Place = ("arms", index)
+    def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[ArmSpec]:
+        """The arm, or all arms that its `vary` stands for."""
+        vary = entry.get("vary", {})
+        for key, values in vary.items():
+            for index, value in enumerate(values):
+                part = {"$ref": f"#/$defs/sampling/properties/{key}", "$defs": schemas.load("suite")["$defs"]}
+                self._known((*place, "vary", key), "sampling parameter", key, part["$defs"]["sampling"]["properties"])
+                check_value(self._document, (*place, "vary", key, index), value, part)
+        for cell in cells(vary, pairs=entry.get("pairs", False)):
+            name = entry["name"] + cell.suffix
+            if len(name) > LONGEST_NAME:
+                problem = f"the arm {quoted(name)} would have more than {LONGEST_NAME} characters; shorten name"
+                raise self._document.error((*place, "name"), problem)
+            sampling = {**entry.get("sampling", {}), **cell.sampling}
+            yield self._arm(place, {**entry, "name": name, "sampling": sampling}, defaults)
+
+    def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> ArmSpec:
         sampling = self._sampling(place, entry.get("sampling", {}))
         options = _verifier_entry(entry["verifier"])
         verifier = Protocol(options.pop("kind"))
@@ -325,11 +283,6 @@ class _Loader:
         words = list(accepted)
         if name not in words:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
-
-
-def _source_kind(source: str) -> SourceKind:
-    """By the prefix; what has none is a folder."""
-    return next((kind for kind in SourceKind if source.startswith(kind)), SourceKind.FOLDER)
 
 
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
