@@ -1,0 +1,261 @@
+"""One arm: requests through `generate`, one at a time, and what was seen of them.
+
+What cannot be watched is not guessed: the evidence of the arm, or of the one
+request, is then text and log-probabilities. Knows nothing about suites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Final
+
+import torch
+from transformers import GenerationConfig
+
+from engine.backends.arm import ArmPlan
+from engine.backends.base import Capabilities, Prompt
+from engine.backends.oracle import LocalTarget
+from engine.backends.transformers import guard
+from engine.backends.transformers.faulty import argmax_draft
+from engine.backends.transformers.hooks import Seen, watched
+from engine.backends.transformers.networks import network_of
+from engine.backends.transformers.observing import SOURCES, Output, logprobs, mismatches, observed, plain, told
+from engine.backends.transformers.sampling import configuration, ends, refusal
+from engine.backends.transformers.settings import ARGMAX, KINDS, Settings, assistant_keys
+from engine.errors import CapacityError, InvalidRequest
+from engine.models.loading import LoadedModel
+from engine.observed import Answer, Observed, failed_trace, header_of, observed_trace
+from engine.stopping import StopRule
+from engine.types import FinishReason, Generation, Protocol, RecordLevel, Request
+
+LEVELS: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 3}
+"""Evidence level of each record level. Random numbers are torch's, from no key that a reader could draw again."""
+TEXT_LEVEL: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Assistance:
+    """What drafts: a network and its facts; the tokenizer only where it is not the target's."""
+
+    network: Any = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Any = None
+
+
+def seed_of(request: Request) -> int:
+    """The seed of torch's global generator for one request, in [0, 2^63): a hash of seed and stream."""
+    text = f"{request.sampling.seed}:{request.stream}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class TransformersBackend:
+    """Assisted generation over one target, or plain `generate`."""
+
+    def __init__(
+        self, target: LoadedModel, assistance: Assistance, oracle: LocalTarget, plan: ArmPlan, settings: Settings
+    ) -> None:
+        self._loaded, self._assistance, self._oracle = target, assistance, oracle
+        self._network = network_of(target)
+        self._plan, self._settings = plan, settings
+        self._copies: dict[bool, Any] = {}
+        self._problems = guard.problems(settings.kind)
+        self._protocol = settings.protocol(plan.protocol)
+
+    @property
+    def _level(self) -> int:
+        return min(LEVELS[self._plan.level], TEXT_LEVEL) if self._problems else LEVELS[self._plan.level]
+
+    def capabilities(self) -> Capabilities:
+        """Decisions and rows; text and log-probabilities where the guards refuse."""
+        return Capabilities(self._level, (Protocol.GREEDY, Protocol.CHAIN), tuple(KINDS))
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """What runs."""
+        settings = self._settings
+        return {
+            "backend": "transformers",
+            "version": version("transformers"),
+            "target": dict(self._loaded.model.facts),
+            "draft": dict(self._assistance.facts) or None,
+            "proposer": settings.kind or "plain",
+            "proposer_options": dict(settings.options),
+            # a schedule moves the draft length, so that none is promised
+            "gamma": settings.gamma if settings.steady else None,
+            "steady_drafts": None,
+            "protocol": self._protocol.value,
+            "lossless": settings.weight == 1.0,
+            "verifier_options": {},
+            "rows": 1,
+            "record": self._plan.level.value,
+            "fault": ARGMAX if settings.argmax_draft else None,
+            "evidence": {"level": self._level, "problems": list(self._problems)},
+            "requested": self._compared(self._plan.protocol.value, self._plan.gamma),
+            "effective": self._compared(self._protocol.value, settings.gamma),
+            "torch_threads": torch.get_num_threads(),
+        }
+
+    def _compared(self, protocol: str, gamma: int) -> dict[str, Any]:
+        """Of a plain arm nothing is verified: the rule that a suite plans for it is not transformers' to run."""
+        return {} if self._settings.kind is None else {"protocol": protocol, "gamma": gamma}
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens, by the chat template unless it is raw text."""
+        return self._oracle.encode(prompt)
+
+    def memory(self) -> str | None:
+        """Nothing is remembered between requests."""
+        return None
+
+    def forget(self) -> None:
+        """Nothing to empty."""
+
+    def require(self, requests: Sequence[Request]) -> None:
+        """Check lengths, rules and parameters.
+
+        Raises:
+            CapacityError: a request does not fit the target's context.
+            InvalidRequest: something that transformers cannot do.
+        """
+        for request in requests:
+            self._require(request)
+
+    def _require(self, request: Request) -> None:
+        sampling = request.sampling
+        problem = refusal(sampling, self._oracle.eos_ids, self._settings)
+        if problem is not None:
+            raise InvalidRequest(f"request {request.id}: {problem}")
+        if self._settings.kind is not None and self._plan.protocol is Protocol.GREEDY and not sampling.greedy:
+            raise InvalidRequest(
+                f"request {request.id}: transformers takes the argmax at temperature 0 only; use verifier: chain"
+            )
+        needed = len(request.prompt) + sampling.max_new_tokens
+        if needed > self._loaded.model.context:
+            raise CapacityError(
+                f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
+                f"{sampling.max_new_tokens} exceed the target's context of {self._loaded.model.context}; "
+                "shorten the prompt or lower max_new_tokens"
+            )
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """One request after the other; raises as `require`, before any request is started."""
+        self.require(requests)
+        for request in requests:
+            yield self._generate(request)
+
+    def _generate(self, request: Request) -> Generation:
+        start = time.perf_counter()
+        try:
+            with self._watched(request) as seen:
+                output = self._run(request)
+        except Exception as error:  # transformers raises whatever breaks first; the other requests go on
+            return self._failed(request, error)
+        return self._generation(request, output, seen, int(1e6 * (time.perf_counter() - start)))
+
+    def _watched(self, request: Request) -> AbstractContextManager[Seen | None]:
+        if self._settings.kind is None or self._problems:
+            return contextlib.nullcontext(None)
+        wrap = argmax_draft if self._settings.argmax_draft else None
+        return watched(self._network, request.sampling.greedy, wrap)
+
+    @torch.no_grad()
+    def _run(self, request: Request) -> Output:
+        prompt = torch.tensor([list(request.prompt)], device=self._network.device)
+        asked = configuration(request.sampling, self._oracle.eos_ids, self._settings)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(request))
+            answer = self._network.generate(
+                prompt, attention_mask=torch.ones_like(prompt), generation_config=asked, **self._assistants(request)
+            )
+        return Output(
+            tokens=tuple(answer.sequences[0, len(request.prompt) :].tolist()),
+            logits=torch.cat(answer.logits).float().cpu().numpy(),
+            scores=torch.cat(answer.scores).float().cpu().numpy(),
+        )
+
+    def _assistants(self, request: Request) -> dict[str, Any]:
+        """Keyword arguments of `generate`; the assistant's own configuration is made anew for each request."""
+        keys: dict[str, Any] = {}
+        # arms share the networks, and an earlier one's settings are not this one's
+        self._network.generation_config = GenerationConfig()
+        network = self._assistant(request)
+        assistant = self._network if self._settings.kind == "early_exit" else network
+        if assistant is not None:
+            assistant.generation_config = GenerationConfig(**assistant_keys(self._settings))
+        if network is not None:
+            keys["assistant_model"] = network
+        if self._assistance.tokenizer is not None:
+            keys["assistant_tokenizer"] = self._assistance.tokenizer
+        if self._assistance.tokenizer is not None or request.sampling.stop:
+            keys["tokenizer"] = self._loaded.tokenizer
+        return keys
+
+    def _assistant(self, request: Request) -> Any:
+        """The draft; one of its own where transformers changes it in place, which it does when it samples."""
+        if self._settings.kind != "universal":
+            return self._assistance.network
+        greedy = request.sampling.greedy
+        if greedy not in self._copies:
+            self._copies[greedy] = copy.deepcopy(self._assistance.network)
+        return self._copies[greedy]
+
+    def _generation(self, request: Request, output: Output, seen: Seen | None, latency: int) -> Generation:
+        rule = StopRule(request.sampling, self._oracle.eos_ids, self._oracle.tokens.decode)
+        reason = self._reason(request, output.tokens)
+        facts, answer = self._answer(request, output, seen)
+        header = header_of(request, self._observed(), reason, facts)
+        trace = observed_trace(header, answer)
+        text = rule.text(output.tokens, reason)
+        return Generation(request, output.tokens, reason, trace, text, latency, facts)
+
+    def _answer(self, request: Request, output: Output, seen: Seen | None) -> tuple[dict[str, Any], Answer]:
+        """What is believed of a request, and why not more."""
+        greedy = request.sampling.greedy
+        if self._settings.kind is None:
+            return {}, Answer(plain(output, greedy))
+        if seen is None:
+            return {}, Answer(told(output), logprobs(output))
+        found = mismatches(seen, request.prompt, output)
+        facts: dict[str, Any] = {"reconciliation": {"sources": list(SOURCES), "mismatches": list(found)}}
+        facts["drafter"] = seen.drafter
+        if found:
+            facts |= {"level": TEXT_LEVEL, "why": f"what was seen of the drafts contradicts itself: {found[0]}"}
+            return facts, Answer(told(output), logprobs(output))
+        return facts, Answer(observed(seen, output, self._settings.soft))
+
+    def _reason(self, request: Request, tokens: tuple[int, ...]) -> FinishReason:
+        sampling = request.sampling
+        if tokens[-1] in ends(sampling, self._oracle.eos_ids):
+            return FinishReason.STOP if tokens[-1] in sampling.stop_token_ids else FinishReason.EOS
+        text = self._oracle.tokens.decode(tokens) if sampling.stop else ""
+        return FinishReason.STOP if any(stop in text for stop in sampling.stop) else FinishReason.LENGTH
+
+    def _failed(self, request: Request, error: Exception) -> Generation:
+        words = " ".join(str(error).split())[:500]
+        facts = {"error": {"kind": "refused", "message": f"{type(error).__name__}: {words}"}}
+        trace = failed_trace(header_of(request, self._observed(), FinishReason.ERROR, facts))
+        return Generation(request, (), FinishReason.ERROR, trace, facts=facts)
+
+    def _observed(self) -> Observed:
+        return Observed(
+            vocabulary=self._loaded.model.vocabulary,
+            eos_ids=self._oracle.eos_ids,
+            protocol=self._protocol,
+            proposer=self._settings.kind or "plain",
+            level=self._plan.level,
+            lossless=self._settings.weight == 1.0,
+        )
+
+    def anchor_config(self) -> Mapping[str, Any]:
+        """The teacher-forced pass of `engine.anchor`; opens the reference."""
+        return self._oracle.anchor_config("transformers", self._plan)
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`."""
+        return self._oracle.anchor(request, tokens, self._plan)

@@ -1,0 +1,17 @@
+"""A draft that is wrong on purpose: the argmax, handed over with a soft q.
+
+A faithful copy of a mistake that candidate generators make (tokens by argmax,
+`candidate_logits` as if they had been drawn): the rule `r <= p / q` then keeps
+too many likely tokens. For suites that must fail; an arm that runs with it says
+so as its fault. Knows nothing about recording.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def argmax_draft(generator: Any) -> Any:
+    """The assistant decodes greedily; the scores that it hands over stay the ones that it would sample from."""
+    generator.generation_config.do_sample = False
+    return generator

@@ -1,0 +1,71 @@
+"""Models of transformers in memory, as a suite names them.
+
+Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs
+only beside its target and has no head of its own. What a model's own generation
+configuration asks for is put aside, so that a request means the same p in every
+engine. Knows nothing about arms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import AutoConfig, AutoModel, GenerationConfig
+
+from engine.backends.arm import ModelFacts, ModelSource
+from engine.backends.oracle import facts_of
+from engine.errors import ModelError
+from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
+
+BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
+"""What the configuration of a DFlash drafter says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A draft that is no language model of its own."""
+
+    network: Any
+    facts: ModelFacts
+
+
+def open_network(source: ModelSource) -> LoadedModel:
+    """A whole model, by transformers' own loading.
+
+    Raises:
+        ModelError: it cannot be loaded whole.
+    """
+    loaded = load_model(
+        source.source, dtype=source.dtype, loader="hf", revision=source.revision, base=source.base, device=source.device
+    )
+    network_of(loaded).generation_config = GenerationConfig()
+    return loaded
+
+
+def network_of(loaded: LoadedModel) -> Any:
+    """The module itself."""
+    return getattr(loaded.model, "network")  # noqa: B009 - the protocol of models has no network
+
+
+def is_drafter(source: ModelSource) -> bool:
+    """Whether the source is a DFlash drafter of transformers."""
+    config = open_source(source.source, source.revision, source.base).folder.config
+    return all(key in config for key in BLOCKS)
+
+
+def open_drafter(name: str, source: ModelSource) -> Drafter:
+    """A DFlash drafter.
+
+    Raises:
+        ModelError: the installed transformers cannot load it.
+    """
+    opened = open_source(source.source, source.revision, source.base)
+    path = str(opened.folder.path)
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        network = AutoModel.from_pretrained(path, config=config, dtype=DTYPES[source.dtype], local_files_only=True)
+    except Exception as error:  # transformers raises whatever its parsers raise
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error
+    return Drafter(network.eval(), facts_of(name, opened))

@@ -1,0 +1,146 @@
+"""What an arm asks of assisted generation, checked before anything runs.
+
+An arm's proposer becomes keys of transformers' generation configuration. Knows
+which keys each kind of proposer takes; knows nothing about models in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from engine.backends.arm import ArmPlan
+from engine.errors import InvalidRequest
+from engine.options import Choice, Option, Setting, read_options
+from engine.types import Protocol
+
+ARGMAX: Final = "argmax_draft"
+"""The engine setting that breaks the drafts on purpose (`engine.backends.transformers.faulty`)."""
+SCHEDULE: Final = "num_assistant_tokens_schedule"
+WEIGHT: Final = "assistant_ensemble_weight"
+LAYERS: Final = "assistant_early_exit"
+
+_LOSSY: Final[Mapping[str, Setting]] = {WEIGHT: Option(1.0, 0.0, 1.0)}
+_DRAFTING: Final[Mapping[str, Setting]] = {
+    # "heuristic" would carry the draft length from one request into the next
+    SCHEDULE: Choice("constant", ("constant", "heuristic_transient")),
+    "assistant_confidence_threshold": Option(0.0, 0.0, 1.0),
+    **_LOSSY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way to draft.
+
+    options: generation-config keys that a suite may set.
+    model: whether it drafts with a model of the suite.
+    soft: whether it hands q to the verification when it samples.
+    """
+
+    options: Mapping[str, Setting]
+    model: bool = False
+    soft: bool = True
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "draft_model": Kind(_DRAFTING, model=True),
+    "prompt_lookup": Kind({"max_matching_ngram_size": Option(2, 1)}, soft=False),
+    "early_exit": Kind({LAYERS: Option(1, 1), **_DRAFTING}),
+    "universal": Kind(
+        {"target_lookbehind": Option(10, 1), "assistant_lookbehind": Option(10, 1), **_DRAFTING}, model=True
+    ),
+    "mtp": Kind(_LOSSY),
+    "dflash": Kind(_LOSSY, model=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One arm. `kind` None is plain generation; `options` are all of the kind's, at their values."""
+
+    kind: str | None = None
+    gamma: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    argmax_draft: bool = False
+
+    @property
+    def soft(self) -> bool:
+        """Whether the engine's sampled verification compares p with q."""
+        return self.kind is not None and KINDS[self.kind].soft
+
+    @property
+    def weight(self) -> float:
+        """Weight of p in the law that the engine verifies against; 1 is p itself."""
+        return float(self.options.get(WEIGHT, 1.0))
+
+    @property
+    def steady(self) -> bool:
+        """Whether no step drafts more than gamma."""
+        return bool(self.options.get(SCHEDULE, "constant") == "constant")
+
+    def protocol(self, asked: Protocol) -> Protocol:
+        """The rule that runs where `asked` is asked for."""
+        if self.weight < 1.0:
+            return Protocol.ENSEMBLE
+        return Protocol.GREEDY if asked is Protocol.GREEDY else Protocol.CHAIN
+
+
+def settings_of(plan: ArmPlan) -> Settings:
+    """The arm's settings.
+
+    Raises:
+        InvalidRequest: something that assisted generation does not have, with the mend.
+    """
+    if plan.proposer is None:
+        return Settings()
+    kind = KINDS.get(plan.proposer)
+    if kind is None:
+        raise InvalidRequest(f"backend transformers has no proposer {plan.proposer!r}; it has: {', '.join(KINDS)}")
+    name = f"proposer {plan.proposer}"
+    if plan.gamma < 1:
+        raise InvalidRequest(f"{name}: gamma must be 1 or more, not {plan.gamma}")
+    if kind.model and plan.draft is None:
+        raise InvalidRequest(f"{name} drafts with a model; add model: NAME to the proposer")
+    if not kind.model and plan.draft is not None:
+        raise InvalidRequest(f"{name} drafts without a model; remove model from the proposer")
+    if plan.others:
+        raise InvalidRequest(f"{name} drafts with one model; remove others from the proposer")
+    options = read_options(name, plan.options, kind.options)
+    _require_engine(name, kind, plan)
+    return Settings(plan.proposer, plan.gamma, options, bool(plan.engine.get(ARGMAX)))
+
+
+def _require_engine(name: str, kind: Kind, plan: ArmPlan) -> None:
+    if plan.proposer == "early_exit" and LAYERS not in plan.options:
+        raise InvalidRequest(f"{name}: option {LAYERS} is missing; give the layer to stop at")
+    if not plan.engine.get(ARGMAX):
+        return
+    if plan.proposer not in ("draft_model", "early_exit"):
+        raise InvalidRequest(f"{name}: {ARGMAX} changes how a draft model draws; remove it from engine")
+    if not kind.soft or plan.protocol is Protocol.GREEDY:
+        raise InvalidRequest(f"{name}: {ARGMAX} says something about sampled drafts only; use verifier: chain")
+
+
+def generation_keys(settings: Settings) -> dict[str, Any]:
+    """The keys of the target's generation configuration that turn assistance on."""
+    keys: dict[str, Any] = {}
+    if settings.kind == "prompt_lookup":
+        keys = {"prompt_lookup_num_tokens": settings.gamma}
+        keys["max_matching_ngram_size"] = settings.options["max_matching_ngram_size"]
+    if settings.kind == "early_exit":
+        keys = {LAYERS: settings.options[LAYERS]}
+    if settings.kind == "mtp":
+        keys = {"use_mtp": True}
+    if settings.kind == "dflash":
+        keys = {"speculation_type": "dflash"}
+    # set only where it changes something: transformers takes any number for "relaxed"
+    return keys | ({WEIGHT: settings.weight} if settings.weight < 1.0 else {})
+
+
+def assistant_keys(settings: Settings) -> dict[str, Any]:
+    """The keys that transformers reads from the assistant's own generation configuration."""
+    names = (SCHEDULE, "assistant_confidence_threshold", "target_lookbehind", "assistant_lookbehind")
+    chosen = {name: settings.options[name] for name in names if name in settings.options}
+    return {"num_assistant_tokens": settings.gamma, **chosen}
