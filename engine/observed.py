@@ -103,10 +103,14 @@ def header_of(request: Request, observed: Observed, reason: FinishReason, facts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Everything that an engine said of one request; `logprob` [E] where it gives no rows."""
+    """Everything that an engine said of one request.
+
+    `logprob` [E] where it gives no rows; `margin` [E] where it tells besides by how much the choice led.
+    """
 
     steps: tuple[ObservedStep, ...]
     logprob: tuple[float, ...] = field(default=())
+    margin: tuple[float, ...] = field(default=())
 
 
 def observed_trace(header: Header, answer: Answer) -> bytes:
@@ -118,7 +122,9 @@ def observed_trace(header: Header, answer: Answer) -> bytes:
         records.append(_record(index, step, history, header))
         history += step.emitted
     trace = to_trace(header, [reduce(header, records)] if records else [])
-    return encode(replace(trace, logprob=np.array(answer.logprob)) if answer.logprob else trace)
+    if answer.logprob:
+        trace = replace(trace, logprob=np.array(answer.logprob), margin=np.array(answer.margin))
+    return encode(trace)
 
 
 def failed_trace(header: Header) -> bytes:

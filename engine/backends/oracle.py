@@ -60,6 +60,16 @@ class LocalTarget:
             raise ModelError(f"{self._source.source}: the target has no tokenizer; add tokenizer.json to its folder")
         return tokens_by(self._tokenizer, self._source.source)
 
+    def bare(self, text: str) -> tuple[int, ...]:
+        """A text's tokens, without those that begin or end a prompt.
+
+        Raises:
+            ModelError: there is no tokenizer.
+        """
+        _ = self.tokens  # says so where there is none
+        tokenizer: Any = self._tokenizer
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's tokens, by the chat template unless it is raw text."""
         return tuple(self.tokens.encode(prompt))

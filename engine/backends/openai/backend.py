@@ -1,0 +1,219 @@
+"""One arm at an endpoint: several requests at once, each tried until it is answered or lost for good.
+
+A request without an answer is a generation too, with the reason in its record.
+A record has one step per token, because an endpoint does not say which tokens
+came of one forward. Knows nothing about what runs behind the endpoint beyond
+what it says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+from engine.backends.arm import ArmPlan
+from engine.backends.base import Capabilities, Prompt
+from engine.backends.openai.answer import Answer
+from engine.backends.openai.asking import Asked, Asking
+from engine.backends.openai.body import SHARED, body_of, require_known
+from engine.backends.openai.codec import Codec, Origin, finish_of, tokens_of
+from engine.backends.openai.crew import results
+from engine.backends.openai.facts import Served, arm_facts, request_facts
+from engine.backends.openai.metrics import change, counters
+from engine.backends.openai.pace import Pace
+from engine.backends.openai.settings import Api, Settings, Streaming
+from engine.backends.openai.trouble import Kind, Trouble
+from engine.backends.openai.wire import Endpoint
+from engine.backends.oracle import LocalTarget
+from engine.errors import CapacityError, InvalidRequest
+from engine.observed import Answer as Told
+from engine.observed import Observed, ObservedStep, failed_trace, header_of, observed_trace
+from engine.types import FinishReason, Generation, Protocol, RecordLevel, Request
+
+NAME: Final = "openai"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an arm is made of. `prompts` are those that were encoded, by their tokens."""
+
+    settings: Settings
+    served: Served
+    codec: Codec
+    prompts: dict[tuple[int, ...], Prompt] = field(default_factory=dict)
+
+
+class OpenAIBackend:
+    """One arm."""
+
+    def __init__(self, plan: ArmPlan, parts: Parts) -> None:
+        self._plan = plan
+        self._parts = parts
+        self._protocol = plan.protocol if plan.proposer else plain_rule(plan.protocol)
+
+    def capabilities(self) -> Capabilities:
+        """Log-probabilities where they are asked for; a request that shows less says so itself."""
+        return Capabilities(1 if self._parts.settings.logprobs else 0, ("greedy", "chain", "gumbel"), ("served",))
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """What the endpoint says of itself, and how it is asked."""
+        return arm_facts(self._parts.settings, self._parts.served, self._plan, self._protocol, self._parts.codec.origin)
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's ids; remembers what they stand for, because a server is sent the prompt itself."""
+        ids = self._parts.codec.encode(prompt)
+        other = self._parts.prompts.setdefault(ids, prompt)
+        if other != prompt:
+            raise InvalidRequest("two prompts differ and have the same tokens; remove one of them")
+        return ids
+
+    def require(self, requests: Sequence[Request]) -> None:
+        """Check what can be known before: parameters, lengths, and that the route takes the prompt.
+
+        Raises:
+            InvalidRequest: a parameter that the server does not know, or a prompt that the route does not take.
+            CapacityError: a request that does not fit the server's context.
+        """
+        settings, served = self._parts.settings, self._parts.served
+        for request in requests:
+            name, prompt = f"request {request.id}", self._parts.prompts[request.prompt]
+            require_known(settings, name, request.sampling)
+            if settings.api is Api.CHAT and prompt.text is not None:
+                raise InvalidRequest(f"{name}: raw text on the chat route; set engine.api to completions")
+            if settings.api is Api.COMPLETIONS and prompt.text is None and self._ids(request) is None:
+                problem = f"{name}: a chat on the completions route needs the target's own template"
+                raise InvalidRequest(f"{problem}; name the target's folder, or set engine.api to chat")
+            if settings.stream is Streaming.BOTH and not request.sampling.greedy:
+                raise InvalidRequest(f"{name}: stream both compares two answers, which needs temperature 0")
+            needed = len(request.prompt) + request.sampling.max_new_tokens
+            if served.context is not None and self._ids(request) is not None and needed > served.context:
+                raise CapacityError(
+                    f"{name}: prompt of {len(request.prompt)} tokens and max_new_tokens "
+                    f"{request.sampling.max_new_tokens} exceed the server's context of {served.context}; "
+                    "shorten the prompt or lower max_new_tokens"
+                )
+
+    def memory(self) -> None:
+        """What a server remembers of finished requests is not known."""
+
+    def forget(self) -> None:
+        """Nothing is remembered here."""
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Ask; the last generation to finish has the change of the server's counters in its facts."""
+        if not requests:
+            return
+        self.require(requests)
+        pace = Pace(self._parts.settings.requests_per_minute)
+        endpoint = Endpoint(self._parts.settings, self._plan.rows)
+        asking = Asking(self._parts.settings, endpoint, pace)
+        try:
+            before = self._counters(endpoint)
+            last: _Finished | None = None
+            for finished in results(partial(self._one, asking), requests, self._plan.rows):
+                if last is not None:
+                    yield last.generation({})
+                last = finished
+            assert last is not None
+            after = self._counters(endpoint)
+            yield last.generation({"server_counters": change(before, after)} if after else {})
+        finally:
+            pace.stop()
+            endpoint.close()
+
+    def _counters(self, endpoint: Endpoint) -> Mapping[str, float]:
+        """The server's counters of speculation; empty where it has none."""
+        page = endpoint.aside(self._parts.settings.metrics) if self._parts.served.counters else None
+        return {} if page is None else counters(page)
+
+    def _one(self, asking: Asking, request: Request) -> _Finished:
+        settings, served = self._parts.settings, self._parts.served
+        salt = SHARED if self._plan.proposer is None or self._protocol is Protocol.GUMBEL else "candidate"
+        prompt = self._parts.prompts[request.prompt]
+        body = body_of(settings, served.model, prompt, self._ids(request), request, salt)
+        asked = asking.ask(request.id, body)
+        observed = Observed(
+            vocabulary=self._parts.codec.vocabulary,
+            eos_ids=self._parts.codec.eos_ids,
+            protocol=self._protocol,
+            proposer=self._plan.proposer or "plain",
+            level=RecordLevel.TOKENS,
+        )
+        if asked.answer is None:
+            return _Finished(request, observed, asked.facts(), None, asked.latency_us)
+        return self._read(request, observed, asked, asked.answer)
+
+    def _read(self, request: Request, observed: Observed, asked: Asked, answer: Answer) -> _Finished:
+        codec = self._parts.codec
+        reason = finish_of(answer, request, codec)
+        if reason is None:
+            kind = Kind.REFUSED if answer.finish == "content_filter" else Kind.HTTP
+            trouble = Trouble(kind, f"the server ended the answer for the reason {answer.finish[:60]!r}", again=False)
+            return _Finished(request, observed, replace(asked, trouble=trouble).facts(), None, asked.latency_us)
+        read = tokens_of(answer, codec, reason)
+        if any(token >= codec.vocabulary for token in read.tokens) and read.origin is not Origin.CHARACTERS:
+            told = f"token {max(read.tokens)} is not in the target's vocabulary of {codec.vocabulary}"
+            trouble = Trouble(Kind.MALFORMED, told, again=False)
+            return _Finished(request, observed, replace(asked, trouble=trouble).facts(), None, asked.latency_us)
+        local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
+        facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
+        lead = read.lead if request.sampling.plain_scores else ()
+        steps = tuple(ObservedStep((), (token,)) for token in read.tokens)
+        said = _Text(Told(steps, read.logprob, lead), reason, answer.text)
+        return _Finished(request, observed, facts, said, asked.latency_us)
+
+    def _ids(self, request: Request) -> tuple[int, ...] | None:
+        """The prompt's tokens, where they are the target's own."""
+        return None if self._parts.codec.origin is Origin.CHARACTERS else request.prompt
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    told: Told
+    reason: FinishReason
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """An answer, or None, before its record is made: the last one's facts grow."""
+
+    request: Request
+    observed: Observed
+    facts: Mapping[str, Any]
+    text: _Text | None
+    latency_us: int
+
+    def generation(self, more: Mapping[str, Any]) -> Generation:
+        facts = {**self.facts, **more}
+        if self.text is None:
+            trace = failed_trace(header_of(self.request, self.observed, FinishReason.ERROR, facts))
+            return Generation(self.request, (), FinishReason.ERROR, trace, "", self.latency_us, facts)
+        found = self.text
+        header = header_of(self.request, self.observed, found.reason, facts)
+        tokens = tuple(each.emitted[0] for each in found.told.steps)
+        trace = observed_trace(header, found.told)
+        return Generation(self.request, tokens, found.reason, trace, found.text, self.latency_us, facts)
+
+
+def plain_rule(protocol: Protocol) -> Protocol:
+    """A plain arm's rule: our own engine couples its baselines by Gumbel noise, a server does not say how it draws."""
+    return Protocol.CHAIN if protocol is Protocol.GUMBEL else protocol
+
+
+class AnchoredBackend(OpenAIBackend):
+    """The same with the target's files here: the reference pass reads them."""
+
+    def __init__(self, plan: ArmPlan, parts: Parts, target: LocalTarget) -> None:
+        super().__init__(plan, parts)
+        self._target = target
+
+    def anchor_config(self) -> Mapping[str, Any]:
+        """The pass; opens the reference."""
+        return self._target.anchor_config(NAME, self._plan)
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`."""
+        return self._target.anchor(request, tokens, self._plan)

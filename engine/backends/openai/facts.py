@@ -1,0 +1,194 @@
+"""What is stored of an endpoint, of an arm at it, and of one answer.
+
+Words and numbers that the server gave, and what they contradict in each other.
+No key, no address with a password. Knows nothing about connections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.backends.arm import ArmPlan
+from engine.backends.openai.answer import Answer
+from engine.backends.openai.asking import Asked
+from engine.backends.openai.codec import Origin, Read
+from engine.backends.openai.settings import Settings
+from engine.types import Protocol
+
+LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an endpoint says of itself before anything is generated.
+
+    listed: its entry of the model.
+    context: most tokens of prompt and answer, None where it does not say.
+    speculates: None where it does not say.
+    counters: it has counters of speculation.
+    """
+
+    model: str
+    listed: Mapping[str, Any]
+    version: str | None = None
+    context: int | None = None
+    speculates: bool | None = None
+    counters: bool = False
+
+
+def arm_facts(
+    settings: Settings, served: Served, plan: ArmPlan, protocol: Protocol, origin: Origin
+) -> Mapping[str, Any]:
+    """The effective configuration of an arm."""
+    requested = {"model": settings.model or served.model, "speculation": plan.proposer is not None}
+    effective: dict[str, Any] = {"model": served.listed.get("id", served.model)}
+    if served.speculates is not None:
+        effective["speculation"] = served.speculates
+    return {
+        "backend": "openai",
+        "url": settings.url,
+        "server": settings.server,
+        "version": served.version,
+        "listed": {key: served.listed[key] for key in LISTED if key in served.listed},
+        "api": settings.api.value,
+        "stream": settings.stream.value,
+        "logprobs": settings.logprobs,
+        "tokens": Origin.SERVER.value if settings.dialect.token_ids else origin.value,
+        "response_format": settings.response_format,
+        "tool_choice": settings.tool_choice,
+        "body": dict(settings.body),
+        "proposer": plan.proposer or "plain",
+        "protocol": protocol.value,
+        "lossless": True,
+        "gamma": None,
+        "rows": plan.rows,
+        "record": "tokens",
+        "seeds": f"digest of seed and stream, {settings.dialect.seed_bits} bits",
+        "server_counters": served.counters,
+        "requested": requested,
+        "effective": effective,
+        "evidence": {"level": 1 if settings.logprobs else 0, "problems": []},
+    }
+
+
+def request_facts(
+    settings: Settings, asked: Asked, answer: Answer, read: Read, prompt: Sequence[int] | None
+) -> dict[str, Any]:
+    """Of one answered request; `prompt` are the tokens that our template gives, None where the server was sent ids."""
+    facts: dict[str, Any] = {
+        "tokens": read.origin.value,
+        "finish": answer.finish,
+        "answer": dict(answer.meta),
+        "usage": {key: value for key, value in answer.usage.items() if isinstance(value, int)},
+        "attempts": asked.attempts,
+        "reconciliation": reconciled(asked, answer, read, prompt),
+    }
+    if settings.logprobs and not read.logprob:
+        facts |= {"level": 0, "why": read.less}
+    if asked.lost:
+        facts["lost"] = list(asked.lost)
+    if asked.first_us is not None:
+        facts["first_us"] = asked.first_us
+    if answer.speculation is not None:
+        facts["speculation"] = dict(answer.speculation)
+    if answer.tool_calls:
+        facts["tool_calls"] = [{"name": each.name, **_parsed(each.arguments)} for each in answer.tool_calls]
+    if settings.response_format is not None and settings.response_format.get("type") in ("json_schema", "json_object"):
+        facts["json"] = _parsed(answer.content)
+    return facts
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """What a JSON parser that the server does not know makes of a text."""
+    try:
+        return {"valid": True, "value": json.loads(text, parse_constant=_no_constant)}
+    except (ValueError, RecursionError) as error:
+        return {"valid": False, "problem": str(error)[:200]}
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def reconciled(asked: Asked, answer: Answer, read: Read, prompt: Sequence[int] | None) -> dict[str, Any]:
+    """The server's accounts of one answer, and where they contradict each other."""
+    found = list(_counts(answer, read))
+    sources = ["answer"]
+    if "completion_tokens" in answer.usage:
+        sources.append("usage")
+    if answer.pieces is not None:
+        sources.append("log-probabilities")
+    if answer.speculation is not None:
+        sources.append("speculation")
+    if asked.streamed is not None:
+        sources.append("streamed answer")
+        found += _both(answer, asked.streamed)
+    if prompt is not None and answer.prompt_ids is not None:
+        sources.append("prompt")
+        found += _prompt(prompt, answer.prompt_ids)
+    if answer.finish in ("tool_calls", "function_call") and not answer.tool_calls:
+        found.append(f"it ended with {answer.finish} and holds no call")
+    return {"sources": sources, "mismatches": found}
+
+
+def _counts(answer: Answer, read: Read) -> list[str]:
+    """Numbers of tokens, where the server names the tokens."""
+    if read.origin is not Origin.SERVER:
+        return []
+    found, count = [], len(read.tokens)
+    usage = answer.usage.get("completion_tokens")
+    if isinstance(usage, int) and usage != count:
+        found.append(f"{count} tokens, the usage counts {usage}")
+    if answer.pieces is not None and len(answer.pieces) != count:
+        found.append(f"{count} tokens, {len(answer.pieces)} log-probabilities")
+    return found + _drafts(answer.speculation, count)
+
+
+def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
+    """Accepted tokens are among the emitted ones, and no step accepts more than it drafts."""
+    if told is None:
+        return []
+    drafted, accepted = told.get("drafted"), told.get("accepted")
+    found = []
+    if isinstance(drafted, int) and isinstance(accepted, int) and accepted > drafted:
+        found.append(f"{accepted} drafted tokens were accepted of {drafted}")
+    steps = list(zip(told.get("per_step_accepted", ()), told.get("per_step_drafted", ()), strict=False))
+    found += [f"step {at}: {kept} accepted of {made}" for at, (kept, made) in enumerate(steps) if kept > made]
+    # the last step may be cut by the end of the answer
+    if steps and sum(kept + 1 for kept, _ in steps[:-1]) > count:
+        found.append(f"{count} tokens, the steps before the last emitted more")
+    return found
+
+
+def _both(whole: Answer, parts: Answer) -> list[str]:
+    """Where the streamed answer is another one; calls are compared as texts."""
+    found = [] if whole.text == parts.text else [f"the streamed text differs: {_where(whole.text, parts.text)}"]
+    if None not in (whole.token_ids, parts.token_ids) and whole.token_ids != parts.token_ids:
+        found.append("the streamed token ids differ")
+    if whole.finish != parts.finish:
+        found.append(f"it ended with {whole.finish}, streamed with {parts.finish}")
+    ours, theirs = ([each.logprob for each in every.pieces or ()] for every in (whole, parts))
+    if len(ours) != len(theirs):
+        found.append(f"{len(ours)} log-probabilities, streamed {len(theirs)}")
+    return found
+
+
+def _where(left: str, right: str) -> str:
+    at = _apart(left, right)
+    return f"at character {at} {left[at : at + 20]!r} against {right[at : at + 20]!r}"
+
+
+def _apart(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """Where two sequences part."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def _prompt(ours: Sequence[int], theirs: Sequence[int]) -> list[str]:
+    if tuple(ours) == tuple(theirs):
+        return []
+    counts = f"the server read a prompt of {len(theirs)} tokens, ours has {len(ours)}"
+    return [f"{counts}; the first difference is at {_apart(ours, theirs)}"]

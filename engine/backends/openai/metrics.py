@@ -1,0 +1,60 @@
+"""A server's own counters of speculation, read before and after.
+
+Prometheus' text format, only as far as names, labels and numbers. Counters are
+the whole server's: who else asks it is counted too. Knows nothing about what
+the names mean beyond those of vLLM.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? +([^ \n]+)( +-?[0-9]+)?")
+ABOUT: Final = re.compile(r"spec_|_spec|draft|accept")
+"""Names that are about speculation."""
+DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
+DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
+
+
+def counters(text: str) -> dict[str, float]:
+    """The samples about speculation, summed over their labels; those with a position keep it as `NAME[POSITION]`.
+
+    Sums are of counters; of gauges (no `_total`) the largest is kept.
+    """
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = SAMPLE.fullmatch(line.strip())
+        if match is None or not ABOUT.search(match[1]) or match[1].endswith("_created"):
+            continue
+        value = _number(match[3])
+        place = re.search(r'position="([0-9]+)"', match[2] or "")
+        name = f"{match[1]}[{place[1]}]" if place else match[1]
+        if math.isfinite(value):
+            found[name] = found.get(name, 0.0) + value if "_total" in name else max(found.get(name, value), value)
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def speculates(page: str) -> bool | None:
+    """Whether the server drafts: vLLM has these counters if it does and only then; None for other servers' pages."""
+    return DRAFTS in counters(page) if "vllm:" in page else None
+
+
+def change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
+    """What happened between two readings: counters' growth, gauges as they are now."""
+    grown = {
+        name: value - before.get(name, 0.0) if "_total" in name else value for name, value in sorted(after.items())
+    }
+    named = {key: int(grown[name]) for key, name in (("drafted", DRAFTED), ("accepted", ACCEPTED)) if name in grown}
+    restarted = any(value < 0 for value in grown.values())
+    return {**named, "samples": grown, **({"restarted": True} if restarted else {})}

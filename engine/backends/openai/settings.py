@@ -1,0 +1,172 @@
+"""The `engine` mapping of a suite as values, and what each kind of server understands.
+
+The schema `engine-openai` has looked at single values already; what it cannot
+see is looked at here. Knows nothing about connections, and of an API key only
+the name of the environment variable that holds it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from engine.errors import InvalidRequest
+
+
+class Api(StrEnum):
+    """Which of the two routes answers."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+
+class Streaming(StrEnum):
+    """How answers come."""
+
+    WHOLE = "whole"
+    STREAMED = "streamed"
+    BOTH = "both"
+    """Twice, and both must be the same; at temperature 0 only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a kind of server knows besides OpenAI's own parameters.
+
+    extras: its names of our sampling parameters; all are sent, also those that are off, because servers and models
+        bring defaults of their own.
+    token_ids: it gives the ids of what it generated when it is asked with `return_token_ids`.
+    seed_bits: how large a seed may be.
+    max_tokens: its name of the length on the chat route.
+    """
+
+    extras: Mapping[str, str] = field(default_factory=dict)
+    token_ids: bool = False
+    seed_bits: int = 63
+    max_tokens: str = "max_tokens"
+
+
+_COMMON: Final = {
+    name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos")
+}
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    "openai": Dialect(max_tokens="max_completion_tokens"),
+    "vllm": Dialect(_COMMON, token_ids=True),
+    "sglang": Dialect(_COMMON),
+    "tensorrt-llm": Dialect(_COMMON),
+    "llama.cpp": Dialect(
+        {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty", "ignore_eos": "ignore_eos"},
+        seed_bits=31,
+    ),
+}
+OWNED: Final = frozenset(
+    (
+        "model",
+        "messages",
+        "prompt",
+        "stream",
+        "stream_options",
+        "seed",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "stop",
+        "n",
+        "best_of",
+        "max_tokens",
+        "max_completion_tokens",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "return_token_ids",
+        *_COMMON,
+        "repeat_penalty",
+    )
+)
+"""Parts of a request that come from the suite's other keys and that `body` may not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One endpoint and how it is asked. See `schemas/engine-openai.json` for what each means."""
+
+    url: str
+    model: str | None = None
+    api: Api = Api.CHAT
+    server: str = "openai"
+    stream: Streaming = Streaming.WHOLE
+    logprobs: int = 2
+    api_key_env: str | None = None
+    timeout_s: float = 300.0
+    silence_s: float = 60.0
+    connect_s: float = 10.0
+    tries: int = 5
+    backoff_s: float = 0.5
+    max_wait_s: float = 60.0
+    requests_per_minute: float | None = None
+    metrics_url: str | None = None
+    proxy: str | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    response_format: Mapping[str, Any] | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the server understands."""
+        return DIALECTS[self.server]
+
+    @property
+    def root(self) -> str:
+        """The server's address without the version of the API."""
+        return self.url.removesuffix("/v1")
+
+    @property
+    def metrics(self) -> str:
+        """Where the server's counters are."""
+        return self.metrics_url or f"{self.root}/metrics"
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """The settings of one arm.
+
+    Raises:
+        InvalidRequest: a value that cannot be, with the key that has it.
+    """
+    if "url" not in given:
+        raise InvalidRequest(
+            "engine: url is missing; write the address of the server, such as http://127.0.0.1:8000/v1"
+        )
+    for key in ("url", "metrics_url", "proxy"):
+        if given.get(key) is not None:
+            _require_address(key, str(given[key]))
+    owned = sorted(OWNED & set(given.get("body", {})))
+    if owned:
+        raise InvalidRequest(f"engine: body may not set {owned[0]}; the suite's own keys do")
+    if len(json.dumps(given.get("body", {}))) > 2**20:
+        raise InvalidRequest("engine: body has more than a megabyte; make it smaller")
+    kinds = {"api": Api, "stream": Streaming}
+    values: dict[str, Any] = {key: kinds[key](value) if key in kinds else value for key, value in given.items()}
+    return Settings(**{**values, "url": str(given["url"]).rstrip("/")})
+
+
+def _require_address(key: str, address: str) -> None:
+    """An address with a host, and without a password: addresses are stored with the run."""
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"engine: {key} is no address ({error})") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequest(f"engine: {key} is no address; write http://HOST:PORT/v1")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidRequest(f"engine: {key} holds a user or a password; name the variable with the key in api_key_env")
+    if parts.query or parts.fragment:
+        raise InvalidRequest(f"engine: {key} has a query or a fragment; write the address without")

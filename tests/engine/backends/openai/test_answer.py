@@ -1,0 +1,212 @@
+"""Answers from one document and from streams: the same, or malformed."""
+
+import copy
+import math
+
+import pytest
+
+from engine.backends.openai.answer import Collector, Piece, ToolCall, read
+from engine.backends.openai.trouble import Kind, Trouble, of_status, said
+
+CHAT = {
+    "id": "a",
+    "model": "m",
+    "system_fingerprint": "f",
+    "prompt_token_ids": [7, 8],
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hi you"},
+            "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": [1, 2],
+            "logprobs": {
+                "content": [
+                    {"token": "Hi", "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -1.5}]},
+                    {"token": " you", "logprob": -2.0, "top_logprobs": [{"logprob": -1.0}, {"logprob": -2.0}]},
+                ]
+            },
+        }
+    ],
+    "usage": {"completion_tokens": 2},
+}
+SCORES = CHAT["choices"][0]["logprobs"]["content"]
+STREAM = [
+    {"id": "a", "model": "m", "prompt_token_ids": [7, 8], "choices": [{"delta": {"role": "assistant", "content": ""}}]},
+    {
+        "id": "a",
+        "choices": [{"delta": {"content": "Hi"}, "token_ids": [1], "logprobs": {"content": SCORES[:1]}}],
+    },
+    {
+        "id": "a",
+        "system_fingerprint": "f",
+        "choices": [
+            {
+                "delta": {"content": " you"},
+                "token_ids": [2],
+                "logprobs": {"content": SCORES[1:]},
+                "finish_reason": "stop",
+                "stop_reason": None,
+            }
+        ],
+    },
+    {"id": "a", "choices": [], "usage": {"completion_tokens": 2}},
+]
+
+
+def collected(parts):
+    collector = Collector()
+    told = [collector.add(part) for part in parts]
+    return collector.answer(), told
+
+
+def test_a_stream_gives_the_answer_that_the_document_gives():
+    answer, told = collected(STREAM)
+    assert answer == read(CHAT)
+    assert told == [False, True, True, False]
+
+
+def test_a_document_is_read():
+    answer = read(CHAT)
+    assert answer.pieces == (Piece("Hi", -0.5, 1.0), Piece(" you", -2.0, 1.0))
+    assert (answer.token_ids, answer.prompt_ids, answer.finish) == ((1, 2), (7, 8), "stop")
+    assert (answer.known_stop, answer.stop_reason, answer.text) == (True, None, "Hi you")
+    assert answer.meta == {"id": "a", "model": "m", "system_fingerprint": "f"}
+
+
+def test_the_older_route_has_its_own_form():
+    logprobs = {
+        "tokens": ["x", "token_id:5"],
+        "token_logprobs": [None, -1.0],
+        "top_logprobs": [None, {"a": -3.0, "b": -1.0}],
+    }
+    answer = read({"choices": [{"text": "xy", "finish_reason": "length", "logprobs": logprobs}]})
+    assert answer.text == "xy"
+    assert math.isnan(answer.pieces[0].logprob)
+    assert answer.pieces[1] == Piece("token_id:5", -1.0, 2.0, 5)
+
+
+def test_tool_calls_come_in_parts_and_leave_their_ids_behind():
+    parts = [
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "go"}}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": '{"to": '}}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 1, "function": {"name": "stop", "arguments": "{}"}}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": '"Oslo"}'}}]}}]},
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
+    ]
+    calls = [
+        {"id": "other", "type": "function", "function": {"name": "go", "arguments": '{"to": "Oslo"}'}},
+        {"id": "again", "type": "function", "function": {"name": "stop", "arguments": "{}"}},
+    ]
+    message = {"content": None, "tool_calls": calls}
+    whole = read({"choices": [{"message": message, "finish_reason": "tool_calls"}]})
+    assert collected(parts)[0] == whole
+    assert whole.tool_calls == (ToolCall("go", '{"to": "Oslo"}'), ToolCall("stop", "{}"))
+    assert whole.text == (
+        '{"content": "", "tool_calls": [{"name": "go", "arguments": "{\\"to\\": \\"Oslo\\"}"}, '
+        '{"name": "stop", "arguments": "{}"}]}'
+    )
+
+
+@pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
+def test_reasoning_is_part_of_what_was_said(key):
+    answer = read({"choices": [{"message": {"content": "4", key: "2+2"}, "finish_reason": "stop"}]})
+    assert answer.text == '{"content": "4", "reasoning": "2+2"}'
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        (
+            {"metrics": {"speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 2}}},
+            {"drafted": 6, "accepted": 2},
+        ),
+        ({"timings": {"draft_n": 6, "draft_n_accepted": 2}}, {"drafted": 6, "accepted": 2}),
+        ({"metrics": {"speculative_decoding": None}}, None),
+        ({"timings": {"predicted_n": 4}}, None),
+    ],
+)
+def test_counts_of_drafts_are_read_where_there_are_any(metrics, told):
+    assert read({**CHAT, **metrics}).speculation == told
+
+
+def broken(change):
+    document = copy.deepcopy(CHAT)
+    change(document, document["choices"][0])
+    return document
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda whole, choice: whole.update(choices=[choice, choice]),
+        lambda whole, choice: whole.update(choices=[]),
+        lambda whole, choice: whole.update(choices={}),
+        lambda whole, choice: whole.update(choices=[None]),
+        lambda whole, choice: whole.update(usage=[1]),
+        lambda whole, choice: choice.update(finish_reason=None),
+        lambda whole, choice: choice.update(finish_reason=3),
+        lambda whole, choice: choice.update(message=["Hi"]),
+        lambda whole, choice: choice["message"].update(content=["Hi"]),
+        lambda whole, choice: choice["message"].update(tool_calls={"a": 1}),
+        lambda whole, choice: choice["message"].update(tool_calls=[{"index": "a"}]),
+        lambda whole, choice: choice.update(token_ids=["1"]),
+        lambda whole, choice: choice.update(token_ids=[-1]),
+        lambda whole, choice: choice.update(token_ids=[True]),
+        lambda whole, choice: choice.update(logprobs=[1]),
+        lambda whole, choice: choice["logprobs"].update(content=[1]),
+        lambda whole, choice: choice["logprobs"]["content"][0].update(logprob="-1"),
+        lambda whole, choice: choice["logprobs"]["content"][0].update(token=1),
+        lambda whole, choice: choice.update(logprobs={"tokens": ["a"], "token_logprobs": []}),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_malformed_and_worth_another_try(change):
+    with pytest.raises(Trouble) as caught:
+        read(broken(change))
+    assert caught.value.kind is Kind.MALFORMED
+    assert caught.value.again
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 3])
+def test_what_is_no_object_is_malformed(document):
+    with pytest.raises(Trouble, match="is no JSON object"):
+        read(document)
+
+
+def test_a_document_that_is_an_error_is_one():
+    with pytest.raises(Trouble, match="answers with an error"):
+        read({"error": {"message": "out of memory"}})
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "again"),
+    [
+        (429, Kind.HTTP, True),
+        (500, Kind.HTTP, True),
+        (503, Kind.HTTP, True),
+        (408, Kind.HTTP, True),
+        (400, Kind.REFUSED, False),
+        (401, Kind.REFUSED, False),
+        (404, Kind.REFUSED, False),
+        (307, Kind.REFUSED, False),
+    ],
+)
+def test_a_status_says_whether_to_try_again(status, kind, again):
+    trouble = of_status(status, '{"error": {"message": "no"}}', None)
+    assert (trouble.kind, trouble.again, trouble.status) == (kind, again, status)
+    assert trouble.facts(2)["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"error": {"message": "no  such\\nmodel"}}', "no such model"),
+        ('{"detail": [{"msg": "x"}]}', "[{'msg': 'x'}]"),
+        ('{"message": "no"}', "no"),
+        ("<html>", "<html>"),
+        ("", "no words"),
+        ("[" * 200_000, ("[" * 300)),
+    ],
+)
+def test_a_servers_words_are_one_line(text, words):
+    assert said(text) == words
