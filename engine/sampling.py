@@ -8,15 +8,20 @@ one of them. Knows nothing about models or random numbers.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidRequest, ModelError
 from engine.types import Floats, SamplingParams
+
+BLOCK: Final = 2**19
+"""Numbers that are transformed together: as many as stay in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +52,66 @@ def transform(
         InvalidRequest: the masks leave no token.
         ModelError: the model gave NaN or infinity.
     """
-    scores = penalise(logits.astype(np.float64), history, n_prompt, params, eos_ids)
-    largest = scores.max()
-    if largest == -np.inf:
-        raise InvalidRequest("every token is masked: relax bad_words, min_tokens or logit_bias")
-    if not np.isfinite(largest):
-        raise ModelError(f"a logit of the model is not finite ({largest}); try float32 or float64")
+    scores = logits.astype(np.float64)
+    if not params.plain_scores:
+        penalise(scores, history, n_prompt, params, eos_ids)
+    largest = float(np.maximum.reduce(scores))
+    _require_finite(largest)
     if params.greedy:
-        return Transformed(scores, one_hot(int(np.argmax(scores)), len(scores)))
-    p = softmax(scores / params.temperature)
-    return Transformed(scores, truncate(p, params))
+        return Transformed(scores, one_hot(int(scores.argmax()), len(scores)))
+    return Transformed(scores, truncate(_weigh(scores, largest, params.temperature), params))
+
+
+def _require_finite(largest: float) -> None:
+    if largest == -math.inf:
+        raise InvalidRequest("every token is masked: relax bad_words, min_tokens or logit_bias")
+    if not math.isfinite(largest):
+        raise ModelError(f"a logit of the model is not finite ({largest}); try float32 or float64")
+
+
+def _weigh(scores: Floats, largest: float, temperature: float) -> Floats:
+    """`softmax(scores / temperature)`, whose maximum is known: division keeps the order."""
+    weights = np.exp(scores / temperature - largest / temperature)
+    return np.asarray(weights / np.add.reduce(weights))
+
+
+def plain_laws(logits: NDArray[np.floating[Any]], params: SamplingParams) -> Floats:
+    """[E, V] p of every row [E, V], bit for bit as `transform` gives it, where no bias, mask or penalty is on.
+
+    Raises:
+        InvalidRequest: as `transform`.
+        ModelError: as `transform`.
+    """
+    laws = np.empty(logits.shape)
+    rows = max(1, BLOCK // max(1, logits.shape[1]))
+    for begin in range(0, len(logits), rows):
+        _fill_laws(laws[begin : begin + rows], logits[begin : begin + rows].astype(np.float64), params)
+    return laws
+
+
+def _fill_laws(laws: Floats, scores: Floats, params: SamplingParams) -> None:
+    largest = scores.max(axis=1)
+    for each in largest[~np.isfinite(largest)]:
+        _require_finite(float(each))
+    if params.greedy:
+        laws[:] = 0.0
+        laws[np.arange(len(laws)), scores.argmax(axis=1)] = 1.0
+        return
+    scores /= params.temperature
+    scores -= (largest / params.temperature)[:, None]
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=1, keepdims=True)
+    if params.min_p > 0:
+        scores[~(scores >= params.min_p * scores.max(axis=1, keepdims=True))] = 0.0
+    if 0 < params.top_k < scores.shape[1]:
+        scores[~(scores >= np.partition(scores, -params.top_k, axis=1)[:, -params.top_k, None])] = 0.0
+    np.divide(scores, scores.sum(axis=1, keepdims=True), out=laws)
+    if params.top_p < 1:
+        order = np.argsort(-laws, axis=1, kind="stable")
+        falling = np.take_along_axis(laws, order, axis=1)
+        falling[~(np.cumsum(falling, axis=1) - falling < params.top_p)] = 0.0
+        np.put_along_axis(laws, order, falling, axis=1)
+        laws /= laws.sum(axis=1, keepdims=True)
 
 
 def penalise(
@@ -70,11 +125,13 @@ def penalise(
         blocked = params.stop_token_ids if params.ignore_eos else (*eos_ids, *params.stop_token_ids)
         scores[list(blocked)] = -np.inf
     if params.repetition_penalty != 1.0:
-        seen = np.unique(np.asarray(history, dtype=np.int64))
+        seen = np.fromiter(set(history), dtype=np.int64)
         penalty = params.repetition_penalty
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
     if params.presence_penalty or params.frequency_penalty:
-        tokens, counts = np.unique(np.asarray(history[n_prompt:], dtype=np.int64), return_counts=True)
+        found = Counter(history[n_prompt:])
+        tokens = np.fromiter(found.keys(), dtype=np.int64)
+        counts = np.fromiter(found.values(), dtype=np.int64)
         scores[tokens] -= params.presence_penalty + params.frequency_penalty * counts
     return scores
 
@@ -92,8 +149,8 @@ def _mask_bad_words(
 
 def softmax(scores: Floats) -> Floats:
     """The softmax of one row."""
-    weights = np.exp(scores - np.max(scores))
-    return np.asarray(weights / weights.sum())
+    weights = np.exp(scores - np.maximum.reduce(scores))
+    return np.asarray(weights / np.add.reduce(weights))
 
 
 def log_sum_exp(rows: Floats) -> Floats:
@@ -111,7 +168,7 @@ def truncate(p: Floats, params: SamplingParams) -> Floats:
         p = np.where(p >= params.min_p * p.max(), p, 0.0)
     if 0 < params.top_k < len(p):
         p = np.where(p >= np.partition(p, -params.top_k)[-params.top_k], p, 0.0)
-    p = p / p.sum()
+    p = p / np.add.reduce(p)
     if params.top_p < 1:
         p = _nucleus(p, params.top_p)
     return np.asarray(p)
@@ -119,12 +176,12 @@ def truncate(p: Floats, params: SamplingParams) -> Floats:
 
 def _nucleus(p: Floats, mass: float) -> Floats:
     """The smallest set of most likely tokens that holds `mass`, lowest ids first among equals."""
-    order = np.argsort(-p, kind="stable")
-    before = np.cumsum(p[order]) - p[order]
-    kept = order[before < mass]
-    nucleus = np.zeros_like(p)
+    order = (-p).argsort(kind="stable")
+    falling = p[order]
+    kept = order[falling.cumsum() - falling < mass]
+    nucleus = np.zeros(len(p))
     nucleus[kept] = p[kept]
-    return np.asarray(nucleus / nucleus.sum())
+    return np.asarray(nucleus / np.add.reduce(nucleus))
 
 
 def one_hot(token: int, vocabulary: int) -> Floats:
@@ -139,8 +196,10 @@ def inverse_cdf(weights: Floats, u: float) -> int:
 
     `weights` [V] need not sum to one. Tokens without weight are never picked.
     """
-    total = np.cumsum(weights)
-    token = int(np.searchsorted(total, u * total[-1], side="right"))
+    total = weights.cumsum()
+    token = int(total.searchsorted(u * total[-1], side="right"))
+    if token < len(weights) and weights[token] > 0:
+        return token
     return min(token, int(np.flatnonzero(weights)[-1]))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.errors import CapacityError, InvalidRequest
 from engine.models.base import Forward, Placement, SlotCache, Want
@@ -81,8 +82,7 @@ class ScriptedModel:
         script = self.script if want.part is None else self.partial
         if script is None:
             raise InvalidRequest("a scripted model without a partial script runs whole only")
-        tokens, slots = placement.tokens.numpy(), placement.slots.numpy()
-        positions, visible = placement.positions.numpy(), placement.visible.numpy()
+        tokens, slots, positions = placement.tokens.numpy(), placement.slots.numpy(), placement.positions.numpy()
         batch, width = tokens.shape
         for b in range(batch):
             cache.tokens[placement.first_row + b, slots[b]] = tokens[b]
@@ -90,16 +90,29 @@ class ScriptedModel:
         if not want.logits:
             return Forward(None, {})
         logits = np.zeros((batch, width, self.vocabulary))
-        for b, t in np.argwhere(slots != cache.trash):
-            logits[b, t] = script(_prefix(cache, placement.first_row + b, visible[b, t]))
+        for b in range(batch):
+            asked = np.flatnonzero(slots[b] != cache.trash).tolist()
+            if asked:
+                visible = _visible(placement, b, positions)
+                prefixes = _prefixes(cache, placement.first_row + b, visible[asked])
+                for t, prefix in zip(asked, prefixes, strict=True):
+                    logits[b, t] = script(prefix)
         return Forward(torch.from_numpy(logits), {})
 
 
-def _prefix(cache: ScriptedCache, row: int, visible: np.ndarray) -> tuple[int, ...]:
-    """The visible tokens in order of position."""
-    columns = np.flatnonzero(visible)
-    order = np.argsort(cache.positions[row, columns], kind="stable")
-    return tuple(cache.tokens[row, columns[order]].tolist())
+def _visible(placement: Placement, row: int, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[T, S] `placement.visible` of a row, without the cost of a call of torch's."""
+    if placement.branches is not None:
+        return np.asarray(placement.branches[row].numpy())
+    return np.asarray(np.arange(placement.span) <= positions[row][:, None])
+
+
+def _prefixes(cache: ScriptedCache, row: int, visible: NDArray[np.bool_]) -> Iterator[tuple[int, ...]]:
+    """The tokens that each query [T, S] sees, in order of position."""
+    order = cache.positions[row, : visible.shape[1]].argsort(kind="stable")
+    tokens, seen = cache.tokens[row, order], visible[:, order]
+    for mask in seen:
+        yield tuple(tokens[mask].tolist())
 
 
 def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0) -> Script:

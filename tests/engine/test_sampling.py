@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import logsumexp
 
-from engine.errors import EngineError, InvalidRequest
-from engine.sampling import gumbel_argmax, inverse_cdf, log_sum_exp, one_hot, penalise, softmax, transform, truncate
+from engine import sampling
+from engine.errors import EngineError, InvalidRequest, ModelError
+from engine.sampling import (
+    gumbel_argmax,
+    inverse_cdf,
+    log_sum_exp,
+    one_hot,
+    penalise,
+    plain_laws,
+    softmax,
+    transform,
+    truncate,
+)
 from engine.types import SamplingParams
 
 V = 24
@@ -319,3 +330,34 @@ def test_log_sum_exp_is_that_of_scipy_and_takes_masked_entries():
     rows[:, ::3] = -np.inf
     assert np.allclose(log_sum_exp(rows), logsumexp(rows, axis=-1), rtol=1e-14, atol=0)
     assert log_sum_exp(rows[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=0.3),
+        SamplingParams(temperature=1.7, min_p=0.05),
+        SamplingParams(temperature=1.0, top_k=5),
+        SamplingParams(temperature=0.9, top_p=0.8),
+        SamplingParams(temperature=1.1, min_p=0.01, top_k=9, top_p=0.95),
+    ],
+)
+@pytest.mark.parametrize("vocabulary", [1, 7, 64, 1000])
+def test_rows_together_are_the_single_rows_to_the_last_bit(params, vocabulary, monkeypatch):
+    monkeypatch.setattr(sampling, "BLOCK", 3000)
+    rows = 3.0 * np.random.default_rng(vocabulary).standard_normal((17, vocabulary))
+    rows[3] = np.round(rows[3])
+    rows[4, 1:] = -np.inf
+    for logits in (rows, rows.astype(np.float32), rows[:0]):
+        single = [transform(row, [1], 1, params, ()).p for row in logits]
+        np.testing.assert_array_equal(plain_laws(logits, params), np.reshape(single, logits.shape))
+
+
+@pytest.mark.parametrize(("value", "error"), [(np.nan, ModelError), (np.inf, ModelError), (-np.inf, InvalidRequest)])
+def test_rows_together_refuse_what_a_single_row_refuses(value, error):
+    rows = np.zeros((3, 4))
+    rows[1] = value
+    with pytest.raises(error):
+        plain_laws(rows, SamplingParams(temperature=1.0))
