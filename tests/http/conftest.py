@@ -1,0 +1,34 @@
+"""Servers over the bundled target, alone and with a draft."""
+
+import pytest
+import torch
+
+from engine.backends.arm import ModelSource
+from engine.backends.native import open_models
+from engine.backends.oracle import LocalTarget
+from tests.http.server import serving
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def workshop():
+    return open_models({name: ModelSource(f"bundled:{name}") for name in ("target", "draft")})
+
+
+@pytest.fixture(scope="session")
+def decode():
+    return LocalTarget(ModelSource("bundled:target")).tokens.decode
+
+
+@pytest.fixture
+def serve(workshop, decode):
+    """Makes servers; `gamma` 0 is one that does not speculate."""
+
+    def make(gamma=0, **settings):
+        return serving(workshop, decode, gamma, **settings)
+
+    return make
