@@ -61,10 +61,9 @@ class Slot:
 def slots(suite: Suite, arm: PlannedArm, earlier: int = 0) -> list[Slot]:
     """The arm's requests in order, after `earlier` rounds of as many.
 
-    Greedy arms run each case once: repetitions would be copies.
+    Greedy arms run each case once, for repetitions would be copies; a case that names its own runs those.
     """
-    samples = range(earlier * arm.samples, (earlier + 1) * arm.samples)
-    every = [Slot(case, sample) for case in suite.cases for sample in samples]
+    every = [Slot(case, sample) for case in suite.cases for sample in case.repetitions(arm.samples, earlier)]
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
     return every[::-1] if arm.kind is ArmKind.REVERSED else every
@@ -80,7 +79,7 @@ def require_streams(suite: Suite) -> None:
     """
     first: dict[int, Slot] = {}
     for case in suite.cases:
-        for sample in range(suite.samples):
+        for sample in case.repetitions(suite.samples):
             slot = Slot(case, sample)
             other = first.setdefault(slot.stream, slot)
             if other is not slot:

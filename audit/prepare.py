@@ -111,16 +111,14 @@ def sources(suite: Suite) -> dict[str, ModelSource]:
 
 
 def _prepare_arm(suite: Suite, planned: PlannedArm, backend: Backend) -> PreparedArm:
-    prompts = {case.id: backend.encode(_prompt(case)) for case in suite.cases}
-    requests = _requests(suite, planned, prompts, 0)
+    requests = _requests(suite, planned, _prompts(suite, backend), 0)
     backend.require(list(requests.values()))
     return PreparedArm(planned, backend, requests, {case.id: case.domain for case in suite.cases})
 
 
 def for_round(suite: Suite, arm: PreparedArm, earlier: int) -> PreparedArm:
     """The arm with the requests that it has after `earlier` rounds: the same cases, other samples and streams."""
-    prompts = {case.id: arm.backend.encode(_prompt(case)) for case in suite.cases}
-    return replace(arm, requests=_requests(suite, arm.planned, prompts, earlier))
+    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.backend), earlier))
 
 
 def _requests(
@@ -132,6 +130,11 @@ def _requests(
         key = RequestKey(planned.name, slot.case.id, slot.sample)
         requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)
     return requests
+
+
+def _prompts(suite: Suite, backend: Backend) -> dict[str, tuple[int, ...]]:
+    """Tokens by case id."""
+    return {case.id: case.tokens or backend.encode(_prompt(case)) for case in suite.cases}
 
 
 def _prompt(case: Case) -> Prompt:

@@ -19,6 +19,8 @@ from audit.schema_errors import first_problem
 from audit.suite import Case
 
 MAX_PROMPT_BYTES: Final = 64 * MIB
+FORMS: Final = ("messages", "prompt", "tokens")
+"""Of these a row has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,12 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
     problem = first_problem(row, validator)
     if problem is not None:
         raise mistake(path, number, problem)
-    given = [key for key in ("messages", "prompt") if key in row]
+    given = [key for key in FORMS if key in row]
     if len(given) != 1:
-        count = "both messages and prompt" if given else "neither messages nor prompt"
+        count = f"both {' and '.join(given)}" if given else "neither messages nor prompt nor tokens"
         raise mistake(path, number, f"the row has {count}; write exactly one of them")
-    if "tools" in row and "prompt" in row:
-        raise mistake(path, number, "tools need the chat template, which prompt does not use; write messages instead")
+    if "tools" in row and given != ["messages"]:
+        raise mistake(path, number, f"tools need the chat template, which {given[0]} does not use; write messages")
     return row
 
 
@@ -93,4 +95,6 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         messages=tuple(row.get("messages", ())),
         tools=tuple(row.get("tools", ())),
         prompt=row.get("prompt"),
+        tokens=tuple(map(int, row.get("tokens", ()))),
+        samples=tuple(map(int, row["samples"])) if "samples" in row else None,
     )

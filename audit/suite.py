@@ -39,6 +39,17 @@ class Case:
     tools: tuple[Mapping[str, Any], ...] = ()
     prompt: str | None = None
     """Raw text, used instead of messages and the chat template."""
+    tokens: tuple[int, ...] = ()
+    """Token ids, used instead of any text."""
+    samples: tuple[int, ...] | None = None
+    """The repetitions that run, by number; None runs as many as the suite says, from 0."""
+
+    def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
+        """Which repetitions run after `earlier` rounds where the suite asks for `count`; no round repeats another's."""
+        if self.samples is None:
+            return tuple(range(earlier * count, (earlier + 1) * count))
+        span = max(self.samples) + 1
+        return tuple(earlier * span + sample for sample in self.samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,14 @@ class _Loader:
         if not workload.path.is_file():
             problem = f"{quoted(str(workload.path))} is not a file; name a JSONL file"
             raise self._document.error(("workloads", index, "prompts"), problem)
-        return read_prompts(workload)
+        prompts = read_prompts(workload)
+        given = next((case for case in prompts.cases if case.tokens), None)
+        if given is not None and not self._kind.tokens:
+            problem = (
+                f"backend {self._backend} takes text, case {quoted(given.id)} has tokens; write prompt or messages"
+            )
+            raise self._document.error(("workloads", index, "prompts"), problem)
+        return prompts
 
     def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[ArmSpec]:
         """The arm, or all arms that its `vary` stands for."""

@@ -54,8 +54,9 @@ def _rule(arm: ArmSpec) -> str:
 
 
 def _requests(suite: Suite, arm: ArmSpec) -> int:
-    """Greedy arms run each case once: repetitions would be copies."""
-    return len(suite.cases) * (1 if arm.sampling.greedy else suite.samples)
+    """Greedy arms run each case once, for repetitions would be copies, unless the case names its own."""
+    count = 1 if arm.sampling.greedy else suite.samples
+    return sum(len(case.repetitions(count)) for case in suite.cases)
 
 
 def _count(number: int, noun: str) -> str:

@@ -46,6 +46,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         proposers=("served",),
         rules=("greedy", "chain", "gumbel"),
         options="engine-openai",
+        tokens=False,
     ),
 }
 

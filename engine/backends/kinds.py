@@ -32,6 +32,7 @@ class BackendKind:
     proposers: what an arm may draft with; None is everything in `engine.proposers.REGISTRY`.
     rules: verification rules that an arm may ask for; None is all.
     options: name of the JSON schema of the suite's `engine` mapping; None where it takes none.
+    tokens: takes prompts that are given as token ids.
     ours: decodes by the project's own loop, so that weights, numerics and faults are the suite's to choose.
     """
 
@@ -40,4 +41,5 @@ class BackendKind:
     proposers: tuple[str, ...] | None = None
     rules: tuple[str, ...] | None = None
     options: str | None = None
+    tokens: bool = True
     ours: bool = False
