@@ -25,6 +25,7 @@ from audit.checks.accounting_rules import (
     top_faults,
 )
 from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
+from audit.checks.origin import foreign_tokens
 from audit.checks.replay_structure import Fault, structure_faults
 from audit.checks.shape import shape_fault
 from audit.records import ArmRecord, Evidence, Level, RequestRecord
@@ -33,8 +34,8 @@ from audit.stats.power import replay_effect
 from engine.types import RecordLevel
 
 
-def _applies(_evidence: Evidence) -> str | None:
-    return None
+def _applies(evidence: Evidence) -> str | None:
+    return next((why for why in map(foreign_tokens, evidence.candidate.requests) if why is not None), None)
 
 
 def faults_of(request: RequestRecord, level: Level, lengths: Lengths) -> list[Fault]:

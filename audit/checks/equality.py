@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.base import CheckResult, Finding, Params, Verdict
+from audit.checks.origin import names_its_ends
 from audit.checks.pairing import Divergence, Margins, Noise, Pairing, compared, divergence, measure_noise, pair_arms
 from audit.records import Evidence
 from audit.stats.binomial import upper_bound
@@ -90,7 +91,9 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
 
 def _triage(found: Divergence, noise: Noise, instrument: Instrument) -> Triaged:
     if found.ended:
-        return Triaged(found, "real", None)
+        # where the tokens are those of the text, an end has no token whose lead could say how close it was
+        known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))
+        return Triaged(found, "real" if known else "untriaged", None)
     lead = instrument.lead_over(found)
     if lead is None or noise.positions < MIN_NOISE_POSITIONS:
         return Triaged(found, "untriaged", lead)

@@ -9,7 +9,8 @@ Wilks bound). Effect and bound: real divergences per 1000 compared tokens and
 the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are
 exchangeable with the judged ones. Cannot see: a wrong token that happens to be
 a near-tie, anything after the first difference of a pair, and faults that the
-baseline shares.
+baseline shares. On text alone (L0) nothing is known of leads: equal texts are
+certified, different ones are inconclusive.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 CHECK = Check(
     name="greedy_equality",
     claim="equality",
-    needs=Level.L1,
+    needs=Level.L0,
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99},
     run=_run,
     applies=_applies,

@@ -279,7 +279,7 @@ def test_a_wrong_key_is_one_line_without_it(serve, monkeypatch):
             arm(server, api_key_env="TEST_KEY")
         assert KEY not in str(caught.value)
         assert "provided: ***" in str(caught.value)
-        with pytest.raises(EngineError, match="name the variable with the key in engine.api_key_env"):
+        with pytest.raises(EngineError, match=r"name the variable with the key in engine\.api_key_env"):
             arm(server)
 
 

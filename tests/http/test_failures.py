@@ -172,7 +172,7 @@ def test_a_model_that_is_not_served_is_one_line_with_those_that_are(serve):
 
 
 def test_several_models_and_no_name(serve):
-    with serve(models=("small", "large")) as server, pytest.raises(EngineError, match="set engine.model to one of"):
+    with serve(models=("small", "large")) as server, pytest.raises(EngineError, match=r"set engine\.model to one of"):
         arm(server, model=None)
 
 
