@@ -1,0 +1,126 @@
+"""One arm on vLLM: asks the engine, has every answer reconciled and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.backends.arm import ArmPlan
+from engine.backends.base import Capabilities, Prompt
+from engine.backends.oracle import LocalTarget
+from engine.backends.vllm.asking import Asking, Batch, Pool
+from engine.backends.vllm.facts import effective_of, evidence_problems, level_of
+from engine.backends.vllm.observing import Reading, generation_of
+from engine.backends.vllm.options import Setting
+from engine.backends.vllm.reconcile import NOTHING, Reconciled, reconcile_counters
+from engine.errors import CapacityError, InvalidRequest
+from engine.observed import Observed
+from engine.types import Generation, Protocol, RecordLevel, Request
+
+AT_ONCE = 4
+"""Requests in one call, times those in flight: what the witnesses wrote is read, and the engine's counters are
+compared, after each call."""
+LEAST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VllmBackend:
+    """One arm. `setting` says which engine; it is started when something is first asked of it."""
+
+    plan: ArmPlan
+    setting: Setting
+    target: LocalTarget
+    pool: Pool
+    proposers: tuple[str, ...]
+
+    def capabilities(self) -> Capabilities:
+        """The record's level, or that of text and log-probabilities where the hooks could not be put in."""
+        return Capabilities(
+            level_of(self.plan.level, self._facts(), self.setting),
+            (Protocol.GREEDY, Protocol.CHAIN, Protocol.BLOCK),
+            self.proposers,
+        )
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """What runs, read from the running engine."""
+        return effective_of(self.plan, self.setting, self._facts(), self.target)
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens, by the target's own tokenizer."""
+        return self.target.encode(prompt)
+
+    def require(self, requests: Sequence[Request]) -> None:
+        """Check token ids and lengths; parameters that vLLM does not have it refuses itself."""
+        context = self.setting.job["arguments"]["max_model_len"]
+        for request in requests:
+            wrong = [token for token in request.prompt if not 0 <= token < self.target.vocabulary]
+            if wrong:
+                raise InvalidRequest(
+                    f"request {request.id}: the prompt names token {wrong[0]}, but ids end at "
+                    f"{self.target.vocabulary - 1}"
+                )
+            if len(request.prompt) + request.sampling.max_new_tokens > context:
+                raise CapacityError(
+                    f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
+                    f"{request.sampling.max_new_tokens} exceed the engine's max_model_len of {context}; "
+                    "shorten the prompt or lower max_new_tokens"
+                )
+
+    def memory(self) -> str | None:
+        """None: what a suffix cache remembers of finished requests is not read back."""
+        return None
+
+    def forget(self) -> None:
+        """Methods that remember begin anew with another engine."""
+        if self.plan.proposer == "suffix":
+            self.pool.drop(self.setting)
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """All requests, `rows` of them in flight; a request that fails alone is an error of its own."""
+        if not requests:
+            return
+        self.require(requests)
+        asking = Asking(self.pool, self.setting, self.plan.level is not RecordLevel.TOKENS, self.plan.rows)
+        size = max(LEAST, AT_ONCE * self.plan.rows)
+        for at in range(0, len(requests), size):
+            for batch in asking.ask(requests[at : at + size]):
+                yield from self._generations(batch)
+
+    def anchor_config(self) -> Mapping[str, Any]:
+        """The pass of `anchor`."""
+        return self.target.anchor_config("vllm", self.plan)
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`, without vLLM."""
+        return self.target.anchor(request, tokens, self.plan)
+
+    def _facts(self) -> Mapping[str, Any]:
+        return self.pool.facts(self.setting)
+
+    def _generations(self, batch: Batch) -> Iterator[Generation]:
+        reading = self._reading()
+        counted = _counted(batch)
+        for outcome in batch.outcomes:
+            yield generation_of(outcome, batch.call, counted, reading)
+
+    def _reading(self) -> Reading:
+        facts, effective = self._facts(), self.effective_config()
+        observed = Observed(
+            vocabulary=self.target.vocabulary,
+            eos_ids=self.target.eos_ids,
+            protocol=Protocol(effective["protocol"]),
+            proposer=self.plan.proposer or "plain",
+            level=RecordLevel.TOKENS if evidence_problems(facts) else self.plan.level,
+            lossless=effective["lossless"],
+        )
+        return Reading(observed, facts["worker"]["draft_sample_method"] == "probabilistic")
+
+
+def _counted(batch: Batch) -> Reconciled:
+    """The call's steps against its counters; requests that a stop string ended go on uncounted."""
+    recorded = all(each.worker for each in batch.outcomes if each.failure is None)
+    if not batch.call.counters or not recorded or any(each.request.sampling.stop for each in batch.outcomes):
+        return NOTHING
+    steps = [seen.step for each in batch.outcomes for seen in each.worker or ()]
+    return reconcile_counters(steps, batch.call.counters)

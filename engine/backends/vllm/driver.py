@@ -1,0 +1,181 @@
+"""`python -m engine.backends.vllm.driver`: one vLLM engine, asked over stdin, answering over stdout.
+
+The first message names the engine's arguments; then requests come and answers
+go, as frames (`engine.backends.vllm.frames`). Every process of the engine is in
+this one's group: when stdin ends, because the parent closed it or died, the
+group ends. What vLLM prints goes to stderr. Knows nothing about suites or
+records; imports vLLM and nothing else that vLLM does not bring.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+from engine.backends.vllm import guard
+from engine.backends.vllm.frames import Frame, Truncated, read, write
+from engine.backends.vllm.installed import installed
+from engine.backends.vllm.telling import counters, output_of, settings_of
+
+CPU_CACHE: Final = 2**30
+"""Bytes of keys and values on a CPU, where the suite does not say."""
+ALIVE_EVERY: Final = 2.0
+"""Seconds between two signs of life while an engine works."""
+
+
+class Driver:
+    """The loop of one engine."""
+
+    def __init__(self, inbox: queue.SimpleQueue[Frame | None], out: BinaryIO) -> None:
+        self._inbox = inbox
+        self._out = out
+        self._engine: Any = None
+        self._said = time.monotonic()
+
+    def say(self, **header: Any) -> None:
+        """One message to the parent."""
+        self._said = time.monotonic()
+        write(self._out, Frame(header))
+
+    def serve(self) -> None:
+        """Start the engine, then answer until there is no more to answer."""
+        first = self._inbox.get()
+        if first is None:
+            return
+        try:
+            self._engine = start(first.header)
+            self.say(op="started", facts=self._facts(first.header))
+        except Exception as error:
+            self.say(op="failed", kind=type(error).__name__, message=_one_line(error))
+            return
+        for frame in iter(self._inbox.get, None):
+            try:
+                self._answer(frame.header)
+            except Exception as error:  # whatever it was, nothing can be asked of this engine after it
+                self.say(op="died", kind=type(error).__name__, message=_one_line(error))
+                return
+
+    def _answer(self, asked: Mapping[str, Any]) -> None:
+        if asked["op"] == "record":
+            self._engine.collective_rpc("specaudit_record", args=(asked["on"],))
+            self.say(op="done")
+        elif asked["op"] == "generate":
+            self._generate(asked)
+
+    def _facts(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        import vllm
+
+        worker, *_ = self._engine.collective_rpc("specaudit_begin", args=(job["repair"],))
+        problems = guard.problems(guard.SCHEDULER, vllm.__version__)
+        settings = settings_of(self._engine.llm_engine.vllm_config)
+        return {"worker": worker, "scheduler": problems, "settings": settings, "installed": installed(vllm.__file__)}
+
+    def _generate(self, asked: Mapping[str, Any]) -> None:
+        self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"]))
+        before = counters(self._engine)
+        requests = asked["requests"]
+        width = len(requests) if asked["together"] else 1
+        for at in range(0, len(requests), width or 1):
+            self._run(requests[at : at + width])
+        after = counters(self._engine)
+        counted = {name: after[name] - before.get(name, 0) for name in after}
+        worker, *_ = self._engine.collective_rpc("specaudit_facts")
+        self.say(op="done", counters=counted, problems=worker["problems"], seconds=worker["seconds"])
+
+    def _run(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Admit all of them, then step until all have answered."""
+        engine, begun = self._engine.llm_engine, time.perf_counter()
+        for request in requests:
+            try:
+                params = sampling_params(request["sampling"])
+                engine.add_request(request["id"], {"prompt_token_ids": request["prompt"]}, params)
+            except ValueError as error:  # what vLLM raises for parameters that it does not have
+                self.say(op="refused", id=request["id"], message=_one_line(error))
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    taken = round((time.perf_counter() - begun) * 1e6)
+                    self.say(op="output", latency_us=taken, **output_of(output))
+            if time.monotonic() - self._said > ALIVE_EVERY:
+                self.say(op="alive")
+
+
+def sampling_params(given: Mapping[str, Any]) -> Any:
+    """Parameters of vLLM; forbidden sequences are given as token ids, which its constructor has no word for."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    words, bias = given["bad_words"], {int(token): value for token, value in given["logit_bias"]}
+    named = {key: value for key, value in given.items() if key not in ("bad_words", "logit_bias")}
+    named |= {"logit_bias": bias} if bias else {}
+    params = SamplingParams(**named, output_kind=RequestOutputKind.FINAL_ONLY)
+    if words:
+        if not hasattr(params, "_bad_words_token_ids"):
+            raise ValueError("this version of vLLM takes no forbidden token sequences")
+        params._bad_words_token_ids = [list(each) for each in words]
+    return params
+
+
+def start(job: Mapping[str, Any]) -> Any:
+    """The engine.
+
+    Raises:
+        ValueError: model runner V2 was asked for where there is no GPU.
+        Exception: whatever vLLM raises.
+    """
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
+    if job["model_runner"] == "v2" and not current_platform.is_cuda_alike():
+        device = current_platform.device_name
+        raise ValueError(
+            f"model runner v2 needs a GPU, here there is {device}; write model_runner: v1, or leave it out"
+        )
+    arguments = dict(job["arguments"])
+    if current_platform.is_cpu():
+        # vLLM would take a share of the machine's memory
+        arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE)
+    return LLM(**arguments)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:600] or type(error).__name__
+
+
+def _listen(stream: BinaryIO, inbox: queue.SimpleQueue[Frame | None]) -> None:
+    """Pass messages on; with the last one everything ends, also in the middle of a generation."""
+    try:
+        for frame in _frames(stream):
+            inbox.put(frame)
+    finally:
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _frames(stream: BinaryIO) -> Iterator[Frame]:
+    while True:
+        try:
+            frame = read(stream)
+        except Truncated:
+            return
+        if frame is None:
+            return
+        yield frame
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    Driver(inbox, out).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Whether the internals that the hooks wrap are still what the hooks were written for.
+
+A hook on a callable whose parameters have changed would record something else
+than it says. So every wrapped callable is looked at first, by the names of its
+parameters, and the version must be one that was tried; whatever does not match
+is a problem, and with any problem the evidence is incomplete. Imports nothing of
+vLLM by itself, and does not know whether a callable with the same parameters
+still does the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+TRIED: Final = ("0.32.0",)
+"""Versions that the tests ran on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One callable: where it is, and the parameters that it begins with."""
+
+    module: str
+    path: str
+    parameters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return f"{self.module}.{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found at a point: the callable and the object that holds it, or a problem."""
+
+    holder: Any = None
+    function: Callable[..., Any] | None = None
+    problem: str | None = None
+
+
+V1: Final = (
+    Point("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("self", "logits", "spec_decode_metadata")),
+    Point(
+        "vllm.v1.sample.rejection_sampler",
+        "rejection_sample",
+        (
+            "draft_token_ids",
+            "num_draft_tokens",
+            "max_spec_len",
+            "cu_num_draft_tokens",
+            "draft_probs",
+            "target_logits",
+            "bonus_token_ids",
+            "sampling_metadata",
+        ),
+    ),
+)
+"""Model runner V1: a step's raw rows, and its verification."""
+
+V2: Final = (
+    Point("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),
+    Point(
+        "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
+        "RejectionSampler.__call__",
+        ("self", "logits", "input_batch", "draft_logits", "invalid_drafts"),
+    ),
+)
+"""Model runner V2: the same two places."""
+
+SCHEDULER: Final = (
+    Point(
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler.update_from_output",
+        ("self", "scheduler_output", "model_runner_output"),
+    ),
+)
+"""The second witness, in another process."""
+
+
+def look(point: Point) -> Looked:
+    """The callable, if it is there and begins with the expected parameters."""
+    try:
+        holder: Any = importlib.import_module(point.module)
+        *owners, last = point.path.split(".")
+        for owner in owners:
+            holder = getattr(holder, owner)
+        function = getattr(holder, last)
+    except (ImportError, AttributeError) as error:
+        return Looked(problem=f"{point.name}: not there ({error})")
+    found = tuple(inspect.signature(function).parameters)
+    if found[: len(point.parameters)] != point.parameters:
+        expected = ", ".join(point.parameters)
+        return Looked(problem=f"{point.name}: its parameters are {', '.join(found)}; expected to begin {expected}")
+    return Looked(holder, function)
+
+
+def problems(points: Sequence[Point], version: str) -> list[str]:
+    """Everything that does not match, the version first."""
+    unknown = [] if version in TRIED else [f"vLLM {version} was never tried; tried: {', '.join(TRIED)}"]
+    return [*unknown, *(found.problem for found in map(look, points) if found.problem)]

@@ -1,0 +1,27 @@
+"""Which distribution a package was installed from, and a digest of what it installed.
+
+vLLM is built and published under several names, so its version alone does not
+say what runs. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def installed(file: str) -> dict[str, Any]:
+    """Name and version of the distribution that a module's file belongs to; `record_sha256` is of its list of files.
+
+    That list has the digest of every installed file, so it changes with any of them.
+    """
+    here = Path(file).resolve()
+    for name in sorted(set(metadata.packages_distributions().get(here.parent.name, ()))):
+        found = metadata.distribution(name)
+        record = found.read_text("RECORD")
+        if Path(str(found.locate_file(f"{here.parent.name}/{here.name}"))).resolve() == here:
+            digest = hashlib.sha256(record.encode()).hexdigest() if record else None
+            return {"distribution": name, "version": found.version, "record_sha256": digest}
+    return {"distribution": None, "version": None, "record_sha256": None}

@@ -1,0 +1,220 @@
+"""From an arm's plan to the arguments of vLLM: the engine's, the draft's, a request's.
+
+Knows vLLM's names for things, and imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import schemas
+from engine.backends.arm import ArmPlan
+from engine.errors import InvalidRequest
+from engine.types import Protocol, Request
+
+EXTENSION: Final = "engine.backends.vllm.hook_worker.Recording"
+SCHEDULER: Final = "engine.backends.vllm.hook_scheduler.Witness"
+ASYNC_SCHEDULER: Final = "engine.backends.vllm.hook_scheduler.AsyncWitness"
+OURS: Final = (
+    "python",
+    "kv_cache_gib",
+    "logprobs",
+    "repair",
+    "model_runner",
+    "timeout_s",
+    "start_timeout_s",
+    "restarts",
+    "engines",
+)
+"""Settings that are not arguments of vLLM by the same name."""
+DTYPES: Final = ("float32", "bfloat16", "float16")
+WITH_MODEL: Final = ("draft_model", "medusa", "eagle", "eagle3", "dflash")
+WITHOUT_MODEL: Final = ("ngram", "suffix")
+DRAWING: Final = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
+"""Methods whose drafts may be drawn from rows."""
+RESERVED: Final = ("method", "num_speculative_tokens")
+GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Folders of the target and of the drafts by name, the target's context and its dtype."""
+
+    target: Path
+    drafts: Mapping[str, Path]
+    context: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One engine. Engines with the same `key` are the same.
+
+    job: what the driver is told: arguments, repair, model runner.
+    requested: what was asked for, by vLLM's names, to be held against what runs.
+    """
+
+    python: str
+    job: Mapping[str, Any]
+    requested: Mapping[str, Any]
+    logprobs: int | None
+    silence_s: float
+    start_s: float
+    restarts: int
+    engines: int
+    """So many run at once; each holds the weights."""
+    narrow: bool
+    """One request at a time: any engine that is otherwise the same will do."""
+
+    @property
+    def key(self) -> str:
+        """What tells engines apart."""
+        return json.dumps([self.python, self.job], sort_keys=True)
+
+    @property
+    def likeness(self) -> str:
+        """The key without the number of requests."""
+        arguments = {name: value for name, value in self.job["arguments"].items() if name != "max_num_seqs"}
+        return json.dumps([self.python, {**self.job, "arguments": arguments}], sort_keys=True)
+
+
+def setting_of(plan: ArmPlan, places: Places, extension: str = EXTENSION) -> Setting:
+    """The engine that a plan asks for.
+
+    Raises:
+        InvalidRequest: a setting that there is not, or that contradicts the plan.
+    """
+    given = dict(plan.engine)
+    _require_known(given)
+    dtype = given.get("dtype", places.dtype)
+    if dtype not in DTYPES:
+        raise InvalidRequest(f"models.target: vLLM has no dtype {dtype}; write one of {', '.join(DTYPES)}")
+    asked = {
+        "dtype": dtype,
+        "enforce_eager": True,
+        "max_model_len": places.context,
+        "max_num_seqs": plan.rows,
+        "seed": 0,
+        "async_scheduling": False,
+        **{name: value for name, value in given.items() if name not in OURS},
+    }
+    draft = None if plan.proposer is None else speculative(plan, places)
+    arguments = {
+        **asked,
+        "model": str(places.target),
+        "disable_log_stats": False,
+        "worker_extension_cls": extension,
+        "scheduler_cls": ASYNC_SCHEDULER if asked["async_scheduling"] else SCHEDULER,
+    }
+    if "kv_cache_gib" in given:
+        arguments["kv_cache_memory_bytes"] = int(given["kv_cache_gib"] * GIB)
+    if draft is not None:
+        arguments |= {"speculative_config": draft.config, "per_request_spec_decode_metrics": "detailed"}
+    job = {
+        "op": "start",
+        "arguments": arguments,
+        "repair": given.get("repair"),
+        "model_runner": given.get("model_runner", "auto"),
+        "script": None if draft is None else draft.script,
+    }
+    return Setting(
+        python=given.get("python", sys.executable),
+        job=job,
+        requested=_requested(plan, asked, draft, given),
+        logprobs=given.get("logprobs", 0),
+        silence_s=given.get("timeout_s", 600),
+        start_s=given.get("start_timeout_s", 900),
+        restarts=given.get("restarts", 4),
+        engines=given.get("engines", 2),
+        narrow=plan.rows == 1 and "max_num_seqs" not in given,
+    )
+
+
+def _require_known(given: Mapping[str, Any]) -> None:
+    known = schemas.load("engine-vllm")["properties"]
+    for name in given:
+        if name not in known:
+            raise InvalidRequest(f"engine.{name}: there is no such setting of vLLM here; there are: {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`speculative_config`, and the file that a scripted proposer reads."""
+
+    config: Mapping[str, Any]
+    script: str | None
+
+
+def speculative(plan: ArmPlan, places: Places) -> Draft:
+    """The draft in vLLM's words.
+
+    Raises:
+        InvalidRequest: a model too few or too many, or an option that the plan decides.
+    """
+    method, options = plan.proposer, dict(plan.options)
+    script = options.pop("script", None)
+    taken = [name for name in RESERVED if name in options]
+    if taken:
+        raise InvalidRequest(f"proposer.options.{taken[0]}: kind and gamma say that; remove it")
+    if method in WITH_MODEL and plan.draft is None:
+        raise InvalidRequest(f"proposer {method} needs a model; name one of the suite's models under model")
+    if method in WITHOUT_MODEL and plan.draft is not None:
+        raise InvalidRequest(f"proposer {method} drafts without a model; remove model")
+    if method == "custom_class" and "model" not in options:
+        raise InvalidRequest("proposer custom_class needs options: {model: module.Class}")
+    if plan.others:
+        raise InvalidRequest(f"proposer {method} drafts with one model; remove others")
+    model = {} if plan.draft is None else {"model": str(places.drafts[plan.draft])}
+    rule = {"rejection_sample_method": "block"} if plan.protocol is Protocol.BLOCK else {}
+    config = {"method": method, "num_speculative_tokens": plan.gamma, **model, **options, **rule}
+    return Draft(config, script)
+
+
+def _requested(
+    plan: ArmPlan, asked: Mapping[str, Any], draft: Draft | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    runner = {"model_runner": given["model_runner"]} if given.get("model_runner", "auto") != "auto" else {}
+    plain = {name: value for name, value in asked.items() if not isinstance(value, dict)}
+    if draft is None:
+        return {**plain, **runner}
+    drawn = {"draft_sample_method": "greedy"} if plan.proposer in DRAWING else {}
+    models = {name: value for name, value in draft.config.items() if name != "model"}
+    return {**plain, **runner, "rejection_sample_method": "standard", **drawn, **models}
+
+
+def seed_of(request: Request) -> int:
+    """A request's own seed, in [0, 2^63): another for every pair of seed and stream."""
+    text = f"{request.sampling.seed} {request.stream}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
+    """`SamplingParams` of a request; what is off is not mentioned, so that only what is asked for can be refused."""
+    asked = request.sampling
+    found: dict[str, Any] = {
+        "temperature": asked.temperature,
+        "max_tokens": asked.max_new_tokens,
+        "ignore_eos": asked.ignore_eos,
+        "logprobs": logprobs,
+        "bad_words": [list(each) for each in asked.bad_words],
+        "logit_bias": [list(each) for each in asked.logit_bias],
+    }
+    optional = {
+        "top_k": (asked.top_k, 0),
+        "top_p": (asked.top_p, 1.0),
+        "min_p": (asked.min_p, 0.0),
+        "repetition_penalty": (asked.repetition_penalty, 1.0),
+        "presence_penalty": (asked.presence_penalty, 0.0),
+        "frequency_penalty": (asked.frequency_penalty, 0.0),
+        "min_tokens": (asked.min_tokens, 0),
+        "stop": (list(asked.stop), []),
+        "stop_token_ids": (list(asked.stop_token_ids), []),
+        "seed": (None if asked.greedy else seed_of(request), None),
+    }
+    return found | {name: value for name, (value, off) in optional.items() if value != off}

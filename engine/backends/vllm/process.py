@@ -1,0 +1,206 @@
+"""The parent's side of one engine: start it, ask it, and know when it has died.
+
+The child is alone in its session, so ending it ends all processes of the engine
+and nothing else. What vLLM prints is kept in a file, whose last error line is
+told when it dies. Knows nothing about records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import engine
+from engine.backends.vllm.frames import Frame, Truncated, read, write
+from engine.backends.vllm.spool import Diary
+from engine.errors import EngineError, ModelError
+
+ERROR_LINE: Final = re.compile(r"([A-Za-z_.]*(Error|Exception|Killed)\b.*)")
+QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Of the engine's environment: it reports to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How an engine is started. `job` is the first message to it."""
+
+    python: str
+    job: Mapping[str, Any]
+    start_s: float
+    """Seconds until it must be ready."""
+    silence_s: float
+    """Seconds without a word after which it counts as hung."""
+    environment: Mapping[str, str]
+
+
+class Died(Exception):
+    """The engine is gone: what it said last."""
+
+    def __init__(self, message: str, timeout: bool = False) -> None:
+        super().__init__(message)
+        self.timeout = timeout
+
+
+class EngineProcess:
+    """One running engine.
+
+    Raises:
+        ModelError: it could not be started; vLLM's own words are in the message.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.home = Path(tempfile.mkdtemp(prefix="specaudit-vllm-"))
+        self._log = self.home / "log"
+        self.diary = Diary(self.home / "scheduler.jsonl")
+        self._answers: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._child = self._spawn()
+        # at the latest when this process ends
+        self._end = weakref.finalize(self, _end, self._child, self.home)
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            self.facts: Mapping[str, Any] = self._started()
+        except BaseException:
+            self.close()
+            raise
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        root = str(Path(engine.__file__).parents[1])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, **QUIET, **self._launch.environment, "PYTHONPATH": path}
+        with self._log.open("wb") as log:
+            try:
+                return subprocess.Popen(
+                    [self._launch.python, "-m", "engine.backends.vllm.driver"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                shutil.rmtree(self.home, ignore_errors=True)
+                raise ModelError(
+                    f"engine.python: {self._launch.python} cannot be run ({error.strerror}); "
+                    "give the interpreter of an environment with vLLM"
+                ) from error
+
+    def _listen(self) -> None:
+        assert self._child.stdout is not None
+        with contextlib.suppress(Truncated, ValueError):
+            while (frame := read(self._child.stdout)) is not None:
+                self._answers.put(frame)
+        self._answers.put(None)
+
+    def _started(self) -> Mapping[str, Any]:
+        job = dict(self._launch.job)
+        ours = {"scheduler": str(self.diary.path), "script": job["script"]}
+        arguments = {**job["arguments"], "additional_config": {"specaudit": ours}}
+        try:
+            self.tell({**job, "arguments": arguments})
+            answer = self._next(self._launch.start_s)
+        except Died as error:
+            raise ModelError(self._why_not(str(error))) from error
+        if answer["op"] == "failed":
+            # a process of the engine says why; the one that waits for it only that it failed
+            words = answer["message"]
+            raise ModelError(self._why_not(self._last_words() or words if "core initialization" in words else words))
+        facts: Mapping[str, Any] = answer["facts"]
+        return facts
+
+    def _why_not(self, words: str) -> str:
+        if "No module named 'vllm'" in words:
+            return (
+                f"{self._launch.python} has no vLLM; run this in an environment that has it (make test-vllm "
+                "makes one), or name one under engine: {python: PATH}"
+            )
+        return f"vLLM could not start: {words}"
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            Died: nobody reads it.
+        """
+        assert self._child.stdin is not None
+        try:
+            write(self._child.stdin, Frame(message))
+        except OSError as error:
+            raise Died(self._last_words() or "it no longer listens") from error
+
+    def ask(self, message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Send a message; its answers, the last of which has op `done`.
+
+        Raises:
+            Died: the engine ended, said that it failed, or was silent for too long.
+        """
+        self.tell(message)
+        while True:
+            answer = self._next(self._launch.silence_s)
+            if answer["op"] == "died":
+                raise Died(self._last_words(answer["kind"]) or f"{answer['kind']}: {answer['message']}")
+            if answer["op"] != "alive":
+                yield answer
+            if answer["op"] == "done":
+                return
+
+    def _next(self, seconds: float) -> Mapping[str, Any]:
+        try:
+            frame = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            raise Died(f"no word for {seconds:g} s", timeout=True) from None
+        if frame is None:
+            code = self._child.wait()
+            raise Died(self._last_words() or f"it ended with exit code {code}")
+        return frame.header
+
+    def _last_words(self, besides: str = "EngineDeadError") -> str | None:
+        """The last line of the log that names an error, other than that the engine is dead."""
+        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+        found = [match.group(1).strip() for match in ERROR_LINE.finditer(text)]
+        telling = [line for line in found if "EngineDead" not in line and besides not in line and _says(line)]
+        return telling[-1][:300] if telling else None
+
+    def close(self) -> None:
+        """End every process of the engine, and remove what it wrote."""
+        self._end()
+
+
+def _end(child: subprocess.Popen[bytes], home: Path) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def _says(line: str) -> bool:
+    """Whether a line with the name of an error is its report, and not a file's or a class's name."""
+    return bool(re.match(r"[A-Za-z_.]*(Error|Exception)(: .+)?$", line))
+
+
+def interpreter(python: str) -> str:
+    """The interpreter's path.
+
+    Raises:
+        EngineError: there is none.
+    """
+    found = shutil.which(os.path.expanduser(python))
+    if found is None:
+        raise EngineError(f"engine.python: there is no interpreter {python}; give the path of one that has vLLM")
+    return found

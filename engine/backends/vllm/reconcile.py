@@ -1,0 +1,129 @@
+"""Holds against each other what independent sources say of the same request.
+
+The worker's hook, the scheduler's hook, the tokens that the user got, vLLM's
+public metrics of the request, and its counters. A difference means that at least
+one of them is wrong, so that no record built on them is evidence. Knows nothing
+about vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.backends.vllm.spool import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Public metrics of one request: by step with a draft, how much was drafted and kept."""
+
+    accepted: tuple[int, ...]
+    drafted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What each source says of one request; None where a source is silent.
+
+    open_end: a stop string ended it, which the engine's core learns later: it may have gone on for some steps.
+    """
+
+    tokens: tuple[int, ...]
+    worker: tuple[Seen, ...] | None
+    scheduler: tuple[Seen, ...] | None
+    metrics: Metrics | None
+    open_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """Which sources were compared, and every difference in words."""
+
+    sources: tuple[str, ...]
+    mismatches: tuple[str, ...]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As it is stored with the request."""
+        return {"sources": list(self.sources), "mismatches": list(self.mismatches)}
+
+
+NOTHING: Final = Reconciled((), ())
+
+
+def reconcile(told: Told) -> Reconciled:
+    """All sources of one request against each other."""
+    witnesses = {"worker": told.worker, "scheduler": told.scheduler}
+    heard = {name: steps for name, steps in witnesses.items() if steps is not None}
+    found = [line for name, steps in heard.items() for line in _against_tokens(name, steps, told)]
+    if told.worker is not None and told.scheduler is not None:
+        found += _against_each_other(told.worker, told.scheduler)
+    steps = told.worker if told.worker is not None else told.scheduler
+    if told.metrics is not None and steps is not None:
+        found += _against_metrics(steps, told)
+    sources = ("output", *heard, *(("metrics",) if told.metrics is not None else ()))
+    return Reconciled(sources, tuple(found))
+
+
+def _against_tokens(name: str, steps: Sequence[Seen], told: Told) -> list[str]:
+    """The steps' tokens begin with the user's; what is more stands in the last step alone."""
+    emitted = [token for step in steps for token in step.emitted]
+    if tuple(emitted[: len(told.tokens)]) != told.tokens:
+        at = next((i for i, (a, b) in enumerate(zip(emitted, told.tokens, strict=False)) if a != b), len(emitted))
+        return [f"{name}: token {at} is {_at(emitted, at)}, the output has {_at(told.tokens, at)}"]
+    before_last = sum(len(step.emitted) for step in steps[:-1])
+    if told.tokens and before_last >= len(told.tokens) and not told.open_end:
+        return [f"{name}: {len(steps)} steps, but the output's {len(told.tokens)} tokens end before the last one"]
+    return []
+
+
+def _against_each_other(worker: Sequence[Seen], scheduler: Sequence[Seen]) -> list[str]:
+    if len(worker) != len(scheduler):
+        return [f"worker: {len(worker)} steps, scheduler: {len(scheduler)}"]
+    for i, (ours, theirs) in enumerate(zip(worker, scheduler, strict=True)):
+        if ours.emitted != theirs.emitted:
+            return [f"step {i}: worker emitted {list(ours.emitted)}, scheduler {list(theirs.emitted)}"]
+        if not _same_drafts(ours.drafted, theirs.drafted):
+            return [f"step {i}: worker drafted {list(ours.drafted)}, scheduler {list(theirs.drafted)}"]
+    return []
+
+
+def _same_drafts(ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    """A scheduler that works ahead knows how many tokens are drafted and not yet which: they are -1."""
+    same = all(a == b or b < 0 for a, b in zip(ours, theirs, strict=False))
+    return len(ours) == len(theirs) and same
+
+
+def _against_metrics(steps: Sequence[Seen], told: Told) -> list[str]:
+    assert told.metrics is not None
+    counted = [(step.accepted, len([token for token in step.drafted if token >= 0])) for step in steps if step.drafted]
+    said = list(zip(told.metrics.accepted, told.metrics.drafted, strict=False))
+    if said == counted or (told.open_end and said == counted[: len(said)]):
+        return []
+    at = next((i for i, (a, b) in enumerate(zip(counted, said, strict=False)) if a != b), min(len(counted), len(said)))
+    return [
+        f"metrics: step with drafts {at} has (accepted, drafted) {_at(said, at)}, recorded {_at(counted, at)}; "
+        f"{len(said)} and {len(counted)} such steps"
+    ]
+
+
+def _at(values: Sequence[Any], index: int) -> Any:
+    return values[index] if index < len(values) else "nothing"
+
+
+def reconcile_counters(steps: Sequence[Seen], counters: Mapping[str, int]) -> Reconciled:
+    """All steps of all requests of one call against the engine's counters."""
+    with_drafts = [step for step in steps if step.drafted]
+    own = {
+        "drafts": len(with_drafts),
+        "draft_tokens": sum(sum(token >= 0 for token in step.drafted) for step in with_drafts),
+        "accepted_tokens": sum(step.accepted for step in with_drafts),
+    }
+    found = (
+        f"counter {name}: {counters[name]}, recorded {value}"
+        for name, value in own.items()
+        if name in counters and counters[name] != value
+    )
+    return Reconciled(("counters",), tuple(found))

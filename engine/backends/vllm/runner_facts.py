@@ -1,0 +1,52 @@
+"""What runs in a worker, read from the objects that run.
+
+What was asked for stands in vLLM's configuration and may be ignored: so the
+method of verification is read from the sampler, and the draft's from the drafter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+V2_MODULE = "vllm.v1.worker.gpu."
+
+
+def is_v2(runner: Any) -> bool:
+    """Whether this is model runner V2."""
+    return type(runner).__module__.startswith(V2_MODULE)
+
+
+def facts_of(runner: Any) -> dict[str, Any]:
+    """Classes of the runner, drafter and samplers, and how both of them choose."""
+    newer = is_v2(runner)
+    drafter = getattr(runner, "speculator" if newer else "drafter", None)
+    verifier = getattr(runner, "rejection_sampler", None)
+    return {
+        "runner": _name(runner),
+        "model_runner": "v2" if newer else "v1",
+        "drafter": _name(drafter),
+        "draft_model": _name(getattr(drafter, "model", None)),
+        "sampler": _name(getattr(runner, "sampler", None)),
+        "verifier": _name(verifier),
+        "rejection_sample_method": None if verifier is None else verification(verifier, newer),
+        "draft_sample_method": None if drafter is None else drafting(drafter, newer),
+        "device": str(getattr(runner, "device", None)),
+    }
+
+
+def verification(verifier: Any, newer: bool) -> str:
+    """V1's sampler has the standard rule and, on GPUs, rates that are given; the block rule is V2's only."""
+    if getattr(verifier, "synthetic_conditional_rates", None) is not None:
+        return "synthetic"
+    return "block" if newer and verifier.use_block_verification else "standard"
+
+
+def drafting(drafter: Any, newer: bool) -> str:
+    """Whether drafts are drawn from rows that verification is given."""
+    if newer:
+        return "probabilistic" if getattr(drafter, "draft_logits", None) is not None else "greedy"
+    return "probabilistic" if getattr(drafter, "_enable_probabilistic_draft_probs", False) else "greedy"
+
+
+def _name(thing: Any) -> str | None:
+    return None if thing is None else f"{type(thing).__module__}.{type(thing).__name__}"

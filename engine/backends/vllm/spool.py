@@ -1,0 +1,123 @@
+"""What the two witnesses wrote down, by request.
+
+The worker's frames hold rows, the scheduler's lines tokens only. A file that
+ends inside a message is read up to there: the engine died while it wrote. Knows
+nothing about what the steps should be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.vllm.frames import Frame, Truncated, read
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One step of one request: D drafted and E emitted tokens, before anything is cut at a stop."""
+
+    drafted: tuple[int, ...]
+    emitted: tuple[int, ...]
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that were kept: a step emits one token more than these."""
+        return max(0, len(self.emitted) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRows:
+    """The same with numbers; `numbers` has arrays of D entries, or q of [D, V], empty where nothing was drafted."""
+
+    step: Seen
+    batch: int
+    rows: NDArray[Any] | None
+    """[E, V]"""
+    numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def worker_steps(path: Path) -> dict[str, list[SeenRows]]:
+    """By vLLM's own names of requests."""
+    found: dict[str, list[SeenRows]] = {}
+    if not path.exists():
+        return found
+    with path.open("rb") as stream:
+        for frame in _frames(stream):
+            for each in _split(frame):
+                found.setdefault(each.name, []).append(each.seen)
+    return found
+
+
+def _frames(stream: Any) -> Iterator[Frame]:
+    try:
+        while (frame := read(stream)) is not None:
+            yield frame
+    except Truncated:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    name: str
+    seen: SeenRows
+
+
+def _split(frame: Frame) -> Iterator[_Named]:
+    """A step's requests; rows and numbers lie behind each other in the same order."""
+    row = node = 0
+    rows = frame.arrays.get("rows")
+    numbers = {name: each for name, each in frame.arrays.items() if name != "rows"}
+    for request in frame.header["requests"]:
+        drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
+        own = {name: each[node : node + len(drafted)] for name, each in numbers.items()} if drafted else {}
+        yield _Named(
+            request["id"],
+            SeenRows(
+                Seen(drafted, emitted),
+                frame.header["batch"],
+                None if rows is None else rows[row : row + len(emitted)],
+                own,
+            ),
+        )
+        row, node = row + len(emitted), node + len(drafted)
+
+
+@dataclass(slots=True)
+class Diary:
+    """The scheduler's file, read where the last reading ended."""
+
+    path: Path
+    _at: int = 0
+
+    def steps(self) -> dict[str, list[Seen]]:
+        """What was added, by vLLM's own names of requests."""
+        found: dict[str, list[Seen]] = {}
+        if not self.path.exists():
+            return found
+        with self.path.open("rb") as stream:
+            stream.seek(self._at)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._at += len(line)
+                for each in json.loads(line):
+                    found.setdefault(each["id"], []).append(Seen(tuple(each["drafted"]), tuple(each["emitted"])))
+        return found
+
+
+def valid_drafts(step: Seen) -> Seen:
+    """Without placeholders: a grammar's refusals, and padding, are negative and are never accepted."""
+    kept = next((i for i, token in enumerate(step.drafted) if token < 0), len(step.drafted))
+    return Seen(step.drafted[:kept], step.emitted)
+
+
+def sized(numbers: Mapping[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:
+    """The first `count` drafted tokens' numbers."""
+    return {name: np.asarray(each[:count]) for name, each in numbers.items()}

@@ -1,0 +1,85 @@
+"""What vLLM says by public ways: outputs, metrics of a request, counters, its settled configuration.
+
+Runs in the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+COUNTERS: Final = {
+    "vllm:spec_decode_num_drafts": "drafts",
+    "vllm:spec_decode_num_draft_tokens": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
+}
+
+
+def output_of(output: Any) -> dict[str, Any]:
+    """A finished request, JSON-able. `logprobs` None where none were asked for; `steps` None without speculation."""
+    (said,) = output.outputs
+    tokens = [int(each) for each in said.token_ids]
+    metrics = said.spec_decode_metrics
+    return {
+        "id": output.request_id,
+        "tokens": tokens,
+        "text": said.text,
+        "finish_reason": said.finish_reason,
+        "stop_reason": said.stop_reason,
+        "logprobs": None if said.logprobs is None else _own_logprobs(said.logprobs, tokens),
+        "steps": None
+        if metrics is None
+        else {"accepted": list(metrics.per_step_accepted), "drafted": list(metrics.per_step_drafted)},
+        "cached_tokens": output.num_cached_tokens,
+    }
+
+
+def _own_logprobs(rows: Any, tokens: list[int]) -> list[float | None]:
+    """Of the tokens themselves; None where a token has none."""
+    found = [row.get(token) for row, token in zip(rows, tokens, strict=False)]
+    return [None if each is None else float(each.logprob) for each in found]
+
+
+def counters(engine: Any) -> dict[str, int]:
+    """The engine's own counts so far."""
+    values = ((COUNTERS.get(each.name.removesuffix("_total")), each) for each in engine.get_metrics())
+    return {name: int(each.value) for name, each in values if name is not None}
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """What the arguments came to, by the names of the arguments."""
+    model, schedule, cache, draft = (
+        config.model_config,
+        config.scheduler_config,
+        config.cache_config,
+        config.speculative_config,
+    )
+    settled = {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "max_model_len": model.max_model_len,
+        "enforce_eager": model.enforce_eager,
+        "seed": model.seed,
+        "logprobs_mode": str(model.logprobs_mode),
+        "quantization": model.quantization,
+        "max_num_seqs": schedule.max_num_seqs,
+        "max_num_batched_tokens": schedule.max_num_batched_tokens,
+        "enable_chunked_prefill": schedule.enable_chunked_prefill,
+        "async_scheduling": bool(schedule.async_scheduling),
+        "enable_prefix_caching": bool(cache.enable_prefix_caching),
+        "kv_cache_dtype": str(cache.cache_dtype),
+        "block_size": cache.block_size,
+        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        "compilation_mode": _word(config.compilation_config.mode),
+    }
+    return {"engine": settled, "speculative": None if draft is None else _speculative(draft)}
+
+
+def _speculative(draft: Any) -> dict[str, Any]:
+    """Plain settings of the draft; models and parallel configurations stay out."""
+    named = ((name, getattr(draft, name)) for name in vars(draft) if not name.startswith("_"))
+    return {
+        name: _word(value) for name, value in named if isinstance(value, str | int | float | bool | list | type(None))
+    }
+
+
+def _word(value: Any) -> Any:
+    return getattr(value, "name", value)

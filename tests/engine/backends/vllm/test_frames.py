@@ -1,0 +1,44 @@
+import io
+
+import numpy as np
+import pytest
+
+from engine.backends.vllm.frames import Frame, Truncated, read, write
+
+
+def written(*frames):
+    stream = io.BytesIO()
+    for frame in frames:
+        write(stream, frame)
+    return stream.getvalue()
+
+
+def test_messages_come_back_in_order_with_their_arrays():
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    stream = io.BytesIO(written(Frame({"a": 1}, {"rows": rows, "none": np.empty((0, 3))}), Frame({"b": [2]})))
+    first, second = read(stream), read(stream)
+    assert first is not None
+    assert second is not None
+    assert (first.header, second.header) == ({"a": 1}, {"b": [2]})
+    np.testing.assert_array_equal(first.arrays["rows"], rows)
+    assert first.arrays["none"].shape == (0, 3)
+    assert read(stream) is None
+
+
+def test_a_slice_is_written_as_it_looks():
+    rows = np.arange(12).reshape(3, 4)[:, ::2]
+    found = read(io.BytesIO(written(Frame({}, {"rows": rows}))))
+    assert found is not None
+    np.testing.assert_array_equal(found.arrays["rows"], rows)
+
+
+def test_a_stream_that_ends_inside_a_message_says_so():
+    data = written(Frame({"a": 1}, {"rows": np.zeros(4)}))
+    for cut in (3, 20, len(data) - 1):
+        with pytest.raises(Truncated):
+            read(io.BytesIO(data[:cut]))
+
+
+def test_a_length_that_cannot_be_is_damage():
+    with pytest.raises(Truncated):
+        read(io.BytesIO(b"\xff" * 64))

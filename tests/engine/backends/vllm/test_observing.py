@@ -1,0 +1,158 @@
+"""Records of what the witnesses saw, read back as traces."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from engine.backends.vllm.asking import Call, Failure, Outcome
+from engine.backends.vllm.observing import Reading, generation_of
+from engine.backends.vllm.reconcile import NOTHING, Reconciled
+from engine.backends.vllm.spool import Seen, SeenRows
+from engine.observed import Observed
+from engine.trace import decode
+from engine.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+
+V = 10
+REQUEST = Request("r", (1, 2), SamplingParams(temperature=1.0, max_new_tokens=5))
+READING = Reading(Observed(V, (0,), Protocol.CHAIN, "draft_model", RecordLevel.FULL), drawn=True)
+
+
+def rows(count, seed):
+    return np.random.default_rng(seed).normal(size=(count, V)).astype(np.float32)
+
+
+def numbers(count, seed):
+    q = np.full((count, V), 1 / V, np.float32)
+    half = np.full(count, np.log(0.5), np.float32)
+    return {
+        "log_p_drafted": half,
+        "log_p_emitted": half,
+        "best": np.full(count, 3),
+        "entropy": half,
+        "variance": half,
+    } | {"q": q}
+
+
+STEPS = (
+    SeenRows(Seen((), (5,)), 2, rows(1, 1)),
+    SeenRows(Seen((6, 7), (6, 8)), 2, rows(2, 2), numbers(2, 2)),
+    SeenRows(Seen((9, 3), (9, 3, 2)), 1, rows(3, 3), numbers(2, 3)),
+)
+ANSWER = {
+    "tokens": [5, 6, 8, 9, 3],
+    "text": "text",
+    "finish_reason": "length",
+    "stop_reason": None,
+    "logprobs": [-1.0] * 5,
+    "steps": {"accepted": [1, 2], "drafted": [2, 2]},
+    "cached_tokens": 0,
+    "latency_us": 7,
+}
+OUTCOME = Outcome(REQUEST, None, ANSWER, STEPS, tuple(each.step for each in STEPS))
+CALL = Call({}, ())
+
+
+def generation(call=CALL, counted=NOTHING, reading=READING, **changes):
+    return generation_of(dataclasses.replace(OUTCOME, **changes), call, counted, reading)
+
+
+def test_the_record_ends_where_the_output_ends():
+    found = generation()
+    trace = decode(found.trace)
+    assert trace.tokens == found.tokens == (5, 6, 8, 9, 3)
+    assert trace.position.tolist() == [2, 3, 5]
+    assert trace.role.tolist() == [Role.PLAIN, Role.ACCEPTED, Role.RECOVERED, Role.ACCEPTED, Role.ACCEPTED]
+    assert trace.q_kind.tolist() == [QKind.NONE, QKind.FULL, QKind.FULL]
+    np.testing.assert_array_equal(trace.logits, np.concatenate([rows(1, 1), rows(2, 2), rows(3, 3)[:2]]))
+    assert found.facts["dropped_tokens"] == 1
+    assert (found.finish_reason, found.latency_us) == (FinishReason.LENGTH, 7)
+
+
+def test_probabilities_are_the_engines_own():
+    trace = decode(generation().trace)
+    np.testing.assert_allclose(trace.examined_p, [0.5] * 4)
+    np.testing.assert_allclose(trace.examined_q, [1 / V] * 4)
+    np.testing.assert_allclose(trace.p, [np.nan, 0.5, 0.5, 0.5, 0.5])
+
+
+def test_facts_are_in_the_record():
+    found = generation()
+    assert found.facts["reconciliation"] == {
+        "sources": ["output", "worker", "scheduler", "metrics"],
+        "mismatches": [],
+    }
+    assert decode(found.trace).header.facts == found.facts
+    assert "level" not in found.facts
+
+
+def test_greedy_drafts_are_argmaxes_and_p_is_all_or_nothing():
+    request = dataclasses.replace(REQUEST, sampling=SamplingParams(max_new_tokens=5))
+    trace = decode(generation(request=request).trace)
+    assert trace.q_kind.tolist() == [QKind.NONE, QKind.ONE_HOT, QKind.ONE_HOT]
+    assert trace.examined_p.tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert trace.examined_q.tolist() == [1.0] * 4
+
+
+def test_a_drawn_draft_without_its_row_has_no_q():
+    steps = tuple(
+        dataclasses.replace(each, numbers={k: v for k, v in each.numbers.items() if k != "q"}) for each in STEPS
+    )
+    assert decode(generation(worker=steps).trace).q_kind.tolist() == [QKind.NONE] * 3
+    given = dataclasses.replace(READING, drawn=False)
+    assert decode(generation(worker=steps, reading=given).trace).q_kind.tolist()[1:] == [QKind.ONE_HOT] * 2
+
+
+def test_a_worker_that_says_other_tokens_is_not_believed():
+    lied = (dataclasses.replace(STEPS[0], step=Seen((), (4,))), *STEPS[1:])
+    found = generation(worker=lied)
+    trace = decode(found.trace)
+    assert trace.header.level is RecordLevel.TOKENS
+    assert trace.tokens == (5, 6, 8, 9, 3)
+    assert trace.n_drafted.tolist() == [0, 2, 2]
+    assert found.facts["level"] == 1
+    assert "worker: token 0 is 4, the output has 5" in found.facts["why"]
+    np.testing.assert_allclose(trace.logprob, [-1.0] * 5)
+
+
+def test_with_neither_witness_the_output_is_all_there_is():
+    found = generation(worker=None, scheduler=None)
+    trace = decode(found.trace)
+    assert trace.tokens == (5, 6, 8, 9, 3)
+    assert trace.n_drafted.tolist() == [0] * 5
+    assert found.facts["level"] == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "counted", "words"),
+    [
+        (Call({}, ("step 3 could not be recorded",)), NOTHING, "step 3"),
+        (CALL, Reconciled(("counters",), ("counter drafts: 3, recorded 2",)), "counter drafts"),
+    ],
+)
+def test_what_is_wrong_with_the_call_lowers_each_of_its_requests(call, counted, words):
+    found = generation(call, counted)
+    assert found.facts["level"] == 1
+    assert words in found.facts["why"]
+
+
+def test_tokens_that_a_grammar_struck_out_were_not_drafted():
+    steps = (STEPS[0], dataclasses.replace(STEPS[1], step=Seen((6, -1), (6, 8))), STEPS[2])
+    trace = decode(generation(worker=steps, scheduler=None).trace)
+    assert trace.n_drafted.tolist() == [0, 1, 2]
+    assert trace.role.tolist()[:3] == [Role.PLAIN, Role.ACCEPTED, Role.BONUS]
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [([5, 0], FinishReason.EOS), ([5, 6], FinishReason.STOP)])
+def test_an_end_token_and_a_stop_are_told_apart(tokens, reason):
+    steps = (STEPS[0], SeenRows(Seen((), (tokens[1],)), 1, rows(1, 4)))
+    answer = {**ANSWER, "tokens": tokens, "finish_reason": "stop", "steps": None, "logprobs": None}
+    assert generation(answer=answer, worker=steps, scheduler=None).finish_reason is reason
+
+
+def test_a_failure_is_a_record_without_steps():
+    found = generation(failure=Failure("refused", "no min_p"))
+    assert found.finish_reason is FinishReason.ERROR
+    trace = decode(found.trace)
+    assert trace.steps == 0
+    assert trace.header.facts["error"] == {"kind": "refused", "message": "no min_p"}
