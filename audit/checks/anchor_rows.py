@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.accounting_rules import steps_by_token
-from audit.checks.decisions import deciding_row
+from audit.checks.decisions import deciding_row, deciding_rows
 from audit.checks.pairing import Pair, agreeing, compared, pair_arms
 from audit.checks.shape import shape_fault
 from audit.records import ArmRecord, RequestRecord
 from audit.stats.distance import Distances, distances, top_k_distance
-from engine.sampling import softmax
-from engine.trace import Trace
+from engine.sampling import BLOCK, softmax
+from engine.trace import Ints, Trace
 from engine.types import Floats, RecordLevel
 
 LEVELS = (RecordLevel.TOPK, RecordLevel.FULL)
@@ -91,6 +91,9 @@ def _lead(scores: Floats, place: int) -> float:
 
 def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Compared:
     """The first `count` positions of two requests, whose texts are equal before each of them."""
+    whole = all(each.trace.header.level is RecordLevel.FULL for each in (ours, reference))
+    if whole and ours.trace.header.vocabulary == reference.trace.header.vocabulary:
+        return _compare_whole(ours, reference, count)
     pairs = [(row_at(ours.trace, i), row_at(reference.trace, i)) for i in range(count)]
     plain = [_apart(a.ids, a.plain, b.ids, b.plain) for a, b in pairs]
     law = [
@@ -106,6 +109,46 @@ def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Compar
         lead=np.array([b.lead for _, b in pairs]),
         truncated=all(a.law is not None and b.law is not None for a, b in pairs),
     )
+
+
+def _compare_whole(ours: RequestRecord, reference: RequestRecord, count: int) -> Compared:
+    """Rows of one vocabulary, many at once."""
+    parts = [_block(ours.trace, reference.trace, begin, end) for begin, end in _blocks(ours.trace, count)]
+    return Compared(
+        request=ours.request_id,
+        case=ours.case_id,
+        step=np.array(steps_by_token(ours.trace)[:count], dtype=np.int64),
+        law=_joined([part.law for part in parts]),
+        plain=_joined([part.plain for part in parts]),
+        lead=_joined([part.lead for part in parts]),
+        truncated=True,
+    )
+
+
+def _blocks(trace: Trace, count: int) -> Iterator[tuple[int, int]]:
+    """Ranges of so many positions that their rows fit the memory, to `count`."""
+    rows = max(1, BLOCK // trace.header.vocabulary)
+    return ((begin, min(begin + rows, count)) for begin in range(0, count, rows))
+
+
+def _block(ours: Trace, reference: Trace, begin: int, end: int) -> Noise:
+    first, second = deciding_rows(ours, begin, end), deciding_rows(reference, begin, end)
+    plain = distances(_plain(first.scores, ours), _plain(second.scores, reference))
+    return Noise(distances(first.p, second.p).high, plain.low, _leads(second.scores, reference.token[begin:end]))
+
+
+def _plain(scores: Floats, trace: Trace) -> Floats:
+    heat = trace.header.sampling.temperature or 1.0
+    scaled = scores / heat
+    weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _leads(scores: Floats, token: Ints) -> Floats:
+    """[E] as `_lead`, of rows [E, V]."""
+    others, at = scores.copy(), (np.arange(len(token)), token)
+    others[at] = -np.inf
+    return np.asarray(scores[at] - others.max(axis=1))
 
 
 def _apart(ids: NDArray[np.int64], p: Floats, other_ids: NDArray[np.int64], other: Floats) -> Distances:
@@ -165,11 +208,17 @@ def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[Compared
 def _lead_changes(pair: Pair) -> Floats:
     """Changes of an equal token's lead."""
     count = agreeing(pair.candidate.tokens, pair.baseline.tokens)
-    ours, theirs = (
-        np.array([row_at(each.trace, i).lead for i in range(count)]) for each in (pair.candidate, pair.baseline)
-    )
+    ours, theirs = (_leads_of(each.trace, count) for each in (pair.candidate, pair.baseline))
     known = np.isfinite(ours) & np.isfinite(theirs)
     return np.asarray(np.abs(ours[known] - theirs[known]))
+
+
+def _leads_of(trace: Trace, count: int) -> Floats:
+    """[count] leads of the emitted tokens."""
+    if trace.header.level is not RecordLevel.FULL:
+        return np.array([row_at(trace, i).lead for i in range(count)])
+    blocks = _blocks(trace, count)
+    return _joined([_leads(deciding_rows(trace, *block).scores, trace.token[slice(*block)]) for block in blocks])
 
 
 def _joined(parts: list[Floats]) -> Floats:

@@ -18,7 +18,7 @@ from audit.checks.places import NO_NODE, Places, places
 from audit.checks.shape import shape_fault
 from audit.records import ArmRecord, RequestRecord
 from engine.cells import PAD
-from engine.sampling import Transformed, transform
+from engine.sampling import Transformed, plain_laws, transform
 from engine.trace import Trace
 from engine.types import Floats, Protocol, QKind, RecordLevel
 
@@ -145,8 +145,19 @@ def _decisions(trace: Trace, name: str, domain: str) -> Decisions:
 
 def distributions(trace: Trace) -> Floats:
     """[E, V] p of every emitted token."""
+    if trace.header.sampling.plain_scores:
+        return plain_laws(trace.logits, trace.header.sampling)
     rows = [deciding_row(trace, index).p for index in range(len(trace.logits))]
     return np.stack(rows) if rows else np.empty((0, trace.header.vocabulary))
+
+
+def deciding_rows(trace: Trace, begin: int, end: int) -> Transformed:
+    """`deciding_row` of the emitted tokens from `begin` to before `end`, at least one: arrays [end - begin, V]."""
+    logits, sampling = trace.logits[begin:end], trace.header.sampling
+    if sampling.plain_scores:
+        return Transformed(logits.astype(np.float64), plain_laws(logits, sampling))
+    rows = [deciding_row(trace, index) for index in range(begin, end)]
+    return Transformed(np.stack([row.scores for row in rows]), np.stack([row.p for row in rows]))
 
 
 def deciding_row(trace: Trace, index: int) -> Transformed:

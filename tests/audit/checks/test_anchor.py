@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from audit.checks import anchor_rows
 from audit.checks.anchor import CHECK
 from audit.checks.anchor_rows import row_at
 from audit.checks.base import Verdict, evaluate
 from audit.records import ArmKind, Evidence, Level
+from audit.stats.distance import distances
 from engine.types import Protocol, RecordLevel, SamplingParams
 from tests.audit.checks.anchor_arms import anchor_arm, scripted_reference, simulated, world_reference
 from tests.audit.checks.engine_arms import SAMPLED as ENGINE_SAMPLED
@@ -150,6 +152,20 @@ def test_rows_at_both_levels_say_the_same():
         a, b = row_at(whole.requests[0].trace, i), row_at(short.requests[0].trace, i)
         np.testing.assert_allclose(a.plain[b.ids], b.plain, atol=1e-12)
         assert a.lead == pytest.approx(b.lead)
+
+
+@pytest.mark.parametrize(
+    "sampling", [FEW, replace(FEW, temperature=0.6, top_p=0.9), replace(FEW, frequency_penalty=0.3), FEW_GREEDY]
+)
+def test_rows_compared_together_are_those_compared_singly(sampling, monkeypatch):
+    monkeypatch.setattr(anchor_rows, "BLOCK", 80)
+    ours, theirs = (arm(place, Setup(sampling=sampling), 1).requests[0] for place in (world(3), world(4)))
+    found = anchor_rows.compare(ours, theirs, 14)
+    pairs = [(row_at(ours.trace, i), row_at(theirs.trace, i)) for i in range(14)]
+    assert found.lead.tolist() == [b.lead for _, b in pairs]
+    assert found.law.tolist() == [float(distances(a.law[None], b.law[None]).high[0]) for a, b in pairs]
+    assert found.plain.tolist() == [float(distances(a.plain[None], b.plain[None]).low[0]) for a, b in pairs]
+    assert found.truncated
 
 
 def test_what_cannot_be_compared_is_no_pass():
