@@ -15,7 +15,17 @@ from typing import Any
 
 from audit.checks.base import CheckResult, Finding, Params, Verdict
 from audit.checks.origin import names_its_ends
-from audit.checks.pairing import Divergence, Margins, Noise, Pairing, compared, divergence, measure_noise, pair_arms
+from audit.checks.pairing import (
+    Divergence,
+    Margins,
+    Noise,
+    Pair,
+    Pairing,
+    compared,
+    divergence,
+    measure_noise,
+    pair_arms,
+)
 from audit.records import Evidence
 from audit.stats.binomial import upper_bound
 
@@ -47,7 +57,9 @@ class Triaged:
     def finding(self, noise: Noise, unit: str) -> Finding:
         """Where it happened and why it is judged so."""
         at, pair = self.divergence.index, self.divergence.pair
-        if self.divergence.ended:
+        if self.divergence.ended and _ended_alike(pair):
+            message = f"{self.kind}: the same tokens give another text, {pair.candidate.text[:60]!r}"
+        elif self.divergence.ended:
             ours = f"{len(pair.candidate.tokens)} tokens ({pair.candidate.finish_reason})"
             theirs = f"{len(pair.baseline.tokens)} tokens ({pair.baseline.finish_reason})"
             message = f"{self.kind}: ends after {ours}, the baseline after {theirs}"
@@ -58,6 +70,11 @@ class Triaged:
                 f"its lead there: {lead}, noise bound {noise.bound:.4g} from {noise.positions} positions"
             )
         return Finding(pair.candidate.request_id, self.divergence.step, message)
+
+
+def _ended_alike(pair: Pair) -> bool:
+    ours, theirs = pair.candidate, pair.baseline
+    return len(ours.tokens) == len(theirs.tokens) and ours.finish_reason == theirs.finish_reason
 
 
 def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -> CheckResult:

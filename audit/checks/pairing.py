@@ -41,7 +41,7 @@ class Pairing:
 class Divergence:
     """The first difference of a pair. `token` is None where the candidate ended before the baseline.
 
-    `ended` says that the tokens agree as far as both go, but the ends do not.
+    `ended` says that the tokens agree as far as both go, but the ends, or the texts made of them, do not.
     """
 
     pair: Pair
@@ -86,7 +86,9 @@ def divergence(pair: Pair) -> Divergence | None:
     shared = agreeing(ours, theirs)
     if shared < min(len(ours), len(theirs)):
         return Divergence(pair, shared, ours[shared], ended=False)
-    if len(ours) == len(theirs) and pair.candidate.finish_reason == pair.baseline.finish_reason:
+    ended_alike = len(ours) == len(theirs) and pair.candidate.finish_reason == pair.baseline.finish_reason
+    # a server reads texts and tool calls out of the tokens, and may do so in another way while it speculates
+    if ended_alike and pair.candidate.text == pair.baseline.text:
         return None
     return Divergence(pair, shared, ours[shared] if shared < len(ours) else None, ended=True)
 

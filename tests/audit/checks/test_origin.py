@@ -71,6 +71,17 @@ def test_another_end_is_a_fault_only_where_the_end_is_a_token(origin, verdict):
     assert evaluate(load("greedy_equality"), pair(origin, ends_early), {}).verdict is verdict
 
 
+def reads_another_text(request):
+    return replace(request, text=request.text + " and a call")
+
+
+@pytest.mark.parametrize(("origin", "verdict"), [("server", Verdict.FAULT), ("tokenizer", Verdict.INCONCLUSIVE)])
+def test_another_text_of_the_same_tokens_is_a_difference(origin, verdict):
+    found = evaluate(load("greedy_equality"), pair(origin, reads_another_text), {})
+    assert found.verdict is verdict
+    assert "the same tokens give another text" in found.findings[0].message
+
+
 @pytest.mark.parametrize(
     ("origin", "eos_ids", "verdict"),
     [
