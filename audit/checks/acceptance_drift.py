@@ -2,16 +2,17 @@
 
 Claim: acceptance. Null, against the record: the share of drafted tokens that are
 accepted has not moved by more than `margin` since it was recorded (`expected`,
-by stratum: all, a domain, a range of context lengths). Statistic and effect: the
-change in rate; bound: its interval by the jackknife over prompts, combined with
-the recorded one (MOVER), Bonferroni over strata for a fault. Null, over the
-run: each drafted token is kept with the probability that p and q give, from the
-first request to the last; statistic: the restartable e-detector over positions
-in the order of the requests, whose alarm at `alpha` over the number of positions
-has at most probability `alpha`; needs rows. Assumes independent prompts of the
-same mix as the recorded ones. Drift says that draft or target changed, not that
-the output is wrong. Cannot see: a change that keeps the rate, nor, without an
-`expected` rate, one that was there from the beginning and fits p and q.
+by stratum: all, a domain, a range of context lengths; of two recorded domains or
+more also their mean, each counting alike). Statistic and effect: the change in
+rate; bound: its interval by the jackknife over prompts, combined with the recorded
+one (MOVER), Bonferroni over strata for a fault. Null, over the run: each drafted
+token is kept with the probability that p and q give, from the first request to the
+last; statistic: the restartable e-detector over positions in the order of the
+requests, whose alarm at `alpha` over the number of positions has at most probability
+`alpha`; needs rows. Assumes independent prompts of the same mix as the recorded ones
+(the mean over domains: within each domain). Drift says that draft or target changed,
+not that the output is wrong. Cannot see: a change that keeps the rate, nor, without
+an `expected` rate, one that was there from the beginning and fits p and q.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, need
 from audit.checks.decisions import decisions, unreadable
 from audit.errors import UserError
 from audit.records import Evidence, Level, RequestRecord
-from audit.stats.clusters import ClusterInterval, ratio_interval
-from audit.stats.drift import Alarm, RateChange, Recorded, against_recorded, detector, extend
+from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
+from audit.stats.drift import Alarm, RateChange, Recorded, against_recorded, detector, extend, mean_recorded
 from audit.stats.equivalence import Decision
 from engine.types import Floats, Protocol, Role
 
 BUCKETS = (0, 64, 128, 256, 512, 1024, 4096)
 """Context lengths, tokens of prompt and answer, where a range begins."""
+DOMAIN = "domain "
+ALIKE = "domains alike"
+"""The mean over domains. Rates differ far more between domains than within, and the mix of a run is chance."""
 POWER = 0.9
 
 
@@ -100,7 +104,7 @@ def names_of(found: Steps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Every stratum with the steps in it."""
     yield "all", np.ones(len(found.drafted), dtype=np.bool_)
     for domain in sorted(set(found.domain.tolist())):
-        yield f"domain {domain}", found.domain == domain
+        yield f"{DOMAIN}{domain}", found.domain == domain
     for bucket in np.unique(found.bucket):
         end = f" to {BUCKETS[bucket + 1] - 1}" if bucket + 1 < len(BUCKETS) else " and on"
         yield f"context {BUCKETS[bucket]}{end}", found.bucket == bucket
@@ -112,14 +116,17 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     alpha = float(params["alpha"])
     rates = {name: _rate(found, mask, 0.98) for name, mask in names_of(found)}
     absent = [name for name in expected if name not in rates]
-    tests = len(expected) + 1
+    domains = _domains(expected, rates)
+    tests = len(expected) + bool(domains) + 1
+    margin = float(params["margin"])
     strata = [
-        _against(name, found, before, float(params["margin"]), alpha / tests)
+        _against(name, found, {name: before}, margin, alpha / tests)
         for name, before in expected.items()
         if name in rates
     ]
+    strata += [_against(ALIKE, found, domains, margin, alpha / tests)] if domains else []
     watched = _watched(evidence, alpha / tests)
-    findings = [*_findings(strata, float(params["margin"])), *watched.findings]
+    findings = [*_findings(strata, margin), *watched.findings]
     verdict = Verdict.FAULT if findings else _verdict(strata, absent) if expected else Verdict.NOT_RUN
     worst = max((max(abs(each.certain.interval.low), abs(each.certain.interval.high)) for each in strata), default=None)
     finite = worst is not None and math.isfinite(worst)
@@ -130,7 +137,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         statistic=watched.peak,
         effect=max((abs(each.certain.change) for each in strata), default=None),
         bound=worst if finite else None,
-        margin=float(params["margin"]),
+        margin=margin,
         detectable=_detectable(strata, alpha / tests),
         findings=tuple(findings),
         details={
@@ -160,17 +167,26 @@ def _rate(found: Steps, mask: NDArray[np.bool_], confidence: float) -> ClusterIn
     return ratio_interval(found.accepted[mask], found.drafted[mask], found.prompt[mask], confidence)
 
 
-def _against(name: str, found: Steps, before: Recorded, margin: float, alpha: float) -> Stratum:
-    mask = dict(names_of(found))[name]
-    certain, strict = (
-        _since(_rate(found, mask, confidence), before, confidence, margin) for confidence in (0.98, 1.0 - alpha)
-    )
-    return Stratum(name, _rate(found, mask, 0.98), certain, strict)
+def _domains(expected: Mapping[str, Recorded], rates: Mapping[str, ClusterInterval]) -> dict[str, Recorded]:
+    """Recorded domains, where two or more are and all of them were seen."""
+    named = {name: before for name, before in expected.items() if name.startswith(DOMAIN)}
+    return named if len(named) > 1 and set(named) <= set(rates) else {}
 
 
-def _since(now: ClusterInterval, before: Recorded, confidence: float, margin: float) -> RateChange:
-    told = Recorded(now.estimate, now.low, now.high, confidence)
-    return against_recorded(told, _rescaled(before, confidence), margin)
+def _against(name: str, found: Steps, recorded: Mapping[str, Recorded], margin: float, alpha: float) -> Stratum:
+    """The mean over the recorded strata against the mean now; of one stratum, its rate."""
+    masks = dict(names_of(found))
+
+    def now(confidence: float) -> ClusterInterval:
+        parts = [_rate(found, masks[each], confidence) for each in recorded]
+        return parts[0] if len(parts) == 1 else mean_of_strata(parts, confidence)
+
+    def since(confidence: float) -> RateChange:
+        told, before = now(confidence), [_rescaled(each, confidence) for each in recorded.values()]
+        ours = Recorded(told.estimate, told.low, told.high, confidence)
+        return against_recorded(ours, before[0] if len(before) == 1 else mean_recorded(before), margin)
+
+    return Stratum(name, now(0.98), since(0.98), since(1.0 - alpha))
 
 
 def _rescaled(before: Recorded, confidence: float) -> Recorded:

@@ -18,7 +18,7 @@ from scipy.stats import kstest
 
 from audit.selftest import battery
 from audit.selftest.arenas import CleanArm, recording_of, suite_of
-from audit.selftest.run_arm import gather
+from audit.selftest.run_arm import alone, gather
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.multiplicity import holm
 
@@ -96,7 +96,7 @@ def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
     """Run one clean arm and its battery."""
     listed = battery.names()
     suite = suite_of(arm.arena, None, arm.seed, tokens, listed)
-    settings = battery.recorded(gather(recording_of(suite)))
+    settings = battery.recorded(alone(recording_of(suite)))
     found = battery.results(gather(suite), listed, settings)
     values = {test: p for name, result in found.items() for test, p in battery.p_values(name, result).items()}
     return CleanResult(arm, battery.judged(found).faults, values)

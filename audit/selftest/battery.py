@@ -16,6 +16,8 @@ from audit.checks.base import CheckResult, Verdict, evaluate
 from audit.records import Evidence, Level
 
 DRIFT: Final = "acceptance_drift"
+LEAST_PROMPTS: Final = 5
+"""Of a domain whose rate is worth recording."""
 Settings = Mapping[str, Mapping[str, Any]]
 """Parameters by check, where they are not the defaults."""
 
@@ -35,13 +37,20 @@ def names(level: Level = Level.L4) -> tuple[str, ...]:
 
 
 def recorded(trusted: Evidence) -> Settings:
-    """What a user would write into the suite after a run that they trust: its acceptance."""
+    """What a user would write into the suite after a run that they trust: its acceptance, and that of its domains."""
     rates = evaluate(checks.load(DRIFT), trusted, {}).details.get("rates", {})
-    every = rates.get("all", {"low": None, "high": None})
-    if every["low"] is None or every["high"] is None:
-        return {}
-    told = {key: min(1.0, max(0.0, every[key])) for key in ("rate", "low", "high")}
-    return {DRIFT: {"expected": {"all": told | {"confidence": 0.98}}}}
+    told = {name: entry for name, entry in map(_told, rates.items()) if entry}
+    return {DRIFT: {"expected": told}} if "all" in told else {}
+
+
+def _told(rate: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, float]]:
+    """Empty for a rate of too few prompts, and for ranges of context, which come from the same prompts again."""
+    name, found = rate
+    least = 2 if name == "all" else LEAST_PROMPTS
+    if name.startswith("context") or found["prompts"] < least or found["low"] is None or found["high"] is None:
+        return name, {}
+    ends = {key: min(1.0, max(0.0, found[key])) for key in ("rate", "low", "high")}
+    return name, ends | {"confidence": 0.98}
 
 
 def results(evidence: Evidence, listed: Iterable[str], settings: Settings) -> dict[str, CheckResult]:

@@ -18,7 +18,7 @@ from audit.records import Evidence, Level
 from audit.selftest import battery
 from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.outside import from_outside
-from audit.selftest.run_arm import gather
+from audit.selftest.run_arm import alone, gather
 from engine import faults
 from engine.faults.base import Fault
 
@@ -30,9 +30,15 @@ HEAVY: Final = 16_384
 """The largest arm over models with weights, which are a tenth as fast."""
 POWER: Final = 0.9
 """Share of the seeds that must be caught."""
+HOPELESS: Final = 2
+"""From outside a size is given up when so many first seeds were all missed.
+
+Were `POWER` of the seeds caught there, that would happen once in a hundred times.
+"""
 RECORDED: Final = "acceptance"
 """Faults of this claim are judged with the acceptance that a clean run of the pair recorded; it serves no others."""
-VIEWS: Final[Mapping[str, Level]] = {"record": Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
+RECORD: Final = "record"
+VIEWS: Final[Mapping[str, Level]] = {RECORD: Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Limits:
     def allow(self, view: str, tokens: int, fault: Fault) -> bool:
         """Whether a view is tried at a size: from outside, briefly where the fault says that text does not show it."""
         outside = self.outside if fault.seen_from == "text" else min(self.outside, BRIEFLY)
-        most = self.record if view == "record" else outside
+        most = self.record if view == RECORD else outside
         return tokens <= (most if fault.arena.models == "scripted" else min(most, HEAVY))
 
     @property
@@ -113,13 +119,13 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
     """All open views at one size."""
     counts = {view: _Count() for view in views}
     for seed in range(limits.seeds):
-        going = [view for view in views if counts[view].may_reach(limits)]
+        going = [view for view in views if counts[view].may_reach(view, limits)]
         if not going:
             break
         listed = battery.names(max(VIEWS[view] for view in going))
         suite = suite_of(fault.arena, fault.name, seed, tokens, listed)
         evidence = gather(suite)
-        settings = battery.recorded(gather(recording_of(suite))) if fault.breaks == RECORDED else {}
+        settings = battery.recorded(alone(recording_of(suite))) if fault.breaks == RECORDED and RECORD in going else {}
         for view in going:
             counts[view].add(evidence, VIEWS[view], settings)
     return {view: count.sight(tokens, limits) for view, count in counts.items()}
@@ -142,9 +148,10 @@ class _Count:
         self._looked.update(verdicts.looked)
         self._hits.update(verdicts.faults)
 
-    def may_reach(self, limits: Limits) -> bool:
-        """Whether enough seeds can still be caught."""
-        return self._seeds - self._seen <= limits.seeds - limits.needed
+    def may_reach(self, view: str, limits: Limits) -> bool:
+        """Whether enough seeds can still be caught and, from outside, whether there is hope."""
+        hopeless = view != RECORD and not self._seen and self._seeds >= HOPELESS
+        return not hopeless and self._seeds - self._seen <= limits.seeds - limits.needed
 
     def sight(self, tokens: int, limits: Limits) -> Sight:
         """What has been counted."""

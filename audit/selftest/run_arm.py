@@ -40,6 +40,16 @@ def gather(suite: Suite) -> Evidence:
     )
 
 
+def alone(suite: Suite) -> Evidence:
+    """The candidate without anything beside it, for what needs nothing else.
+
+    Raises:
+        EngineError: the engine cannot run it.
+    """
+    plan = next(arm for arm in build_arms(suite, _workshop(suite)) if arm.planned.kind is ArmKind.CANDIDATE)
+    return Evidence(_run(plan, {}))
+
+
 def _workshop(suite: Suite) -> Workshop:
     if suite.backend == "scripted":
         return open_workshop(suite.backend, sources(suite))

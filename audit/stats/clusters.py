@@ -18,6 +18,7 @@ what a cluster is.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -197,6 +198,29 @@ def jackknife_interval(estimate: float, left_out: Floats, n: int, confidence: fl
     se = _jackknife_se(estimate, left_out)
     half = float(t.ppf(0.5 + confidence / 2.0, clusters - 1)) * se if clusters > 1 else np.inf
     return ClusterInterval(estimate, estimate - half, estimate + half, se, clusters, n, np.nan)
+
+
+def mean_of_strata(strata: Sequence[ClusterInterval], confidence: float = 0.99) -> ClusterInterval:
+    """The mean of the estimates of independent strata, each with the same weight whatever its size.
+
+    Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946), each stratum having one fewer than clusters.
+
+    Raises:
+        ValueError: no strata.
+    """
+    if not strata:
+        raise ValueError("a mean of strata needs one")
+    variances = np.array([each.se for each in strata]) ** 2 / len(strata) ** 2
+    clusters = np.array([each.clusters for each in strata])
+    se, half = float(np.sqrt(variances.sum())), 0.0
+    if not np.isfinite(se) or clusters.min() < 2:
+        half = np.inf
+    elif se > 0:
+        freedom = float(variances.sum() ** 2 / np.sum(variances**2 / (clusters - 1)))
+        half = float(t.ppf(0.5 + confidence / 2.0, freedom)) * se
+    estimate = float(np.mean([each.estimate for each in strata]))
+    count = sum(each.n for each in strata)
+    return ClusterInterval(estimate, estimate - half, estimate + half, se, int(clusters.sum()), count, np.nan)
 
 
 def left_out_ratios(numerator: Floats, denominator: Floats) -> Floats:

@@ -16,6 +16,7 @@ nothing about why acceptance moved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,6 +126,20 @@ def against_recorded(now: Recorded, before: Recorded, margin: float) -> RateChan
     above = np.hypot(now.high - now.estimate, before.estimate - before.low)
     interval = Interval(change - float(below), change + float(above))
     return RateChange(change, interval, decide(interval.low, interval.high, margin))
+
+
+def mean_recorded(rates: Sequence[Recorded]) -> Recorded:
+    """The mean of independent recorded rates, each with the same weight; their ends are combined by square and add.
+
+    Raises:
+        ValueError: intervals of different confidence, or none.
+    """
+    if len({each.confidence for each in rates}) != 1:
+        raise ValueError("a mean needs intervals of one confidence")
+    estimate = float(np.mean([each.estimate for each in rates]))
+    below = np.linalg.norm([each.estimate - each.low for each in rates]) / len(rates)
+    above = np.linalg.norm([each.high - each.estimate for each in rates]) / len(rates)
+    return Recorded(estimate, estimate - float(below), estimate + float(above), rates[0].confidence)
 
 
 def detector(alpha: float = 0.001) -> Detector:

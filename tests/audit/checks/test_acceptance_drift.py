@@ -76,6 +76,63 @@ def test_the_rate_counts_drafted_and_accepted_tokens():
     assert found.drafted.sum() == sum(int(np.sum(each.trace.n_drafted)) for each in NOW.candidate.requests)
 
 
+def by_domain(share, drop, generator, clusters=12):
+    """Steps of two domains, of which 0.2 and 0.8 of the drafts are accepted, less `drop`; `share` in the first."""
+    parts = []
+    for name, centre, count in (("a", 0.2, share), ("b", 0.8, 1 - share)):
+        prompts = round(2 * clusters * count)
+        rates = np.repeat(centre - drop + 0.04 * generator.standard_normal(prompts), 20)
+        parts.append((name, generator.binomial(4, np.clip(rates, 0, 1)), np.arange(20 * prompts) // 20))
+    names = np.concatenate([np.full(len(accepted), name) for name, accepted, _ in parts])
+    return acceptance_drift.Steps(
+        drafted=np.full(len(names), 4.0),
+        accepted=np.concatenate([accepted for _, accepted, _ in parts]).astype(float),
+        bucket=np.zeros(len(names), dtype=np.int64),
+        domain=names,
+        prompt=np.concatenate([parts[0][2], 1000 + parts[1][2]]),
+    )
+
+
+def alike(monkeypatch, before, now):
+    """The strata of a run against all rates that another run recorded."""
+    monkeypatch.setattr(acceptance_drift, "steps", lambda requests: before)
+    rates = verdict(NOW).details["rates"]
+    told = {
+        name: {key: each[key] for key in ("rate", "low", "high")} | {"confidence": 0.98} for name, each in rates.items()
+    }
+    monkeypatch.setattr(acceptance_drift, "steps", lambda requests: now)
+    return verdict(NOW, expected={name: each for name, each in told.items() if not name.startswith("context")})
+
+
+def test_domains_that_count_alike_show_a_change_that_their_mix_hides(monkeypatch):
+    generator = np.random.default_rng(2)
+    before, now = by_domain(0.5, 0.0, generator), by_domain(0.5, 0.12, generator)
+    found = alike(monkeypatch, before, now)
+    assert found.verdict is Verdict.FAULT
+    assert [each.message.partition(":")[0] for each in found.findings] == ["domains alike"]
+    assert found.details["changes"]["domains alike"] == pytest.approx(-0.12, abs=0.03)
+
+
+def test_another_mix_of_the_same_domains_moves_all_and_not_their_mean(monkeypatch):
+    generator = np.random.default_rng(3)
+    found = alike(monkeypatch, by_domain(0.5, 0.0, generator), by_domain(0.75, 0.0, generator))
+    assert found.details["changes"]["all"] < -0.1
+    assert abs(found.details["changes"]["domains alike"]) < 0.04
+
+
+def test_domains_without_a_change_are_seldom_called_a_fault(monkeypatch):
+    generator = np.random.default_rng(4)
+    runs = [alike(monkeypatch, by_domain(0.5, 0.0, generator), by_domain(0.5, 0.05, generator)) for _ in range(60)]
+    # at the margin itself, where one in 2000 is due by chance
+    assert sum(each.verdict is Verdict.FAULT for each in runs) <= 1
+
+
+def test_one_recorded_domain_or_an_absent_one_makes_no_mean():
+    for expected in ({"domain chat": RATE}, {"domain chat": RATE, "domain law": RATE}):
+        assert "domains alike" not in verdict(NOW, expected=expected, margin=0.15).details["changes"]
+    assert "domains alike" in verdict(NOW, expected={"domain chat": RATE, "domain code": RATE}).details["changes"]
+
+
 @pytest.mark.parametrize("entry", [0.5, {"rate": 0.5}, {"rate": 0.5, "low": 0.6, "high": 0.7}])
 def test_a_wrong_record_is_a_users_error(entry):
     with pytest.raises(UserError, match=r"acceptance_drift: expected\.all"):

@@ -5,6 +5,7 @@ from scipy.stats import binom, bootstrap, t, ttest_1samp
 from audit.stats.clusters import (
     Timings,
     mean_interval,
+    mean_of_strata,
     quantile_bootstrap,
     quantile_interval,
     ratio_bootstrap,
@@ -176,3 +177,38 @@ def test_clusters_that_hold_nothing_do_not_count():
     plain = ratio_interval(top, below, np.arange(4))
     assert found.clusters == 4
     assert (found.low, found.high) == pytest.approx((plain.low, plain.high))
+
+
+def strata(generator, sizes=(8, 9, 10)):
+    """Ratios about 0.1, 0.5 and 0.9 of clusters that differ a little."""
+    found = []
+    for centre, size in zip((0.1, 0.5, 0.9), sizes, strict=True):
+        below = generator.integers(40, 60, size).astype(float)
+        top = below * (centre + 0.05 * generator.standard_normal(size))
+        found.append(ratio_interval(top, below, np.arange(size), 0.99))
+    return found
+
+
+def test_a_mean_of_strata_covers_the_mean_and_is_far_narrower_than_the_mixture():
+    generator = np.random.default_rng(5)
+    runs = [mean_of_strata(strata(generator), 0.95) for _ in range(600)]
+    covered = sum(each.low <= 0.5 <= each.high for each in runs)
+    # 0.95 of 600, five standard deviations of a binomial either way
+    assert 543 <= covered <= 597
+    assert np.mean([each.se for each in runs]) < 0.02
+    assert (runs[0].clusters, runs[0].n) == (27, 27)
+
+
+def test_a_stratum_of_one_cluster_gives_no_mean_and_equal_ones_leave_no_doubt():
+    generator = np.random.default_rng(6)
+    assert mean_of_strata(strata(generator, (8, 1, 8))).high == np.inf
+    certain = ratio_interval(np.ones(4), 2 * np.ones(4), np.arange(4))
+    assert mean_of_strata([certain, certain]).high == 0.5
+    with pytest.raises(ValueError, match="needs one"):
+        mean_of_strata([])
+
+
+def test_one_stratum_is_its_own_mean():
+    (found,) = strata(np.random.default_rng(7))[:1]
+    mean = mean_of_strata([found], 0.99)
+    assert (mean.estimate, mean.low, mean.high) == pytest.approx((found.estimate, found.low, found.high))

@@ -10,6 +10,7 @@ from audit.stats.drift import (
     against_recorded,
     detector,
     extend,
+    mean_recorded,
     shift_ratios,
 )
 from audit.stats.equivalence import Decision
@@ -158,3 +159,10 @@ def test_impossible_input_is_refused():
         detector(0.0)
     with pytest.raises(ValueError, match="2 flags"):
         extend(detector(), np.ones(2, dtype=bool), np.ones(3))
+
+
+def test_the_ends_of_a_mean_of_recorded_rates_are_added_by_squares():
+    mean = mean_recorded([Recorded(0.5, 0.47, 0.56), Recorded(0.3, 0.26, 0.38)])
+    assert (mean.estimate, mean.low, mean.high) == pytest.approx((0.4, 0.375, 0.45))
+    with pytest.raises(ValueError, match="one confidence"):
+        mean_recorded([Recorded(0.5, 0.4, 0.6), Recorded(0.5, 0.4, 0.6, 0.9)])
