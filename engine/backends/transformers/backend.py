@@ -86,8 +86,7 @@ class TransformersBackend:
             "draft": dict(self._assistance.facts) or None,
             "proposer": settings.kind or "plain",
             "proposer_options": dict(settings.options),
-            # a schedule moves the draft length, so that none is promised
-            "gamma": settings.gamma if settings.steady else None,
+            "gamma": settings.gamma if settings.bounded else None,
             "steady_drafts": None,
             "protocol": self._protocol.value,
             "lossless": settings.weight == 1.0,

@@ -63,12 +63,20 @@ def configuration(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: 
         output_scores=True,
         stop_strings=list(sampling.stop) or None,
         repetition_penalty=sampling.repetition_penalty,
-        sequence_bias=[[[token], float(bias)] for token, bias in sampling.logit_bias] or None,
+        sequence_bias=_biases(sampling),
         bad_words_ids=[list(word) for word in sampling.bad_words] or None,
         min_new_tokens=sampling.min_tokens or None,
         **_warpers(sampling),
         **generation_keys(settings),
     )
+
+
+def _biases(sampling: SamplingParams) -> list[list[Any]] | None:
+    """Biases of one token add up here; of several entries transformers would take one."""
+    added: dict[int, float] = {}
+    for token, bias in sampling.logit_bias:
+        added[token] = added.get(token, 0.0) + bias
+    return [[[token], float(bias)] for token, bias in added.items()] or None
 
 
 def _warpers(sampling: SamplingParams) -> dict[str, Any]:

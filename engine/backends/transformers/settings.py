@@ -76,9 +76,9 @@ class Settings:
         return float(self.options.get(WEIGHT, 1.0))
 
     @property
-    def steady(self) -> bool:
-        """Whether no step drafts more than gamma."""
-        return bool(self.options.get(SCHEDULE, "constant") == "constant")
+    def bounded(self) -> bool:
+        """Whether no step drafts more than gamma: schedules move it, another tokenizer counts in its own tokens."""
+        return self.kind != "universal" and self.options.get(SCHEDULE, "constant") == "constant"
 
     def protocol(self, asked: Protocol) -> Protocol:
         """The rule that runs where `asked` is asked for."""

@@ -1,0 +1,64 @@
+"""A tiny untrained family, and requests over it."""
+
+import torch
+
+from engine.backends import open_workshop
+from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.base import Prompt
+from engine.train import recipe, trainer
+from engine.train.tokenizer import train_tokenizer
+from engine.types import Protocol, Request, SamplingParams
+
+VOCABULARY = 300
+TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]
+OTHER_TEXTS = ["the lazy dog and the quick fox; the name of the fox. " * 4]
+TARGET = recipe.ModelRecipe(layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, context=96)
+DRAFT = recipe.ModelRecipe(layers=1, hidden=16, heads=2, kv_heads=1, ffn=24, context=96)
+SIZES = {"target": TARGET, "draft": DRAFT, "other": DRAFT}
+PROMPTS = ("the quick the quick", "the lazy dog. the lazy", '{"name"', "over the quick brown fox")
+GREEDY = SamplingParams(max_new_tokens=20)
+SAMPLED = SamplingParams(temperature=0.5, max_new_tokens=20, seed=6)
+
+
+def make(folder):
+    """Models with larger weights than at initialisation, so that rows differ; `other` has another tokenizer."""
+    tokenizers = {"other": train_tokenizer(OTHER_TEXTS, VOCABULARY - 20)}
+    shared = train_tokenizer(TEXTS, VOCABULARY)
+    for seed, (name, size) in enumerate(SIZES.items()):
+        tokenizer = tokenizers.get(name, shared)
+        model = trainer.new_model(size, len(tokenizer), seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(8.0)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def workshop_of(home, *names):
+    return open_workshop("transformers", {name: ModelSource(name, base=home) for name in ("target", *names)})
+
+
+OPTIONS = {"early_exit": {"assistant_early_exit": 1}}
+MODELS = {"draft_model": "draft", "universal": "other"}
+
+
+def plan(kind, protocol=Protocol.CHAIN, options=None, **changes):
+    """An arm of the kind; `kind` None is plain."""
+    if kind is None:
+        return ArmPlan(protocol, **changes)
+    return ArmPlan(protocol, kind, 4, MODELS.get(kind), OPTIONS.get(kind, {}) | (options or {}), **changes)
+
+
+def requests(backend, sampling, prompts=PROMPTS):
+    return [Request(text, backend.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(prompts)]
+
+
+def run(backend, sampling, prompts=PROMPTS):
+    return list(backend.generate(requests(backend, sampling, prompts)))
+
+
+def networks(workshop):
+    """The modules of target, draft and other."""
+    return [workshop._models[name].model.network for name in ("target", "draft", "other")]

@@ -1,0 +1,93 @@
+"""The packaged suites, in a reduced size, from the command line: two pass, two must fail."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.audit.invoke import invoke
+
+FOLDER = Path(__file__).parents[4] / "suites" / "transformers"
+
+
+def run(name, tmp_path, limit=3, samples=1, tokens=40, change=lambda suite: None):
+    """Run a copy of a packaged suite with fewer prompts."""
+    suite = YAML(typ="safe").load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    for workload in suite["workloads"]:
+        workload["limit"] = limit
+        workload["prompts"] = str((FOLDER / f"{name}.yaml").parent / workload["prompts"])
+    suite["samples"], suite["sampling"]["max_new_tokens"] = samples, tokens
+    change(suite)
+    path, results = tmp_path / "suite.yaml", tmp_path / "results.json"
+    with path.open("w", encoding="utf-8") as stream:
+        YAML(typ="safe").dump(suite, stream)
+    done = invoke("run", str(path), "--store", str(tmp_path / "audit.db"), "--results", str(results))
+    return done, json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+
+
+def verdicts(results):
+    return {(each["arm"], each["check"]): each["verdict"] for each in results["checks"]}
+
+
+def test_greedy_passes(tmp_path):
+    done, results = run("greedy", tmp_path, limit=2)
+    assert done.exit_code == 0, done.output
+    assert set(verdicts(results).values()) == {"certified"}
+    assert {arm for arm, _ in verdicts(results)} == {"draft-model", "prompt-lookup", "early-exit"}
+    arms = {each["name"]: each for each in results["run"]["arms"]}
+    assert arms["draft-model"]["effective"]["rows"] == 1
+
+
+def test_sampling_finds_no_fault(tmp_path):
+    """At this size the law can be held, not certified."""
+    done, results = run("sampling", tmp_path, limit=3)
+    assert done.exit_code in (0, 3), done.output
+    found = verdicts(results)
+    assert "fault" not in found.values()
+    for check in ("accounting", "configuration", "reconciliation"):
+        assert found["draft-model", check] == found["prompt-lookup", check] == "certified"
+
+
+@pytest.mark.parametrize(
+    ("name", "caught"),
+    [
+        ("ensemble_weight", ("law", "configuration")),
+        ("argmax_draft_soft_q", ("law", "q_contract")),
+    ],
+)
+def test_known_bad_suites_fail(name, caught, tmp_path):
+    done, results = run(f"known_bad/{name}", tmp_path, limit=6)
+    assert done.exit_code == 1, done.output
+    for check in caught:
+        assert verdicts(results)["broken", check] == "fault"
+
+
+def test_an_ensemble_at_temperature_0_is_not_the_target_s_argmax(tmp_path):
+    def greedy(suite):
+        suite["sampling"]["temperature"] = 0
+        suite["arms"][0]["verifier"] = "greedy"
+        suite["arms"][0]["checks"] = ["greedy_equality"]
+
+    done, results = run("known_bad/ensemble_weight", tmp_path, limit=5, change=greedy)
+    assert done.exit_code == 1, done.output
+    assert verdicts(results) == {("broken", "greedy_equality"): "fault"}
+
+
+BAD = {
+    "argmax_drafts": lambda suite: suite["arms"][0].update(engine={"argmax_drafts": True}),
+    "eagle": lambda suite: suite["arms"][0]["proposer"].update(kind="eagle"),
+    "tree": lambda suite: suite["arms"][0].update(verifier="tree"),
+    "assistant_early_exit": lambda suite: suite["arms"][0].update(proposer={"kind": "early_exit", "gamma": 2}),
+    "presence_penalty": lambda suite: suite["sampling"].update(presence_penalty=0.5),
+}
+
+
+@pytest.mark.parametrize("word", BAD)
+def test_what_cannot_run_is_one_line_and_exit_2(word, tmp_path):
+    done, results = run("greedy", tmp_path, change=BAD[word])
+    assert done.exit_code == 2
+    assert results == {}
+    lines = [line for line in done.stderr.splitlines() if word in line]
+    assert len(lines) == 1
+    assert "Traceback" not in done.output
