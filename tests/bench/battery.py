@@ -3,6 +3,8 @@
 Evidence comes from the simulator (rejection of drawn chains), is written to a
 folder once and read from there, as from a store. Each size is judged in a
 process of its own, so that its peak of memory is its own. No time is asserted.
+A vocabulary too large for a row per token has rows of a few contexts, each with
+some likely tokens over a long tail.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
-from audit.checks import load, names
+from audit.checks import STANDARD, load
 from audit.checks.base import evaluate
 from audit.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from engine.trace import Header, decode, encode, late
 from engine.types import RecordLevel
-from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, world
+from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
 
 LENGTH = 512
 """Tokens of a request."""
@@ -38,9 +43,17 @@ class Workload:
     folder: str
     vocabulary: int
     level: RecordLevel
+    contexts: int | None = None
+    """How many rows a wide vocabulary has; None for a row after each token."""
 
     def path(self, index: int) -> Path:
-        return Path(self.folder) / f"{self.level}-{self.vocabulary}-{index}.trace"
+        return Path(self.folder) / f"{self.name}-{index}.trace"
+
+    @property
+    def name(self) -> str:
+        """What its files are called after."""
+        few = "" if self.contexts is None else f"-{self.contexts}"
+        return f"{self.level}-{self.vocabulary}{few}"
 
 
 @dataclass(frozen=True)
@@ -66,16 +79,55 @@ class Size:
     costs: tuple[Cost, ...]
 
 
+class Folded:
+    """[V, V] rows that repeat: token t has that of context t modulo the number of contexts."""
+
+    def __init__(self, rows: NDArray[np.floating[Any]]) -> None:
+        self._rows = rows
+        self.shape = (rows.shape[1], rows.shape[1])
+
+    def __getitem__(self, token: int) -> NDArray[np.floating[Any]]:
+        """The row after a token."""
+        return np.asarray(self._rows[token % len(self._rows)])
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where tokens come from."""
+
+    world: World
+    laws: Laws
+
+
+def source(workload: Workload, setup: Setup) -> Source:
+    """Rows after every token, or of a few contexts."""
+    if workload.contexts is None:
+        made = world(1, vocabulary=workload.vocabulary, sharpness=2.5)
+        return Source(made, Laws.of(made, setup.sampling))
+    few = peaked(workload.contexts, workload.vocabulary)
+    laws = Laws.of(few, setup.sampling)
+    return Source(World(Folded(few.target), Folded(few.draft)), Laws(Folded(laws.p), Folded(laws.q)))
+
+
+def peaked(contexts: int, vocabulary: int) -> World:
+    """[contexts, V] logits of target and draft: sixty likely tokens over a long tail."""
+    rng = np.random.default_rng(11)
+    target = rng.normal(0.0, 1.0, (contexts, vocabulary))
+    for row in target:
+        row[rng.choice(vocabulary, 60, replace=False)] += rng.normal(11.0, 1.5, 60)
+    draft = target + np.where(target > 6.0, rng.normal(0.0, 1.0, target.shape), 0.0)
+    return World(target.astype(np.float32), draft.astype(np.float32))
+
+
 def write(workload: Workload, indices: list[int]) -> None:
     """Traces that are not there yet."""
     missing = [index for index in indices if not workload.path(index).exists()]
     if not missing:
         return
     setup = Setup(level=workload.level, sampling=replace(SAMPLED, max_new_tokens=LENGTH))
-    made = world(1, vocabulary=workload.vocabulary, sharpness=2.5)
-    laws = Laws.of(made, setup.sampling)
+    made = source(workload, setup)
     for index in missing:
-        workload.path(index).write_bytes(encode(Decoder(made, setup, f"case-{index:06d}", laws).run()))
+        workload.path(index).write_bytes(encode(Decoder(made.world, setup, f"case-{index:06d}", made.laws).run()))
 
 
 @dataclass(frozen=True)
@@ -138,24 +190,29 @@ def rendered(sizes: list[Size]) -> Iterator[str]:
 @click.option("--tokens", type=click.IntRange(min=LENGTH), default=1_000_000, show_default=True)
 @click.option("--vocabulary", type=click.IntRange(min=2), default=2048, show_default=True)
 @click.option("--level", type=click.Choice([each.value for each in LEVELS]), default="topk", show_default=True)
-@click.option("--checks", "chosen", help="By commas; default: all.")
+@click.option("--contexts", type=click.IntRange(min=1), help="Rows of a vocabulary too large for one per token.")
+@click.option("--checks", "chosen", help="By commas; default: the standard ones.")
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="To make the evidence.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("build/bench/battery"), show_default=True)
-def main(tokens: int, vocabulary: int, level: str, chosen: str | None, processes: int, folder: Path) -> None:
-    """Time every check on simulated evidence of a quarter, half and all of TOKENS."""
+def main(
+    tokens: int, vocabulary: int, level: str, contexts: int | None, chosen: str | None, processes: int, folder: Path
+) -> None:
+    """Time the standard checks on simulated evidence of a quarter, half and all of TOKENS."""
     folder.mkdir(parents=True, exist_ok=True)
-    workload = Workload(str(folder), vocabulary, RecordLevel(level))
+    workload = Workload(str(folder), vocabulary, RecordLevel(level), contexts)
     most, began = max(1, tokens // LENGTH), time.perf_counter()
     fresh = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
         list(pool.map(partial(write, workload), [list(range(most))[start::processes] for start in range(processes)]))
     click.echo(f"evidence made in {time.perf_counter() - began:.0f} s (not counted)")
-    selected = tuple(chosen.split(",")) if chosen else names()
+    selected = tuple(chosen.split(",")) if chosen else STANDARD
     sizes = []
     for share in SHARES:
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:
             sizes.append(pool.submit(measure, workload, selected, max(1, int(most * share))).result())
     for line in rendered(sizes):
         click.echo(line)
-    out = folder / f"{level}-{vocabulary}.json"
+    for cost in sizes[-1].costs:
+        click.echo(f"{cost.check}: {cost.summary}")
+    out = folder / f"{workload.name}.json"
     out.write_text(json.dumps([asdict(size) for size in sizes], indent=1))
