@@ -149,6 +149,20 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """Every step drafts a chain as long as gamma and the request's end allow, whatever the text says.
+
+    Said of prefixes of two tokens or more, since hidden states come after one has been read.
+
+    context: tokens of prefix and draft together up to which it holds.
+    most: tokens that the proposer drafts at most in one step; None for as many as it is asked for.
+    """
+
+    context: int
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to continue.
 

@@ -1,7 +1,7 @@
 """How many tokens a step drafts, against what the arm says of itself.
 
 No step drafts more than gamma. Where the proposer declares steady drafts
-(`engine.proposers.base.Steady`), none drafts fewer than gamma, the proposer's own
+(`engine.types.Steady`), none drafts fewer than gamma, the proposer's own
 most and the request's end allow: the last token of a request is never drafted,
 because a step emits one more than it accepts. Nothing is said where the arm does
 not declare it, beyond the context of what drafts, and of prefixes of one token,
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.replay_structure import Fault
-from engine.proposers.base import Steady
 from engine.trace import Trace
+from engine.types import Steady
 
 SHORTEST = 2
 """Tokens of a prefix from which on steady drafts are steady."""

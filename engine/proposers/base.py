@@ -18,23 +18,10 @@ from engine.errors import InvalidRequest
 from engine.rng import Randomness
 from engine.trees import require_valid
 from engine.types import Proposal, QKind, Request, Verdict
+from engine.types import Steady as Steady
 from engine.versions import DraftVersion
 
 Shape = Literal["chain", "tree"]
-
-
-@dataclass(frozen=True, slots=True)
-class Steady:
-    """Every step drafts a chain as long as gamma and the request's end allow, whatever the text says.
-
-    Said of prefixes of two tokens or more, since hidden states come after one has been read.
-
-    context: tokens of prefix and draft together up to which it holds.
-    most: tokens that the proposer drafts at most in one step; None for as many as it is asked for.
-    """
-
-    context: int
-    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +78,10 @@ def test_results_are_plain_json(name, setup):
     result = evaluate(load(name), Evidence(candidate, plain, plain), {})
     json.dumps(dataclasses.asdict(result), allow_nan=False)
     assert "\n" not in result.summary
+
+
+def test_checks_are_loaded_without_torch():
+    """Whoever judges evidence runs no model: torch would cost seconds and 180 MiB in every such process."""
+    lines = ("import sys", "from audit.checks import load, names", "list(map(load, names()))")
+    script = "\n".join((*lines, "sys.exit('torch' in sys.modules)"))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
