@@ -1,7 +1,7 @@
 """Configuration: what runs is what was asked for.
 
 Claim: configuration. Null: every setting that the suite asks the engine for is
-in effect. Statistic: settings whose effective value, read off the running
+in effect, in the arm and in its baseline. Statistic: settings whose effective value, read off the running
 engine, differs from the requested one; one is a fault, because every other
 verdict would be about another engine. Cannot see: settings that the backend
 does not read back, and an engine that reports one thing and does another (see
@@ -11,12 +11,14 @@ honoured).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
 from audit.records import Evidence, Level
 
 WHOLE_ARM = "the arm"
+BASELINE = "the baseline"
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -24,34 +26,56 @@ def _applies(evidence: Evidence) -> str | None:
     return None if said.get("requested") else "the backend decodes here: it runs what it is given, or not at all"
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One arm's settings as asked for and as they are, in effect."""
+
+    place: str
+    requested: Mapping[str, Any]
+    effective: Mapping[str, Any]
+
+    @property
+    def unread(self) -> list[str]:
+        """Settings that the engine did not tell."""
+        return sorted(key for key in self.requested if key not in self.effective)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Those that differ."""
+        told = ((key, value) for key, value in sorted(self.requested.items()) if key in self.effective)
+        return [
+            Finding(self.place, 0, f"{key}: {value!r} was asked for, {self.effective[key]!r} runs")
+            for key, value in told
+            if self.effective[key] != value
+        ]
+
+
+def _settings(place: str, effective: Mapping[str, Any]) -> Settings:
+    return Settings(place, effective.get("requested", {}), effective.get("effective", {}))
+
+
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
-    said = evidence.candidate.effective
-    requested: Mapping[str, Any] = said["requested"]
-    effective: Mapping[str, Any] = said.get("effective", {})
-    unread = sorted(key for key in requested if key not in effective)
-    wrong = {key: value for key, value in requested.items() if key in effective and effective[key] != value}
-    if wrong:
-        verdict = Verdict.FAULT
-        summary = "; ".join(_difference(key, value, effective[key]) for key, value in sorted(wrong.items()))
+    ours = _settings(WHOLE_ARM, evidence.candidate.effective)
+    # a baseline that is not what it should be makes every comparison with it worthless
+    theirs = _settings(BASELINE, evidence.baseline.effective if evidence.baseline is not None else {})
+    findings = [*ours.findings, *theirs.findings]
+    unread = [*ours.unread, *(f"{BASELINE}'s {key}" for key in theirs.unread)]
+    if findings:
+        named = (each.message if each.request == WHOLE_ARM else f"{BASELINE}'s {each.message}" for each in findings)
+        verdict, summary = Verdict.FAULT, "; ".join(named)
     elif unread:
         verdict, summary = Verdict.INCONCLUSIVE, f"not read back from the engine: {', '.join(unread)}"
     else:
-        verdict, summary = Verdict.CERTIFIED, f"all {len(requested)} settings that were asked for are in effect"
+        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} settings that were asked for are in effect"
     return CheckResult(
         verdict=verdict,
         summary=summary,
-        n=len(requested),
-        statistic=float(len(wrong)),
-        findings=tuple(
-            Finding(WHOLE_ARM, 0, _difference(key, value, effective[key])) for key, value in sorted(wrong.items())
-        ),
-        details={"requested": dict(requested), "effective": dict(effective)},
+        n=len(ours.requested) + len(theirs.requested),
+        statistic=float(len(findings)),
+        findings=tuple(findings),
+        details={"requested": dict(ours.requested), "effective": dict(ours.effective)},
     )
-
-
-def _difference(key: str, requested: object, effective: object) -> str:
-    return f"{key}: {requested!r} was asked for, {effective!r} runs"
 
 
 CHECK = Check(

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from engine.errors import EngineError, InvalidRequest
+from engine.errors import EngineError
 from engine.trace import decode
 from engine.types import FinishReason
 from tests.http.asking import answers, arm, asked
@@ -181,14 +181,10 @@ def test_an_address_that_is_not_the_apis_is_one_line(serve):
         arm(server, url=server.url.removesuffix("/v1"))
 
 
-def test_a_baseline_that_speculates_is_none(serve):
-    with serve(gamma=2) as server:
-        with pytest.raises(InvalidRequest, match="this server speculates, so it is no baseline"):
-            arm(server)
-        assert arm(server, proposer="served").effective_config()["effective"]["speculation"] is True
-
-
-def test_a_candidate_that_does_not_speculate_is_a_difference(serve):
-    with serve() as server:
-        config = arm(server, proposer="served").effective_config()
-    assert (config["requested"]["speculation"], config["effective"]["speculation"]) == (True, False)
+@pytest.mark.parametrize("gamma", [0, 2])
+@pytest.mark.parametrize("proposer", [None, "served"])
+def test_whether_a_server_speculates_is_read_from_its_counters(serve, gamma, proposer):
+    with serve(gamma=gamma) as server:
+        config = arm(server, proposer=proposer).effective_config()
+    assert config["requested"]["speculation"] is (proposer is not None)
+    assert config["effective"]["speculation"] is (gamma > 0)

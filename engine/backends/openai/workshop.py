@@ -52,17 +52,12 @@ class OpenAIWorkshop:
         """A backend at the arm's endpoint.
 
         Raises:
-            InvalidRequest: a setting that cannot be, or a server that speculates where it should not.
+            InvalidRequest: a setting that cannot be.
             EngineError: the endpoint does not answer, refuses the key, or does not have the model.
         """
         _require_served(plan)
         settings = self._named(settings_of(plan.engine))
         served = self._served(settings)
-        if plan.proposer is None and served.speculates:
-            raise InvalidRequest(
-                f"{settings.url}: this server speculates, so it is no baseline; set engine.url to one that does not, "
-                "and the url of the candidate in its arm"
-            )
         codec = CharacterCodec() if self._local is None else LocalCodec(self._local)
         parts = Parts(settings, served, codec)
         return OpenAIBackend(plan, parts) if self._local is None else AnchoredBackend(plan, parts, self._local)

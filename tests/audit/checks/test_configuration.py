@@ -1,5 +1,6 @@
 from audit.checks.base import Verdict, evaluate
 from audit.checks.configuration import CHECK
+from audit.records import ArmKind, ArmRecord, Evidence, Level
 from tests.audit.checks.external_arms import answered, evidence
 
 
@@ -28,3 +29,23 @@ def test_what_is_not_read_back_is_not_certified():
 
 def test_our_own_backends_have_nothing_to_compare():
     assert evaluate(CHECK, evidence([answered(0)]), {}).verdict is Verdict.NOT_RUN
+
+
+def with_baseline(candidate, baseline):
+    ours, theirs = (
+        {"requested": {"drafts": asked}, "effective": effective} for asked, effective in (candidate, baseline)
+    )
+    arms = (
+        ArmRecord("a", ArmKind.CANDIDATE, Level.L1, ours, ()),
+        ArmRecord("b", ArmKind.BASELINE, Level.L1, theirs, ()),
+    )
+    return evaluate(CHECK, Evidence(*arms), {})
+
+
+def test_a_baseline_that_is_not_what_was_asked_for_is_a_fault():
+    good = (True, {"drafts": True})
+    assert with_baseline(good, (False, {"drafts": False})).verdict is Verdict.CERTIFIED
+    found = with_baseline(good, (False, {"drafts": True}))
+    assert found.verdict is Verdict.FAULT
+    assert found.summary == "the baseline's drafts: False was asked for, True runs"
+    assert with_baseline(good, (False, {})).verdict is Verdict.INCONCLUSIVE

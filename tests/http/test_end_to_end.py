@@ -1,0 +1,186 @@
+"""`audit run` over two endpoints: the packaged suites pass, an endpoint that is wrong is told, and a key is nowhere."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from audit.checks.base import Verdict
+from audit.store import Store
+from tests.audit.invoke import invoke
+from tests.http.script import Misdeed, Script
+
+pytestmark = pytest.mark.xdist_group("http")
+SUITES = Path(__file__).parents[2] / "suites" / "openai"
+KEY = "sk-end-to-end-0123456789"
+SHORT = {
+    "limit: 16": "limit: 2",
+    "limit: 24": "limit: 3",
+    "samples: 8": "samples: 2",
+    "served:my-model": "served:bundled",
+    "max_new_tokens: 128": "max_new_tokens: 40",
+}
+FEW = "checks: {greedy_equality: {min_tokens: 50}, logprob_closeness: {min_tokens: 50}}\n"
+MORE = {"server: vllm": "server: vllm, backoff_s: 0.01, tries: 3"}
+ALLOWED = {Verdict.CERTIFIED, Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    output: str
+    errors: str
+    store: Path
+
+    def verdicts(self):
+        with Store.open(str(self.store), create=False, read_only=True) as store:
+            return {each.check: each for each in store.checks(store.resolve("latest"))}
+
+    def arm(self, name):
+        with Store.open(str(self.store), create=False, read_only=True) as store:
+            found = store.load_arm(store.resolve("latest"), name)
+            return list(found.requests), list(found.failed), found.level
+
+
+@pytest.fixture
+def audit(tmp_path):
+    """Runs a packaged suite at two servers, its sizes reduced and some words replaced."""
+
+    def run(name, baseline, candidate, **changes):
+        text = (SUITES / f"{name}.yaml").read_text(encoding="utf-8").replace("../prompts", "suites:prompts")
+        addresses = {"http://127.0.0.1:8000/v1": baseline.url, "http://127.0.0.1:8001/v1": candidate.url}
+        for old, new in {**SHORT, **addresses, **changes}.items():
+            text = text.replace(old, new)
+        path, store = tmp_path / "suite.yaml", tmp_path / "audit.db"
+        path.write_text(text + FEW, encoding="utf-8")
+        done = invoke("run", str(path), "--store", str(store), "--results", str(tmp_path / "results.json"))
+        return Ran(done.exit_code, done.stdout, done.stderr, store)
+
+    return run
+
+
+def facts_of(request):
+    return request.trace.header.facts
+
+
+@pytest.mark.parametrize("source", ["served:bundled", "bundled:target"])
+def test_the_greedy_suite_passes_and_counts_the_drafts(serve, audit, source):
+    with serve() as baseline, serve(gamma=3) as candidate:
+        found = audit("greedy", baseline, candidate, **{"served:bundled": source}, **MORE)
+    verdicts = found.verdicts()
+    for name in ("liveness", "configuration", "reconciliation"):
+        assert verdicts[name].verdict is Verdict.CERTIFIED, verdicts[name].summary
+    equal = verdicts["greedy_equality"]
+    assert equal.details["divergences"] == {"numerical": 0, "real": 0, "untriaged": 0}
+    assert verdicts["logprob_closeness"].effect < 1e-4
+    requests, failed, level = found.arm("speculating")
+    assert (len(requests), failed, level) == (4, [], 1)
+    counted = [facts["server_counters"] for facts in map(facts_of, requests) if "server_counters" in facts]
+    assert counted[0]["drafted"] > counted[0]["accepted"] > 0
+    assert found.code == 0, found.output
+
+
+def test_a_baseline_that_speculates_is_found(serve, audit):
+    with serve(gamma=2) as server:
+        found = audit("greedy", server, server, **MORE)
+    assert found.code == 1
+    assert found.verdicts()["configuration"].summary == "the baseline's speculation: False was asked for, True runs"
+
+
+def test_text_alone_is_compared_and_nothing_else(serve, audit):
+    with serve(ids=False, scores=False) as baseline, serve(gamma=3, ids=False, scores=False) as candidate:
+        found = audit("greedy", baseline, candidate, **MORE)
+    verdicts = found.verdicts()
+    assert verdicts["greedy_equality"].verdict is Verdict.CERTIFIED, verdicts["greedy_equality"].summary
+    assert verdicts["greedy_equality"].level == 0
+    assert verdicts["logprob_closeness"].verdict is Verdict.NOT_RUN
+    requests, _, level = found.arm("speculating")
+    assert level == 0
+    assert requests[0].tokens == tuple(map(ord, requests[0].text))
+
+
+def test_an_endpoint_that_answers_something_else_is_found(serve, audit):
+    # one token too many in one answer, as a wrong accepted token would
+    wrong = Misdeed(swap=('"token_ids": [', '"token_ids": [7, '))
+    with serve() as baseline, serve(gamma=3, fail=Script([wrong])) as candidate:
+        found = audit("greedy", baseline, candidate, **MORE)
+    verdicts = found.verdicts()
+    assert found.code != 0
+    # 150 positions are too few to know the noise, so that one wrong token is not called a fault
+    assert verdicts["greedy_equality"].details["divergences"]["untriaged"] == 1
+    assert verdicts["reconciliation"].verdict is Verdict.INCONCLUSIVE
+    assert "tokens, the usage counts" in verdicts["reconciliation"].summary
+
+
+def test_tool_calls_read_otherwise_in_a_stream_are_found(serve, audit):
+    # every second request is the streamed one; its first character of content is another
+    swap = Misdeed(swap=('"content": "', '"content": "#'))
+    with serve() as baseline, serve(gamma=3, fail=Script([Misdeed(), swap])) as candidate:
+        found = audit("tools", baseline, candidate, **{"batch_size: 8": "batch_size: 1"}, **MORE)
+    verdicts = found.verdicts()
+    assert verdicts["greedy_equality"].details["divergences"]["real"] == 0
+    assert "the streamed text differs" in verdicts["reconciliation"].summary
+
+
+def test_the_sampling_suite_reaches_verdicts(serve, audit):
+    with serve() as baseline, serve(gamma=3) as candidate:
+        found = audit("sampling", baseline, candidate, **{"max_new_tokens: 64": "max_new_tokens: 12"}, **MORE)
+    verdicts = found.verdicts()
+    assert verdicts["liveness"].verdict is Verdict.CERTIFIED
+    assert {each.verdict for each in verdicts.values()} <= ALLOWED
+    # the server's draws are functions of the seed alone
+    assert verdicts["seed"].verdict is not Verdict.FAULT
+
+
+def test_lost_requests_are_on_record_and_the_run_is_judged(serve, audit):
+    lost = Misdeed(status=500, text='{"error": {"message": "EngineCore died"}}')
+    with serve() as baseline, serve(gamma=3, fail=Script([lost] * 3)) as candidate:
+        found = audit("greedy", baseline, candidate, **{"batch_size: 8": "batch_size: 1"}, **MORE)
+    requests, failed, _ = found.arm("speculating")
+    assert (len(requests), len(failed)) == (3, 1)
+    verdicts = found.verdicts()
+    assert found.code == 1
+    assert verdicts["liveness"].verdict is Verdict.FAULT
+    assert "EngineCore died" in verdicts["liveness"].findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"served:my-model": "served:nothing"}, "no model 'nothing' is served, there is 'bundled'"),
+        ({"server: vllm": "server: vllm, api_key: abc"}, "api_key"),
+        ({"max_new_tokens: 128": "max_new_tokens: 40, bad_words: [[1]]"}, "has no bad_words"),
+        ({"kind: served, gamma: 4": "kind: ngram, gamma: 4"}, 'unknown proposer "ngram"'),
+        ({"server: vllm": "server: vllm, body: {seed: 1}"}, "body may not set seed"),
+        ({"{kind: served, gamma: 4}": "{kind: served, gamma: 4, options: {n: 1}}"}, "the server chooses how it drafts"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_stored(serve, audit, changes, message):
+    with serve() as baseline, serve(gamma=3) as candidate:
+        found = audit("greedy", baseline, candidate, **changes)
+    assert found.code == 2
+    assert message in found.errors
+    assert len(found.errors.strip().splitlines()) == 1
+    assert "Traceback" not in found.errors
+    assert candidate.settings.seen == baseline.settings.seen == []
+
+
+def test_a_wrong_key_is_told_without_it_and_a_right_one_is_stored_nowhere(serve, audit, monkeypatch, tmp_path):
+    monkeypatch.setenv("END_TO_END_KEY", KEY)
+    named = {"server: vllm": "server: vllm, backoff_s: 0.01, tries: 2, api_key_env: END_TO_END_KEY"}
+    with serve() as baseline, serve(key="another-one") as candidate:
+        found = audit("greedy", baseline, candidate, **named)
+    assert found.code == 2
+    assert "END_TO_END_KEY" in found.errors
+    assert KEY not in found.errors + found.output
+    echo = Misdeed(status=400, text=json.dumps({"error": {"message": f"not with {KEY}"}}))
+    with serve(key=KEY) as baseline, serve(key=KEY, gamma=3, fail=Script([echo])) as candidate:
+        found = audit("greedy", baseline, candidate, **named)
+    assert "not with ***" in found.verdicts()["liveness"].findings[0].message
+    assert KEY not in found.errors + found.output
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name for path in written} >= {"audit.db", "results.json"}
+    assert not [path.name for path in written if KEY.encode() in path.read_bytes()]
+    _, failed, _ = found.arm("speculating")
+    assert failed[0].trace.header.facts["error"]["message"].endswith("not with ***")
