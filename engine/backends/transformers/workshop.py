@@ -61,6 +61,11 @@ class TransformersWorkshop:
         if settings.kind == "universal":
             if draft.tokenizer is None:
                 raise ModelError(f"{draft.source}: no tokenizer; proposer universal translates by it")
+            if draft.model.vocabulary == target.model.vocabulary:
+                raise InvalidRequest(
+                    f"{draft.source}: as many tokens as the target, which transformers takes for the same tokens; "
+                    "use proposer draft_model, or a draft of another size"
+                )
             # transformers remembers by tokenizer that it pruned a draft: another arm's draft is not that one
             return Assistance(network_of(draft), draft.model.facts, copy.deepcopy(draft.tokenizer))
         check_same_tokenizer(target, draft)
