@@ -95,7 +95,7 @@ class Driver:
             try:
                 params = sampling_params(request["sampling"])
                 engine.add_request(request["id"], {"prompt_token_ids": request["prompt"]}, params)
-            except ValueError as error:  # what vLLM raises for parameters that it does not have
+            except _refusals() as error:
                 self.say(op="refused", id=request["id"], message=_one_line(error))
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -142,6 +142,14 @@ def start(job: Mapping[str, Any]) -> Any:
         # vLLM would take a share of the machine's memory
         arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE)
     return LLM(**arguments)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises for parameters that it does not have; whatever else it raises is a failure."""
+    from vllm import exceptions
+
+    found = (getattr(exceptions, name, None) for name in ("VLLMClientError", "VLLMValidationError"))
+    return (ValueError, *(each for each in found if each is not None))
 
 
 def _one_line(error: BaseException) -> str:

@@ -59,8 +59,9 @@ V1: Final = (
             "sampling_metadata",
         ),
     ),
+    Point("vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", ("logits", "k", "p")),
 )
-"""Model runner V1: a step's raw rows, and its verification."""
+"""Model runner V1: a step's raw rows, its verification, and the law of tokens that stand behind a draft."""
 
 V2: Final = (
     Point("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),

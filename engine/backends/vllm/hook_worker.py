@@ -17,6 +17,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar
 
 from engine.backends.vllm import guard, runner_facts
@@ -34,7 +35,7 @@ class Steps:
         self.problems: list[str] = []
         self.count = 0
         self.seconds = 0.0
-        self.law: Law | None = None
+        self.law = Law()
         self._file: BinaryIO | None = None
 
     def go_to(self, path: str, rows: bool) -> None:
@@ -52,7 +53,7 @@ class Steps:
     def keep(self, make: Callable[[], Batch], raw: Any) -> None:
         """Write one step; what goes wrong here is a problem of the record, not of the engine."""
         began = time.perf_counter()
-        law, self.law = self.law, None
+        law, self.law = self.law, Law()
         try:
             assert self._file is not None
             write(self._file, frame_of(self.count, make(), raw, law))
@@ -108,10 +109,8 @@ class Recording:
 
 def wrap_v1(runner: Any, points: Sequence[guard.Point], steps: Steps) -> None:
     """Wrap the runner's `_sample`, and the function that verifies in its module."""
-    sample_point, verify_point = points
+    sample_point, verify_point, last_point = points
     original = getattr(runner, sample_point.path.rpartition(".")[2])
-    verify = guard.look(verify_point)
-    assert verify.function is not None
 
     def sample(logits: Any, spec_decode_metadata: Any) -> Any:
         if not steps.wanted or logits is None:
@@ -122,7 +121,27 @@ def wrap_v1(runner: Any, points: Sequence[guard.Point], steps: Steps) -> None:
         return output
 
     setattr(runner, sample_point.path.rpartition(".")[2], sample)
-    setattr(verify.holder, verify_point.path, functools.wraps(verify.function)(_verifying(verify.function, steps)))
+    _wrap(verify_point, lambda function: _verifying(function, steps))
+    _wrap(last_point, lambda function: _truncating(function, steps))
+
+
+def _wrap(point: guard.Point, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put a function's wrapper in its place."""
+    found = guard.look(point)
+    assert found.function is not None
+    setattr(found.holder, point.path.rpartition(".")[2], functools.wraps(found.function)(wrapped(found.function)))
+
+
+def _truncating(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+    """The last thing that happens to rows that tokens are drawn from without a draft."""
+
+    def apply_top_k_top_p(logits: Any, k: Any, p: Any, *args: Any, **named: Any) -> Any:
+        processed = function(logits, k, p, *args, **named)
+        if steps.wanted:
+            steps.law = replace(steps.law, last=processed.clone())
+        return processed
+
+    return apply_top_k_top_p
 
 
 def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
@@ -140,7 +159,8 @@ def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]
     ) -> Any:
         if steps.wanted:
             # copies: verification may work in place too
-            steps.law = Law(target_logits.clone(), None if draft_probs is None else draft_probs.clone())
+            q = None if draft_probs is None else draft_probs.clone()
+            steps.law = replace(steps.law, logits=target_logits.clone(), q=q)
         return function(
             draft_token_ids,
             num_draft_tokens,
@@ -160,7 +180,7 @@ def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]
 def _copied(logits: Any, steps: Steps) -> Any:
     began = time.perf_counter()
     raw = logits.clone() if steps.rows else None
-    steps.law = None
+    steps.law = Law()
     steps.seconds += time.perf_counter() - began
     return raw
 
@@ -191,13 +211,10 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> Batch:
 def wrap_v2(runner: Any, points: Sequence[guard.Point], steps: Steps) -> None:
     """Wrap the two samplers' calls on their classes: calls look there, not at the object."""
     for point in points:
-        found = guard.look(point)
-        assert found.function is not None
-        setattr(found.holder, point.path.rpartition(".")[2], _sampling_v2(found.function, runner, steps))
+        _wrap(point, lambda function: _sampling_v2(function, runner, steps))
 
 
 def _sampling_v2(function: Callable[..., Any], runner: Any, steps: Steps) -> Callable[..., Any]:
-    @functools.wraps(function)
     def call(self: Any, logits: Any, input_batch: Any, *args: Any, **named: Any) -> Any:
         ours = self in (runner.sampler, runner.rejection_sampler)
         if not (ours and steps.wanted):

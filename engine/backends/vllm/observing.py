@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.backends.vllm.asking import Call, Outcome
 from engine.backends.vllm.reconcile import Metrics, Reconciled, Told, reconcile
@@ -105,7 +106,7 @@ def _facts(outcome: Outcome, found: Reconciled, call: Call, steps: Sequence[Seen
 
 
 def _moments(steps: Sequence[SeenRows]) -> dict[str, Any]:
-    """Sums over the drafted places where a token came out: the engine's own log p of it, entropy and variance."""
+    """Sums over the tokens whose law was seen: the engine's own log p of each, and its row's entropy and variance."""
     sums = {"tokens": 0, "log_p": 0.0, "entropy": 0.0, "variance": 0.0}
     for each in steps:
         if each.numbers:
@@ -113,6 +114,10 @@ def _moments(steps: Sequence[SeenRows]) -> dict[str, Any]:
             sums["tokens"] += int(said.sum())
             for name, column in (("log_p", "log_p_emitted"), ("entropy", "entropy"), ("variance", "variance")):
                 sums[name] += float(each.numbers[column][said].sum(dtype=np.float64))
+        if each.last and not math.isnan(each.last["log_p"]):
+            sums["tokens"] += 1
+            for name in ("log_p", "entropy", "variance"):
+                sums[name] += each.last[name]
     # a token that the engine's own law forbids has log p -inf, which JSON has no word for
     return {name: value if math.isfinite(value) else None for name, value in sums.items()}
 
@@ -149,7 +154,7 @@ def _observed(seen: SeenRows, count: int, request: Request, drawn: bool) -> Obse
         q_kind=kind,
         q=numbers["q"].astype(np.float64) if kind is QKind.FULL else None,
         logits=None if seen.rows is None else seen.rows[:count],
-        p=_p(step, count, numbers, request),
+        p=_p(seen, step, count, request),
         examined_p=_drafted_p(step, numbers, request),
         examined_q=_drafted_q(step, numbers, kind),
         timing=Timing(batch=seen.batch),
@@ -165,22 +170,31 @@ def _q_kind(step: Seen, numbers: Mapping[str, Any], request: Request, drawn: boo
     return QKind.FULL if "q" in numbers else QKind.NONE
 
 
-def _p(step: Seen, count: int, numbers: Mapping[str, Any], request: Request) -> tuple[float, ...]:
-    """[count] by the engine's own law; a token behind the whole draft is decided where it tells nothing."""
-    if not numbers:
-        return ()
-    known = _chances(numbers, "log_p_emitted", step.emitted, request)
-    return tuple(known[i] if i < len(known) else NAN for i in range(count))
+def _p(seen: SeenRows, step: Seen, count: int, request: Request) -> tuple[float, ...]:
+    """[count] by the engine's own law. A greedy token is its argmax, so that all of p is on it."""
+    if request.sampling.greedy:
+        return tuple(_argmax(seen, i, token) for i, token in enumerate(step.emitted[:count]))
+    known = _chances(seen.numbers.get("log_p_emitted", np.empty(0)))
+    behind = _chances(np.array([seen.last.get("log_p", NAN)]))
+    return (*known, *behind, *(NAN,) * count)[:count]
+
+
+def _argmax(seen: SeenRows, place: int, token: int) -> float:
+    best = seen.numbers.get("best", ())
+    return float(token == best[place]) if place < len(best) else 1.0
 
 
 def _drafted_p(step: Seen, numbers: Mapping[str, Any], request: Request) -> tuple[float, ...]:
-    return tuple(_chances(numbers, "log_p_drafted", step.drafted, request)) if numbers else ()
-
-
-def _chances(numbers: Mapping[str, Any], column: str, tokens: Sequence[int], request: Request) -> list[float]:
+    if not numbers:
+        return ()
     if request.sampling.greedy:
-        return [float(token == best) for token, best in zip(tokens, numbers["best"], strict=False)]
-    return [float(each) for each in np.exp(numbers[column].astype(np.float64))]
+        return tuple(float(token == best) for token, best in zip(step.drafted, numbers["best"], strict=True))
+    return _chances(numbers["log_p_drafted"])
+
+
+def _chances(logp: NDArray[Any]) -> tuple[float, ...]:
+    """A log-probability that rounding put above 0 is 0."""
+    return tuple(np.exp(np.minimum(logp.astype(np.float64), 0.0)).tolist())
 
 
 def _drafted_q(step: Seen, numbers: Mapping[str, Any], kind: QKind) -> tuple[float, ...]:

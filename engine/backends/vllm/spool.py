@@ -11,12 +11,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.vllm.frames import Frame, Truncated, read
+
+LAST: Final = "last_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class SeenRows:
-    """The same with numbers; `numbers` has arrays of D entries, or q of [D, V], empty where nothing was drafted."""
+    """The same with numbers: `numbers` has arrays of D entries, and q [D, V]; `last` those of the place behind."""
 
     step: Seen
     batch: int
     rows: NDArray[Any] | None
     """[E, V]"""
     numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    last: Mapping[str, float] = field(default_factory=dict)
 
 
 def worker_steps(path: Path) -> dict[str, list[SeenRows]]:
@@ -73,8 +76,9 @@ def _split(frame: Frame) -> Iterator[_Named]:
     """A step's requests; rows and numbers lie behind each other in the same order."""
     row = node = 0
     rows = frame.arrays.get("rows")
-    numbers = {name: each for name, each in frame.arrays.items() if name != "rows"}
-    for request in frame.header["requests"]:
+    lasts = {name.removeprefix(LAST): each for name, each in frame.arrays.items() if name.startswith(LAST)}
+    numbers = {name: each for name, each in frame.arrays.items() if name != "rows" and not name.startswith(LAST)}
+    for index, request in enumerate(frame.header["requests"]):
         drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
         own = {name: each[node : node + len(drafted)] for name, each in numbers.items()} if drafted else {}
         yield _Named(
@@ -84,6 +88,7 @@ def _split(frame: Frame) -> Iterator[_Named]:
                 frame.header["batch"],
                 None if rows is None else rows[row : row + len(emitted)],
                 own,
+                {name: float(each[index]) for name, each in lasts.items()},
             ),
         )
         row, node = row + len(emitted), node + len(drafted)

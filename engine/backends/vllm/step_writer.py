@@ -41,19 +41,25 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What verification saw: the processed logits of the drafted tokens [D, V] and q [D, V], None where it has none."""
+    """What the engine decided by: processed logits. Each is None where the step has none.
 
-    logits: torch.Tensor
-    q: torch.Tensor | None
+    logits: [D, V] of drafted places.
+    q: [D, V] what drafts were drawn from.
+    last: [B, V] of the place behind the draft, one for every request, also for those that did not come so far.
+    """
+
+    logits: torch.Tensor | None = None
+    q: torch.Tensor | None = None
+    last: torch.Tensor | None = None
 
 
 class Misplaced(Exception):
     """The rows do not lie where this version's metadata say."""
 
 
-def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law | None) -> Frame:
+def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law) -> Frame:
     """The step as a message; `raw` [D + B, V] None where rows are not wanted."""
-    vocabulary = raw.shape[1] if raw is not None else law.logits.shape[1] if law is not None else None
+    vocabulary = next((each.shape[1] for each in (raw, law.logits, law.last) if each is not None), None)
     emitted = [_valid(row, vocabulary) for row in batch.sampled]
     kept = [i for i, gone in enumerate(batch.discarded) if not gone]
     first = np.concatenate([[0], np.cumsum(batch.counts, dtype=np.int64)])
@@ -69,10 +75,17 @@ def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law | None)
     if raw is not None:
         at = np.concatenate([np.empty(0, np.int64), *(first[i] + i + np.arange(len(emitted[i])) for i in kept)])
         arrays["rows"] = _host(raw[torch.as_tensor(at, device=raw.device)])
-    if law is not None:
+    if law.logits is not None:
         nodes = np.concatenate([np.empty(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in kept)])
         said = np.concatenate([np.empty(0, np.int64), *(_decided(emitted[i], batch.counts[i]) for i in kept)])
-        arrays |= _numbers(law, nodes, np.array(batch.drafted, np.int64)[nodes], said)
+        arrays |= _drafted_numbers(
+            law.logits[_index(nodes, law.logits)], np.array(batch.drafted, np.int64)[nodes], said
+        )
+        if law.q is not None:
+            arrays["q"] = _host(law.q[_index(nodes, law.q)])
+    if law.last is not None:
+        reached = [emitted[i][-1] if len(emitted[i]) > batch.counts[i] else -1 for i in kept]
+        arrays |= _last_numbers(law.last[_index(np.array(kept, np.int64), law.last)], np.array(reached, np.int64))
     return Frame({"step": step, "batch": len(batch.names), "requests": requests}, arrays)
 
 
@@ -86,23 +99,48 @@ def _decided(emitted: list[int], count: int) -> Ints:
     return np.array(padded, np.int64)
 
 
-def _numbers(law: Law, nodes: Ints, drafted: Ints, said: Ints) -> dict[str, NDArray[Any]]:
-    """By drafted token [D']: the engine's own log p of it and of what came out there, the row's argmax and moments."""
-    device = law.logits.device
-    at = torch.as_tensor(nodes, device=device)
-    logp = torch.log_softmax(law.logits[at].float(), -1)
+def _index(at: Ints, values: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(at, device=values.device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """Log-probabilities [N, V] of rows, and of each row the entropy [N] and the variance of its surprise [N]."""
+
+    logp: torch.Tensor
+    entropy: torch.Tensor
+    variance: torch.Tensor
+
+
+def _moments(logits: torch.Tensor) -> _Moments:
+    logp = torch.log_softmax(logits.float(), -1)
     p = logp.exp()
     # rows have -inf where p is 0, and 0 times -inf is not a number
     entropy = -torch.where(p > 0, p * logp, 0.0).sum(-1)
     square = torch.where(p > 0, p * logp.square(), 0.0).sum(-1)
-    found = {
-        "log_p_drafted": _at(logp, drafted),
-        "log_p_emitted": _at(logp, said),
-        "best": _host(logp.argmax(-1)),
-        "entropy": _host(entropy),
-        "variance": _host(square - entropy.square()),
+    return _Moments(logp, entropy, square - entropy.square())
+
+
+def _drafted_numbers(logits: torch.Tensor, drafted: Ints, said: Ints) -> dict[str, NDArray[Any]]:
+    """By drafted token: the engine's own log p of it and of what came out there, the row's argmax and moments."""
+    row = _moments(logits)
+    return {
+        "log_p_drafted": _at(row.logp, drafted),
+        "log_p_emitted": _at(row.logp, said),
+        "best": _host(row.logp.argmax(-1)),
+        "entropy": _host(row.entropy),
+        "variance": _host(row.variance),
     }
-    return found if law.q is None else found | {"q": _host(law.q[at])}
+
+
+def _last_numbers(logits: torch.Tensor, said: Ints) -> dict[str, NDArray[Any]]:
+    """By request: the same of the token behind the draft, where one came out."""
+    row = _moments(logits)
+    return {
+        "last_log_p": _at(row.logp, said),
+        "last_entropy": _host(row.entropy),
+        "last_variance": _host(row.variance),
+    }
 
 
 def _at(logp: torch.Tensor, tokens: Ints) -> NDArray[Any]:

@@ -34,10 +34,14 @@ def numbers(count, seed):
     } | {"q": q}
 
 
+def last(p):
+    return {"log_p": float(np.log(p)), "entropy": 1.0, "variance": 1.0}
+
+
 STEPS = (
-    SeenRows(Seen((), (5,)), 2, rows(1, 1)),
-    SeenRows(Seen((6, 7), (6, 8)), 2, rows(2, 2), numbers(2, 2)),
-    SeenRows(Seen((9, 3), (9, 3, 2)), 1, rows(3, 3), numbers(2, 3)),
+    SeenRows(Seen((), (5,)), 2, rows(1, 1), last=last(0.25)),
+    SeenRows(Seen((6, 7), (6, 8)), 2, rows(2, 2), numbers(2, 2), last(np.nan)),
+    SeenRows(Seen((9, 3), (9, 3, 2)), 1, rows(3, 3), numbers(2, 3), last(0.75)),
 )
 ANSWER = {
     "tokens": [5, 6, 8, 9, 3],
@@ -73,7 +77,16 @@ def test_probabilities_are_the_engines_own():
     trace = decode(generation().trace)
     np.testing.assert_allclose(trace.examined_p, [0.5] * 4)
     np.testing.assert_allclose(trace.examined_q, [1 / V] * 4)
-    np.testing.assert_allclose(trace.p, [np.nan, 0.5, 0.5, 0.5, 0.5])
+    np.testing.assert_allclose(trace.p, [0.25, 0.5, 0.5, 0.5, 0.5])
+    behind = (dataclasses.replace(STEPS[0], last={}), *STEPS[1:])
+    np.testing.assert_allclose(decode(generation(worker=behind).trace).p, [np.nan, 0.5, 0.5, 0.5, 0.5])
+
+
+def test_p_of_a_bonus_is_that_of_the_place_behind_the_draft():
+    answer = {**ANSWER, "tokens": [5, 6, 8, 9, 3, 2], "logprobs": None}
+    trace = decode(generation(answer=answer).trace)
+    assert trace.role[-1] == Role.BONUS
+    np.testing.assert_allclose(trace.p, [0.25, 0.5, 0.5, 0.5, 0.5, 0.75])
 
 
 def test_facts_are_in_the_record():
@@ -91,6 +104,8 @@ def test_greedy_drafts_are_argmaxes_and_p_is_all_or_nothing():
     trace = decode(generation(request=request).trace)
     assert trace.q_kind.tolist() == [QKind.NONE, QKind.ONE_HOT, QKind.ONE_HOT]
     assert trace.examined_p.tolist() == [0.0, 0.0, 0.0, 1.0]
+    # the tokens of the first step and behind drafts are argmaxes; of the others the engine's own row says 3
+    assert trace.p.tolist() == [1.0, 0.0, 0.0, 0.0, 1.0]
     assert trace.examined_q.tolist() == [1.0] * 4
 
 

@@ -1,6 +1,7 @@
 """A step of three requests, one of them with its prompt not read to the end."""
 
 import numpy as np
+import pytest
 import torch
 
 from engine.backends.vllm.frames import write
@@ -31,7 +32,7 @@ def steps(tmp_path, raw, law):
 
 def test_each_emitted_token_has_the_row_that_decided_it(tmp_path):
     raw = rows(6)
-    found = steps(tmp_path, raw, Law(rows(3), None))
+    found = steps(tmp_path, raw, Law(rows(3)))
     assert set(found) == {"1.0-aaaaaaaa", "1.2-cccccccc"}
     (first,), (last,) = found["1.0-aaaaaaaa"], found["1.2-cccccccc"]
     assert (first.step.drafted, first.step.emitted, first.step.accepted) == ((3, 4), (3, 6), 1)
@@ -58,16 +59,26 @@ def test_the_engines_own_numbers(tmp_path):
     assert first.rows is None
 
 
+def test_the_place_behind_a_draft_has_numbers_where_a_token_came_out(tmp_path):
+    law = Law(rows(3), last=torch.randn(3, V))
+    found = steps(tmp_path, None, law)
+    recovered, bonus = found["1.0-aaaaaaaa"][0], found["1.2-cccccccc"][0]
+    assert np.isnan(recovered.last["log_p"])
+    logp = torch.log_softmax(law.last, -1)
+    assert bonus.last["log_p"] == pytest.approx(logp[2, 2].item(), rel=1e-6)
+    assert bonus.last["entropy"] == pytest.approx(-(logp.exp() * logp).sum(-1)[2].item(), rel=1e-5)
+
+
 def test_a_row_with_forbidden_tokens_has_finite_moments(tmp_path):
     logits = rows(3)
     logits[:, 0] = -torch.inf
-    found = steps(tmp_path, None, Law(logits, None))["1.0-aaaaaaaa"][0]
+    found = steps(tmp_path, None, Law(logits))["1.0-aaaaaaaa"][0]
     assert np.isfinite(found.numbers["entropy"]).all()
     assert np.isfinite(found.numbers["variance"]).all()
 
 
 def test_a_place_where_nothing_came_out_has_no_number(tmp_path):
-    law, batch = Law(rows(2), None), Batch(("a-b",), (False,), (2,), (3, 4), np.array([[6, -1, -1]]))
+    law, batch = Law(rows(2)), Batch(("a-b",), (False,), (2,), (3, 4), np.array([[6, -1, -1]]))
     path = tmp_path / "frames"
     with path.open("wb") as stream:
         write(stream, frame_of(0, batch, rows(3), law))
@@ -79,7 +90,7 @@ def test_a_place_where_nothing_came_out_has_no_number(tmp_path):
 
 def test_16_bit_rows_lose_nothing(tmp_path):
     raw = rows(6).bfloat16()
-    found = steps(tmp_path, raw, None)["1.0-aaaaaaaa"][0]
+    found = steps(tmp_path, raw, Law())["1.0-aaaaaaaa"][0]
     assert found.rows.dtype == np.float32
     np.testing.assert_array_equal(found.rows, raw[:2].float().numpy())
 
@@ -87,8 +98,8 @@ def test_16_bit_rows_lose_nothing(tmp_path):
 def test_what_a_dying_engine_left_is_read_up_to_its_end(tmp_path):
     path = tmp_path / "frames"
     with path.open("wb") as stream:
-        write(stream, frame_of(0, BATCH, rows(6), None))
-        write(stream, frame_of(1, BATCH, rows(6), None))
+        write(stream, frame_of(0, BATCH, rows(6), Law()))
+        write(stream, frame_of(1, BATCH, rows(6), Law()))
     path.write_bytes(path.read_bytes()[:-5])
     assert [len(each) for each in worker_steps(path).values()] == [1, 1]
     assert worker_steps(tmp_path / "none") == {}
