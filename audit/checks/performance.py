@@ -1,8 +1,9 @@
 """Performance: what speculation gains in time on this workload, with intervals.
 
 Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens
-per second of the baseline, paired by prompt, and a P99 of latency of at most
-`max_p99_ratio` times the baseline's. Statistic and effect: the speed-up, total
+per second of the baseline, paired by prompt, a P99 of latency of at most
+`max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens in
+each forward of the target, which no clock decides. Statistic and effect: the speed-up, total
 tokens over total seconds of requests; bound: its lower 99 % bound (jackknife
 over prompts, on the logarithm). Also told: P50 and P99 of both arms and tokens
 per forward, with intervals. A margin of 0 asks nothing; where nothing is asked
@@ -15,6 +16,7 @@ hardware, batch sizes, prompts, nor what time went into.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,11 +72,26 @@ def _sides(pairing: Pairing) -> tuple[Side, Side]:
 
 def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> Side:
     return Side(
-        np.array([len(each.tokens) for each in requests], dtype=np.float64),
+        np.array([_tokens(each) for each in requests], dtype=np.float64),
         np.array([each.latency_us for each in requests], dtype=np.float64) / 1e6,
-        np.array([each.trace.steps for each in requests], dtype=np.float64),
+        np.array([_steps(each) for each in requests], dtype=np.float64),
         prompt,
     )
+
+
+def tokens_per_forward(requests: Sequence[RequestRecord], confidence: float = 0.99) -> ClusterInterval:
+    """Emitted tokens per step of the target, by the jackknife over prompts."""
+    cases = np.unique([each.case_id for each in requests], return_inverse=True)[1].astype(np.int64)
+    tokens, steps = ([float(count(each)) for each in requests] for count in (_tokens, _steps))
+    return ratio_interval(np.array(tokens), np.array(steps), cases, confidence)
+
+
+def _tokens(request: RequestRecord) -> int:
+    return len(request.tokens)
+
+
+def _steps(request: RequestRecord) -> int:
+    return request.trace.steps
 
 
 def _timings(side: Side) -> Timings:
@@ -91,7 +108,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         return CheckResult(Verdict.INCONCLUSIVE, "a request has no tokens or no time")
     gain = speed_up(_timings(ours), _timings(theirs), 0.98)
     tail = _p99_ratio(ours, theirs)
-    asked = _asked(gain, tail, params)
+    asked = _asked(gain, tail, tokens_per_forward(evidence.candidate.requests, 0.98), params)
     verdict = _worst([each for _, each in asked])
     findings = tuple(Finding("all requests", 0, text) for text, each in asked if each is Verdict.FAULT)
     lengths = ratio_interval(ours.tokens, ours.steps, ours.prompt)
@@ -110,8 +127,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _asked(gain: ClusterInterval, tail: Bounds, params: Params) -> list[tuple[str, Verdict]]:
+def _asked(gain: ClusterInterval, tail: Bounds, lengths: ClusterInterval, params: Params) -> list[tuple[str, Verdict]]:
     least, most = float(params["min_speedup"]), float(params["max_p99_ratio"])
+    shortest = float(params["min_tokens_per_forward"])
     asked = []
     if least > 0:
         # one-sided at 99 %: the other end of a speed-up is never a fault
@@ -122,6 +140,13 @@ def _asked(gain: ClusterInterval, tail: Bounds, params: Params) -> list[tuple[st
         told = f"P99 {tail.estimate:.3g} times the baseline's, {tail.low:.3g} to {tail.high:.3g}, allowed {most:g}"
         verdict = Verdict.CERTIFIED if tail.high <= most else Verdict.INCONCLUSIVE
         asked.append((told, Verdict.FAULT if tail.low > most else verdict))
+    if shortest > 0:
+        told = (
+            f"{lengths.estimate:.3g} tokens per forward, at least {lengths.low:.3g} and at most {lengths.high:.3g}, "
+            f"asked {shortest:.3g}"
+        )
+        verdict = Verdict.CERTIFIED if lengths.low >= shortest else Verdict.INCONCLUSIVE
+        asked.append((told, Verdict.FAULT if lengths.high < shortest else verdict))
     return asked
 
 
@@ -172,7 +197,7 @@ CHECK = Check(
     name="performance",
     claim="cost",
     needs=Level.L0,
-    defaults={"min_speedup": 0.0, "max_p99_ratio": 0.0},
+    defaults={"min_speedup": 0.0, "max_p99_ratio": 0.0, "min_tokens_per_forward": 0.0},
     run=_run,
     applies=_applies,
     null="the candidate is as fast as is asked",

@@ -1,21 +1,24 @@
 """Every registered check with its default parameters, in the registry's order.
 
-A check that is added is in the battery. One parameter has no default that means
-anything: how often drafts were accepted when the pair was recorded; it is taken
-from a run that one trusts. Knows nothing about arms and faults.
+A check that is added is in the battery. Two parameters have no default that means
+anything: how often drafts were accepted when the pair was recorded, and how many
+tokens each forward gave; they are taken from a run that one trusts. Knows nothing about arms and faults.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from audit import checks
 from audit.checks.base import CheckResult, Verdict, evaluate
+from audit.checks.performance import tokens_per_forward
 from audit.records import Evidence, Level
 
 DRIFT: Final = "acceptance_drift"
+PERFORMANCE: Final = "performance"
 LEAST_PROMPTS: Final = 5
 """Of a domain whose rate is worth recording."""
 Settings = Mapping[str, Mapping[str, Any]]
@@ -37,10 +40,15 @@ def names(level: Level = Level.L4) -> tuple[str, ...]:
 
 
 def recorded(trusted: Evidence) -> Settings:
-    """What a user would write into the suite after a run that they trust: its acceptance, and that of its domains."""
+    """What a user would write into the suite after a run that they trust.
+
+    Its acceptance and that of its domains, and the least that it emitted per forward.
+    """
     rates = evaluate(checks.load(DRIFT), trusted, {}).details.get("rates", {})
     told = {name: entry for name, entry in map(_told, rates.items()) if entry}
-    return {DRIFT: {"expected": told}} if "all" in told else {}
+    least = tokens_per_forward(trusted.candidate.requests, 0.98).low
+    asked = {PERFORMANCE: {"min_tokens_per_forward": least}} if math.isfinite(least) and least > 0 else {}
+    return ({DRIFT: {"expected": told}} if "all" in told else {}) | asked
 
 
 def _told(rate: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, float]]:

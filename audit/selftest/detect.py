@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from audit import checks
 from audit.records import Evidence, Level
 from audit.selftest import battery
 from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import alone, gather
+from audit.suite import Suite
 from engine import faults
 from engine.faults.base import Fault
 
@@ -35,8 +37,8 @@ HOPELESS: Final = 2
 
 Were `POWER` of the seeds caught there, that would happen once in a hundred times.
 """
-RECORDED: Final = "acceptance"
-"""Faults of this claim are judged with the acceptance that a clean run of the pair recorded; it serves no others."""
+RECORDED: Final = ("acceptance", "cost")
+"""Faults of these claims are judged with what a clean run of the pair recorded; it serves no others."""
 RECORD: Final = "record"
 VIEWS: Final[Mapping[str, Level]] = {RECORD: Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
 
@@ -125,36 +127,99 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
         listed = battery.names(max(VIEWS[view] for view in going))
         suite = suite_of(fault.arena, fault.name, seed, tokens, listed)
         evidence = gather(suite)
-        settings = battery.recorded(alone(recording_of(suite))) if fault.breaks == RECORDED and RECORD in going else {}
+        settings = _settings(fault, suite) if RECORD in going else {}
         for view in going:
-            counts[view].add(evidence, VIEWS[view], settings)
+            level = VIEWS[view]
+            shown = evidence if level is Level.L4 else from_outside(evidence, level)
+            counts[view].add(shown, battery.names(level), settings)
     return {view: count.sight(tokens, limits) for view, count in counts.items()}
+
+
+def _settings(fault: Fault, suite: Suite) -> battery.Settings:
+    """What a clean run of the pair recorded, for the faults that it serves."""
+    return battery.recorded(alone(recording_of(suite))) if fault.breaks in RECORDED else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A check that no fault needed, by itself. `fault` is the first that it catches, None if it catches none."""
+
+    check: str
+    fault: str | None
+    tokens: int
+    seeds: int
+    seen: int
+
+
+def catches(detections: Iterable[Detection]) -> frozenset[str]:
+    """The checks that caught a seed of any fault in any view."""
+    sights = (sight for each in detections for sight in each.sights.values())
+    return frozenset(name for sight in sights for name, count in sight.hits.items() if count)
+
+
+def seek(check: str, limits: Limits) -> Sought:
+    """The least size at which a check that others are faster than catches a fault of its own claim.
+
+    A search ends at the first size at which any check catches the fault, and a check that needs more evidence never
+    gets it there. Sizes end at `HEAVY`, because a check that catches nothing would be tried on all of them.
+    """
+    claim = checks.load(check).claim
+    broken = [fault for fault in map(faults.load, faults.REGISTRY) if fault.breaks == claim]
+    for tokens in SIZES:
+        for fault in broken:
+            if tokens <= HEAVY and limits.allow(RECORD, tokens, fault):
+                count = _alone(check, fault, tokens, limits)
+                if count.caught(limits):
+                    return Sought(check, fault.name, tokens, count.seeds, count.seen)
+    return Sought(check, None, min(HEAVY, limits.record), 0, 0)
+
+
+def _alone(check: str, fault: Fault, tokens: int, limits: Limits) -> _Count:
+    """One check at one size, until it is clear that it does not look or does not see."""
+    count = _Count()
+    for seed in range(limits.seeds):
+        suite = suite_of(fault.arena, fault.name, seed, tokens, (check,))
+        count.add(gather(suite), (check,), _settings(fault, suite))
+        if not count.looked(check) or count.hopeless:
+            break
+    return count
 
 
 class _Count:
     """Seeds of one view at one size."""
 
     def __init__(self) -> None:
-        self._seeds = self._seen = 0
+        self.seeds = self.seen = 0
         self._looked: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
 
-    def add(self, evidence: Evidence, level: Level, settings: battery.Settings) -> None:
+    def add(self, shown: Evidence, listed: Iterable[str], settings: battery.Settings) -> None:
         """Judge one seed's arm."""
-        shown = evidence if level is Level.L4 else from_outside(evidence, level)
-        verdicts = battery.judged(battery.results(shown, battery.names(level), settings))
-        self._seeds += 1
-        self._seen += bool(verdicts.faults)
+        verdicts = battery.judged(battery.results(shown, listed, settings))
+        self.seeds += 1
+        self.seen += bool(verdicts.faults)
         self._looked.update(verdicts.looked)
         self._hits.update(verdicts.faults)
 
+    def looked(self, check: str) -> bool:
+        """Whether a check looked at any seed."""
+        return self._looked[check] > 0
+
+    @property
+    def hopeless(self) -> bool:
+        """The first seeds were all missed."""
+        return not self.seen and self.seeds >= HOPELESS
+
     def may_reach(self, view: str, limits: Limits) -> bool:
         """Whether enough seeds can still be caught and, from outside, whether there is hope."""
-        hopeless = view != RECORD and not self._seen and self._seeds >= HOPELESS
-        return not hopeless and self._seeds - self._seen <= limits.seeds - limits.needed
+        hopeless = view != RECORD and self.hopeless
+        return not hopeless and self.seeds - self.seen <= limits.seeds - limits.needed
+
+    def caught(self, limits: Limits) -> bool:
+        """All seeds were tried, and enough of them caught."""
+        return self.seeds == limits.seeds and self.seen >= limits.needed
 
     def sight(self, tokens: int, limits: Limits) -> Sight:
         """What has been counted."""
         hits = {name: self._hits[name] for name in battery.names() if self._looked[name]}
-        caught = self._seeds == limits.seeds and self._seen >= limits.needed
-        return Sight(caught, tokens, self._seeds, self._seen, hits)
+        return Sight(self.caught(limits), tokens, self.seeds, self.seen, hits)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from audit.selftest import battery
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
 from audit.selftest.arenas import FIRST_CLEAN_SEED
 from audit.selftest.detect import BRIEFLY, POWER, Detection, Sight
@@ -14,6 +13,7 @@ from audit.selftest.work import Outcome
 from engine import faults
 
 COLUMNS: Final = ("fault", "breaks", "tokens", "seeds", "caught by", "log-probabilities", "text")
+SOUGHT_COLUMNS: Final = ("check", "fault", "tokens", "seeds")
 FAMILY_COLUMNS: Final = ("arms", "number", "alarms", "checks")
 UNIFORM_COLUMNS: Final = ("check", "tests", "p-values", "worst test", "excess", "adjusted p", "share <= 0.01")
 Row = tuple[str, ...]
@@ -23,7 +23,7 @@ def failures(outcome: Outcome) -> list[str]:
     """Why the self-test fails; empty if it passes."""
     missed = [each.fault for each in outcome.detections if not each.sights["record"].caught]
     found = [f"missed: {', '.join(missed)}"] if missed else []
-    idle = battery.uncaught(_catches(outcome.detections)) if outcome.plan.complete else ()
+    idle = [each.check for each in outcome.sought if each.fault is None]
     if idle:
         found.append(f"checks that caught nothing: {', '.join(idle)}")
     alarms = outcome.alarms
@@ -33,12 +33,6 @@ def failures(outcome: Outcome) -> list[str]:
         tests = ", ".join(each.test for each in alarms.not_uniform)
         found.append(f"too many small p-values on clean arms: {tests}")
     return found
-
-
-def _catches(detections: Sequence[Detection]) -> Iterator[str]:
-    for each in detections:
-        for sight in each.sights.values():
-            yield from (name for name, count in sight.hits.items() if count)
 
 
 def detection_rows(outcome: Outcome) -> list[Row]:
@@ -113,6 +107,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "seeds": list(range(plan.limits.seeds)),
         "power": POWER,
         "detections": [_detection(each) for each in outcome.detections],
+        "sought": [asdict(each) for each in outcome.sought],
         "clean": {
             "arms": len(alarms.results),
             "tokens": plan.clean_tokens,
@@ -150,6 +145,7 @@ def page(outcome: Outcome) -> str:
         "say themselves that text does not show them, and a size was given up where too many seeds were "
         "missed.\n",
         _table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
+        *_sought(outcome),
         "## False alarms\n",
         f"{rate_line(alarms)}. Arms of {plan.clean_tokens} tokens, seeds from {FIRST_CLEAN_SEED} on, each its own.\n",
         _table(FAMILY_COLUMNS, family_rows(alarms)),
@@ -159,6 +155,21 @@ def page(outcome: Outcome) -> str:
         _table(UNIFORM_COLUMNS, uniform_rows(alarms)),
     ]
     return "\n".join(parts)
+
+
+def _sought(outcome: Outcome) -> list[str]:
+    """Checks that caught nothing above, and what they catch by themselves."""
+    if not outcome.sought:
+        return []
+    rows = [
+        (each.check, f"`{each.fault}`" if each.fault else "none", str(each.tokens), f"{each.seen} of {each.seeds}")
+        for each in outcome.sought
+    ]
+    told = (
+        "Others were faster wherever these checks looked, and a search ends at the first size that suffices. Each was "
+        "run by itself on faults of its own claim; the first that it catches, and from which size on.\n"
+    )
+    return ["### Checks that need more\n", told, _table(SOUGHT_COLUMNS, rows)]
 
 
 def _page_rows(outcome: Outcome) -> list[Row]:

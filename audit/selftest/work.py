@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from audit.selftest import battery
 from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
 from audit.selftest.arenas import CleanArm, clean_arms
-from audit.selftest.detect import Detection, Limits, detect
+from audit.selftest.detect import Detection, Limits, Sought, catches, detect, seek
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,11 +41,19 @@ class Outcome:
     plan: Plan
     detections: tuple[Detection, ...]
     alarms: Alarms
+    sought: tuple[Sought, ...] = ()
+    """Checks that no fault needed, by themselves; looked for where every fault was run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
     name: str
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    check: str
     limits: Limits
 
 
@@ -62,12 +71,16 @@ def run(plan: Plan, announce: Callable[[str], None]) -> Outcome:
         for found in spread(_detect, [_Fault(name, plan.limits) for name in plan.faults]):
             detections[found.fault] = found
             announce(_line(found, len(detections), len(plan.faults)))
+        idle = battery.uncaught(catches(detections.values())) if plan.complete else ()
+        sought = {each.check: each for each in spread(_seek, [_Idle(name, plan.limits) for name in idle])}
         for result in spread(_clean, [_Clean(arm, plan.clean_tokens) for arm in clean_arms(plan.clean)]):
             results.append(result)
             if len(results) % 100 == 0:
                 announce(f"{len(results)} of {plan.clean} clean arms")
     results.sort(key=lambda each: each.arm.seed)
-    return Outcome(plan, tuple(detections[name] for name in plan.faults), collect(results))
+    return Outcome(
+        plan, tuple(detections[name] for name in plan.faults), collect(results), tuple(sought[name] for name in idle)
+    )
 
 
 def _line(found: Detection, done: int, of: int) -> str:
@@ -77,6 +90,10 @@ def _line(found: Detection, done: int, of: int) -> str:
 
 def _detect(piece: _Fault) -> Detection:
     return detect(piece.name, piece.limits)
+
+
+def _seek(piece: _Idle) -> Sought:
+    return seek(piece.check, piece.limits)
 
 
 def _clean(piece: _Clean) -> CleanResult:

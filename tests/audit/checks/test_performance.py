@@ -54,6 +54,16 @@ def test_a_margin_is_certified_missed_or_open():
     assert verdict(evidence(1, prompts=1), min_speedup=1.5).verdict is Verdict.INCONCLUSIVE
 
 
+def test_tokens_per_forward_are_judged_without_a_clock():
+    told = verdict(evidence(1)).details["tokens_per_forward"]
+    asked = [verdict(evidence(1), min_tokens_per_forward=told[end] * by) for end, by in (("low", 0.9), ("high", 1.1))]
+    assert [each.verdict for each in asked] == [Verdict.CERTIFIED, Verdict.FAULT]
+    assert "tokens per forward" in asked[1].findings[0].message
+    assert verdict(evidence(1), min_tokens_per_forward=told["estimate"]).verdict is Verdict.INCONCLUSIVE
+    again = verdict(evidence(2), min_tokens_per_forward=told["high"] * 1.1)
+    assert again.findings[0].message == asked[1].findings[0].message, "other times, the same tokens"
+
+
 def test_at_the_margin_itself_it_errs_rarely():
     """300 pairs of arms whose true gain is the margin: 1 % each way, measured within Monte Carlo error."""
     verdicts = [verdict(evidence(seed), min_speedup=2.0).verdict for seed in range(300)]

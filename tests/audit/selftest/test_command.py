@@ -1,12 +1,13 @@
 """`audit selftest`: exit codes, the same bytes twice, in one process and in two."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from audit.selftest import report
+from audit.selftest import battery, report, work
 from audit.selftest.alarms import collect
-from audit.selftest.detect import Detection, Limits, Sight
+from audit.selftest.detect import Detection, Limits, Sight, Sought
 from audit.selftest.presets import FULL, QUICK, Asked, planned
 from audit.selftest.work import Outcome
 from engine import faults
@@ -41,17 +42,36 @@ def test_an_unknown_fault_is_one_line():
     assert "did you mean sqrt_acceptance?" in done.stderr
 
 
-def outcome(hits, caught=True, complete=True):
+def outcome(hits, caught=True, complete=True, sought=()):
     sight = Sight(caught, 256, 3, 3 if caught else 0, hits)
     sights = dict.fromkeys(("record", "log-probabilities", "text"), sight)
     plan = planned(FULL, () if complete else ("sqrt_acceptance",), Asked(clean=0), 1)
-    return Outcome(plan, (Detection("sqrt_acceptance", sights),), collect([]))
+    return Outcome(plan, (Detection("sqrt_acceptance", sights),), collect([]), sought)
 
 
-def test_a_check_that_catches_nothing_fails_a_complete_self_test():
-    assert "checks that caught nothing: " in report.failures(outcome({"law": 3}))[0]
-    assert "law" not in report.failures(outcome({"law": 3}))[0].split(": ")[1].split(", ")
-    assert report.failures(outcome({"law": 3}, complete=False)) == []
+SLOW, BLIND = Sought("seed", "seed_ignored", 1024, 20, 19), Sought("bitwise", None, 16384, 0, 0)
+
+
+def test_a_check_that_catches_nothing_by_itself_fails_the_self_test():
+    assert report.failures(outcome({"law": 3}, sought=(SLOW, BLIND))) == ["checks that caught nothing: bitwise"]
+    assert report.failures(outcome({"law": 3}, sought=(SLOW,))) == []
+
+
+def test_checks_that_others_were_faster_than_are_on_the_page():
+    text = report.page(outcome({"law": 3}, sought=(SLOW, BLIND)))
+    assert "| seed | `seed_ignored` | 1024 | 19 of 20 |" in text
+    assert "| bitwise | none | 16384 | 0 of 0 |" in text
+    assert "Checks that need more" not in report.page(outcome({"law": 3}))
+    assert report.document(outcome({"law": 3}, sought=(SLOW,)))["sought"][0]["check"] == "seed"
+
+
+def test_only_where_every_fault_was_run_are_idle_checks_sought(monkeypatch):
+    found = outcome({"law": 3}).detections[0]
+    monkeypatch.setattr(work, "_detect", lambda piece: replace(found, fault=piece.name))
+    monkeypatch.setattr(work, "_seek", lambda piece: Sought(piece.check, None, 256, 0, 0))
+    every = work.run(planned(FULL, (), Asked(clean=0), 1), lambda line: None)
+    assert {each.check for each in every.sought} == set(battery.names()) - {"law"}
+    assert work.run(planned(FULL, ("sqrt_acceptance",), Asked(clean=0), 1), lambda line: None).sought == ()
 
 
 def test_the_page_names_what_caught_and_what_missed():

@@ -32,6 +32,7 @@ def told(monkeypatch):
 
         monkeypatch.setattr(detect, "suite_of", lambda arena, fault, seed, tokens, checks: (seed, tokens))
         monkeypatch.setattr(detect, "gather", gather)
+        monkeypatch.setattr(detect, "alone", lambda suite: suite)
         monkeypatch.setattr(detect, "recording_of", lambda suite: suite)
         monkeypatch.setattr(battery, "recorded", lambda trusted: {})
         monkeypatch.setattr(detect, "from_outside", lambda evidence, level: (0, 0))
@@ -62,6 +63,32 @@ def test_a_size_is_given_up_after_the_third_miss(told):
     found = record("sqrt_acceptance", limits())
     assert (found.caught, found.tokens, found.seeds, found.seen) == (False, 1024, 3, 0)
     assert asked == [(seed, tokens) for tokens in (256, 1024) for seed in range(3)]
+
+
+def test_from_outside_a_size_is_given_up_after_two_misses_and_goes_on_after_a_hit(told, monkeypatch):
+    counts = []
+    for first in (0, 1):
+        asked = told(lambda seed, tokens, first=first: seed >= first)
+        monkeypatch.setattr(detect, "from_outside", lambda evidence, level: evidence)
+        sights = detect.detect("sqrt_acceptance", limits(seeds=20, record=256)).sights
+        counts.append((sights["text"].caught, sights["text"].seen, len(asked)))
+    assert counts == [(True, 20, 20), (True, 19, 20)]
+    asked = told(lambda seed, tokens: seed >= 2)
+    monkeypatch.setattr(detect, "from_outside", lambda evidence, level: evidence)
+    sights = detect.detect("sqrt_acceptance", limits(seeds=20, record=256)).sights
+    assert (sights["record"].caught, sights["record"].seen) == (True, 18)
+    assert (sights["text"].caught, sights["text"].seeds) == (False, 2)
+
+
+def test_a_check_that_others_are_faster_than_is_tried_on_faults_of_its_claim(told):
+    asked = told(lambda seed, tokens: tokens >= 1024)
+    found = detect.seek("law", limits(seeds=4, record=4096))
+    assert (found.tokens, found.seeds, found.seen) == (1024, 4, 4)
+    assert faults.load(found.fault).breaks == "law"
+    small = [each for each in asked if each[1] == 256]
+    assert len(small) == 2 * sum(faults.load(name).breaks == "law" for name in faults.REGISTRY)
+    told(lambda seed, tokens: False)
+    assert detect.seek("law", limits(record=1024)) == detect.Sought("law", None, 1024, 0, 0)
 
 
 def test_a_larger_size_is_tried_only_for_the_views_that_need_it(told):
