@@ -14,7 +14,7 @@ OWN = "server"
 
 def names_its_ends(request: RequestRecord) -> bool:
     """The tokens are those that the engine generated, the end token among them."""
-    return request.trace.header.facts.get("tokens", OWN) == OWN
+    return str(request.trace.header.facts.get("tokens", OWN)) == OWN
 
 
 def foreign_tokens(request: RequestRecord) -> str | None:

@@ -1,6 +1,8 @@
 """What becomes of answers: tokens, levels, numbers, texts, seeds, limits, and the key that no one sees."""
 
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,6 +256,14 @@ def test_only_a_target_with_files_here_has_an_anchor(serve, ours):
         anchor.encode(CHATS[0])
         given = decoded(anchor.anchor(request, found.tokens).trace)
     np.testing.assert_allclose(given.logprob, decoded(found.trace).logprob, atol=1e-4)
+
+
+def test_the_page_lists_the_effective_configuration(serve):
+    with serve() as server:
+        keys = set(arm(server).effective_config())
+    page = (Path(__file__).parents[2] / "docs" / "backends" / "openai.md").read_text(encoding="utf-8")
+    table = page.split("## Effective configuration\n", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^(\|[^|]+\|)", table, re.MULTILINE)))) == keys
 
 
 # the key

@@ -1,61 +1,25 @@
 """`audit run` over two endpoints: the packaged suites pass, an endpoint that is wrong is told, and a key is nowhere."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from audit.checks.base import Verdict
-from audit.store import Store
-from tests.audit.invoke import invoke
+from tests.http.running import run_suite
 from tests.http.script import Misdeed, Script
 
 pytestmark = pytest.mark.xdist_group("http")
-SUITES = Path(__file__).parents[2] / "suites" / "openai"
 KEY = "sk-end-to-end-0123456789"
-SHORT = {
-    "limit: 16": "limit: 2",
-    "limit: 24": "limit: 3",
-    "samples: 8": "samples: 2",
-    "served:my-model": "served:bundled",
-    "max_new_tokens: 128": "max_new_tokens: 40",
-}
-FEW = "checks: {greedy_equality: {min_tokens: 50}, logprob_closeness: {min_tokens: 50}}\n"
 MORE = {"server: vllm": "server: vllm, backoff_s: 0.01, tries: 3"}
 ALLOWED = {Verdict.CERTIFIED, Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
 
 
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    output: str
-    errors: str
-    store: Path
-
-    def verdicts(self):
-        with Store.open(str(self.store), create=False, read_only=True) as store:
-            return {each.check: each for each in store.checks(store.resolve("latest"))}
-
-    def arm(self, name):
-        with Store.open(str(self.store), create=False, read_only=True) as store:
-            found = store.load_arm(store.resolve("latest"), name)
-            return list(found.requests), list(found.failed), found.level
-
-
 @pytest.fixture
 def audit(tmp_path):
-    """Runs a packaged suite at two servers, its sizes reduced and some words replaced."""
+    """Runs a packaged suite at two servers."""
 
     def run(name, baseline, candidate, **changes):
-        text = (SUITES / f"{name}.yaml").read_text(encoding="utf-8").replace("../prompts", "suites:prompts")
-        addresses = {"http://127.0.0.1:8000/v1": baseline.url, "http://127.0.0.1:8001/v1": candidate.url}
-        for old, new in {**SHORT, **addresses, **changes}.items():
-            text = text.replace(old, new)
-        path, store = tmp_path / "suite.yaml", tmp_path / "audit.db"
-        path.write_text(text + FEW, encoding="utf-8")
-        done = invoke("run", str(path), "--store", str(store), "--results", str(tmp_path / "results.json"))
-        return Ran(done.exit_code, done.stdout, done.stderr, store)
+        return run_suite(name, baseline.url, candidate.url, tmp_path, **changes)
 
     return run
 
