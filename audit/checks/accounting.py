@@ -38,8 +38,11 @@ def _applies(evidence: Evidence) -> str | None:
     return next((why for why in map(foreign_tokens, evidence.candidate.requests) if why is not None), None)
 
 
-def faults_of(request: RequestRecord, level: Level, lengths: Lengths) -> list[Fault]:
-    """Every contradiction of one request that evidence of this level shows, by step."""
+def faults_of(request: RequestRecord, level: Level, lengths: Lengths, *, ours: bool = True) -> list[Fault]:
+    """Every contradiction of one request that evidence of this level shows, by step.
+
+    `ours` is false for another engine's p, which has its precision: check honoured holds it against the row.
+    """
     trace = request.trace
     fault = shape_fault(trace)
     if fault is not None:
@@ -47,18 +50,18 @@ def faults_of(request: RequestRecord, level: Level, lengths: Lengths) -> list[Fa
     found = [*structure_faults(request), *length_faults(trace, lengths), *text_faults(request)]
     if trace.header.lossless:
         found.extend(mask_faults(trace))
-    found.extend(_recorded_faults(request, level))
+    found.extend(_recorded_faults(request, level, ours))
     return sorted(found, key=lambda each: each.step)
 
 
-def _recorded_faults(request: RequestRecord, level: Level) -> Iterator[Fault]:
+def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Fault]:
     trace, recorded = request.trace, request.trace.header.level
     if recorded is not RecordLevel.TOKENS and level >= Level.L1:
         yield from number_faults(trace)
     if recorded is RecordLevel.TOPK and level >= Level.L2:
-        yield from top_faults(trace)
+        yield from top_faults(trace, ours=ours)
     if recorded is RecordLevel.FULL and level >= Level.L2:
-        yield from row_faults(trace)
+        yield from row_faults(trace, ours=ours)
 
 
 def _repeated(arm: ArmRecord) -> Iterator[Finding]:
@@ -75,7 +78,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     if not tokens:
         return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
     lengths = declared(arm.effective)
-    by_request = {request.request_id: faults_of(request, arm.level, lengths) for request in arm.requests}
+    # other engines say what was requested of them
+    ours = "requested" not in arm.effective
+    by_request = {request.request_id: faults_of(request, arm.level, lengths, ours=ours) for request in arm.requests}
     findings = [
         *_repeated(arm),
         *(Finding(name, each.step, each.message) for name, found in by_request.items() for each in found),

@@ -71,13 +71,14 @@ def number_faults(trace: Trace) -> Iterator[Fault]:
         for x in range(view.examined.start, view.examined.stop):
             token = int(trace.node_token[view.nodes][int(trace.examined_node[x])])
             for what, value in (("p", float(trace.examined_p[x])), ("q", float(trace.examined_q[x]))):
-                if not (_probable(value) or (what == "q" and math.isnan(value))):
+                unknown = math.isnan(value) and (what == "q" or tells_no_p(trace))
+                if not (_probable(value) or unknown):
                     yield Fault(view.index, f"{what} of drafted token {token} is {value:.10g}")
 
 
 def _emitted_faults(trace: Trace, at: int) -> Iterator[str]:
     p, logprob, margin = float(trace.p[at]), float(trace.logprob[at]), float(trace.margin[at])
-    if not _probable(p):
+    if not (_probable(p) or (math.isnan(p) and tells_no_p(trace))):
         yield f"p is {p:.10g}"
     elif p == 0 and trace.header.lossless:
         yield "p is 0, the token is outside the target's support"
@@ -94,8 +95,8 @@ def _probable(value: float) -> bool:
     return 0.0 <= value <= 1.0 + TOLERANCE
 
 
-def top_faults(trace: Trace) -> Iterator[Fault]:
-    """The largest entries of each row against the emitted token; level `topk`."""
+def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+    """The largest entries of each row against the emitted token, and p where it is `ours`; level `topk`."""
     steps = numbered(trace.n_emitted).step
     for at in np.flatnonzero(strange_tops(trace)).tolist():
         step = int(steps[at])
@@ -109,11 +110,11 @@ def top_faults(trace: Trace) -> Iterator[Fault]:
         elif trace.header.lossless:
             found = np.flatnonzero(ids == token)
             rank = int(found[0]) if len(found) else len(ids)
-            for message in _outside(trace, at, rank, np.asarray(scaled - lse)):
+            for message in _outside(trace, at, rank, np.asarray(scaled - lse), ours):
                 yield Fault(step, f"token {token}: {message}")
 
 
-def _outside(trace: Trace, at: int, rank: int, logs: Floats) -> Iterator[str]:
+def _outside(trace: Trace, at: int, rank: int, logs: Floats, ours: bool) -> Iterator[str]:
     """Truncation that the token escaped; `rank` is its place among the K `logs`, K if it has none."""
     sampling, kept = trace.header.sampling, len(logs)
     if sampling.greedy:
@@ -127,12 +128,12 @@ def _outside(trace: Trace, at: int, rank: int, logs: Floats) -> Iterator[str]:
         yield f"below min_p {sampling.min_p:g}"
     if sampling.top_p < 1 and float(np.exp(logs[:rank]).sum()) > sampling.top_p + TOLERANCE:
         yield f"outside the top-p set of {sampling.top_p:g}"
-    if rank < kept and float(trace.p[at]) < math.exp(own) - TOLERANCE:
+    if ours and rank < kept and float(trace.p[at]) < math.exp(own) - TOLERANCE:
         yield f"p {float(trace.p[at]):.10g} is below {math.exp(own):.10g}, what the row gives before truncation"
 
 
-def row_faults(trace: Trace) -> Iterator[Fault]:
-    """Recorded p, log-probability and margin against the row; level `full`."""
+def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+    """Recorded log-probability, margin, and p where it is `ours`, against the row; level `full`."""
     header = trace.header
     start, history = len(header.prompt), [*header.prompt, *trace.tokens]
     for at, (step, logits) in enumerate(zip(steps_by_token(trace), trace.logits, strict=True)):
@@ -145,7 +146,7 @@ def row_faults(trace: Trace) -> Iterator[Fault]:
         wide = logits.astype(np.float64)
         second, first = np.partition(row.scores, -2)[-2:] if len(wide) > 1 else (-math.inf, row.scores[0])
         computed = (
-            ("p", float(trace.p[at]), float(row.p[token])),
+            *((("p", float(trace.p[at]), float(row.p[token])),) if ours else ()),
             ("log-probability", float(trace.logprob[at]), float(wide[token] - log_sum_exp(wide[None])[0])),
             ("margin", float(trace.margin[at]), float(first - second)),
         )

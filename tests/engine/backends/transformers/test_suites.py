@@ -40,8 +40,8 @@ def test_greedy_passes(tmp_path):
 
 
 def test_sampling_finds_no_fault(tmp_path):
-    """At this size the law can be held, not certified."""
-    done, results = run("sampling", tmp_path, limit=3)
+    """At this size the law can be held, not certified; at this temperature the engine's scores are rounded."""
+    done, results = run("sampling", tmp_path, limit=3, change=lambda suite: suite["sampling"].update(temperature=0.7))
     assert done.exit_code in (0, 3), done.output
     found = verdicts(results)
     assert "fault" not in found.values()

@@ -1,0 +1,53 @@
+"""Another engine's p has its own precision: accounting leaves it to honoured, and nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audit.checks.accounting import CHECK
+from audit.checks.base import Verdict, evaluate
+from audit.records import Level
+from engine.observed import Answer, ObservedStep, header_of, observed_trace
+from engine.sampling import transform
+from engine.trace import decode
+from engine.types import FinishReason, RecordLevel, Request
+from tests.audit.checks.external_arms import SAMPLING, WHAT, evidence, record
+
+WARM = replace(SAMPLING, temperature=0.7, max_new_tokens=2)
+EXTERNAL = {"requested": {}, "effective": {}, "gamma": None}
+
+
+def request_of(level, sampling=WARM, token=3, off=1e-7):
+    """Two plain tokens whose p is `off` by a share."""
+    rows = np.linspace(-2, 3, 64, dtype=np.float32).reshape(2, 32)
+    asked = Request("candidate/case-0#0", (1, 2), sampling, 0)
+    steps, history = [], [1, 2]
+    for row in rows:
+        p = transform(row, history, 2, sampling, ()).p[token]
+        steps.append(ObservedStep((), (token,), logits=row[None], p=(float(p) * (1 - off),)))
+        history.append(token)
+    header = header_of(asked, replace(WHAT, level=level), FinishReason.LENGTH, {})
+    trace = decode(observed_trace(header, Answer(tuple(steps))))
+    return record(0, trace, (token, token), FinishReason.LENGTH)
+
+
+def judged(request, effective):
+    return evaluate(CHECK, evidence([request], effective=effective, level=Level.L3), {})
+
+
+@pytest.mark.parametrize("level", [RecordLevel.FULL, RecordLevel.TOPK])
+def test_rounding_of_another_engine_is_no_contradiction(level):
+    request = request_of(level, token=31)
+    assert judged(request, EXTERNAL).verdict is Verdict.CERTIFIED
+    ours = judged(request, {"gamma": None})
+    assert ours.verdict is Verdict.FAULT
+    assert "p" in ours.findings[0].message
+
+
+def test_what_its_rows_exclude_is_one():
+    request = request_of(RecordLevel.FULL, replace(WARM, top_k=2), token=3, off=-1.0)
+    trace = replace(request.trace, p=np.array([0.1, 0.1]))
+    found = judged(replace(request, trace=trace), EXTERNAL)
+    assert found.verdict is Verdict.FAULT
+    assert "outside the support" in found.summary
