@@ -71,14 +71,13 @@ def number_faults(trace: Trace) -> Iterator[Fault]:
         for x in range(view.examined.start, view.examined.stop):
             token = int(trace.node_token[view.nodes][int(trace.examined_node[x])])
             for what, value in (("p", float(trace.examined_p[x])), ("q", float(trace.examined_q[x]))):
-                unknown = math.isnan(value) and (what == "q" or tells_no_p(trace))
-                if not (_probable(value) or unknown):
+                if not (_probable(value) or (what == "q" and math.isnan(value))):
                     yield Fault(view.index, f"{what} of drafted token {token} is {value:.10g}")
 
 
 def _emitted_faults(trace: Trace, at: int) -> Iterator[str]:
     p, logprob, margin = float(trace.p[at]), float(trace.logprob[at]), float(trace.margin[at])
-    if not (_probable(p) or (math.isnan(p) and tells_no_p(trace))):
+    if not _probable(p):
         yield f"p is {p:.10g}"
     elif p == 0 and trace.header.lossless:
         yield "p is 0, the token is outside the target's support"
