@@ -57,7 +57,7 @@ def faults_of(request: RequestRecord, level: Level, lengths: Lengths, *, ours: b
 def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Fault]:
     trace, recorded = request.trace, request.trace.header.level
     if recorded is not RecordLevel.TOKENS and level >= Level.L1:
-        yield from number_faults(trace)
+        yield from number_faults(trace, ours=ours)
     if recorded is RecordLevel.TOPK and level >= Level.L2:
         yield from top_faults(trace, ours=ours)
     if recorded is RecordLevel.FULL and level >= Level.L2:

@@ -22,10 +22,10 @@ CLOSE: Final = TOLERANCE / 2
 Flags = NDArray[np.bool_]
 
 
-def strange_numbers(trace: Trace) -> Flags:
-    """[E] p, log-probability or margin may be impossible."""
+def strange_numbers(trace: Trace, *, ours: bool = True) -> Flags:
+    """[E] p, log-probability or margin may be impossible; a p that is not `ours` may be unknown."""
     p, logprob, margin = trace.p, trace.logprob, trace.margin
-    wrong = ~_probable(p) | np.isnan(logprob) | (logprob > TOLERANCE) | ~(margin >= 0)
+    wrong = ~(_probable(p) | (np.isnan(p) & (not ours))) | np.isnan(logprob) | (logprob > TOLERANCE) | ~(margin >= 0)
     if trace.header.lossless:
         wrong |= (p == 0) | np.isneginf(logprob)
     if trace.header.sampling.plain_scores:
@@ -33,10 +33,10 @@ def strange_numbers(trace: Trace) -> Flags:
     return np.asarray(wrong)
 
 
-def strange_drafts(trace: Trace) -> Flags:
-    """[X] p or q of an examined token is no probability."""
-    q = trace.examined_q
-    return np.asarray(~_probable(trace.examined_p) | ~(_probable(q) | np.isnan(q)))
+def strange_drafts(trace: Trace, *, ours: bool = True) -> Flags:
+    """[X] p or q of an examined token is no probability; q may be unknown, and p where it is not `ours`."""
+    p, q = trace.examined_p, trace.examined_q
+    return np.asarray(~(_probable(p) | (np.isnan(p) & (not ours))) | ~(_probable(q) | np.isnan(q)))
 
 
 def _probable(values: Floats) -> Flags:

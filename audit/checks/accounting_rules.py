@@ -60,24 +60,24 @@ def mask_faults(trace: Trace) -> Iterator[Fault]:
                 yield Fault(steps[at - 1], f"the forbidden sequence {list(word)} was emitted")
 
 
-def number_faults(trace: Trace) -> Iterator[Fault]:
-    """Recorded probabilities of emitted and examined tokens; level `scalars` and above."""
+def number_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+    """Recorded probabilities of emitted and examined tokens, p where it is told; level `scalars` and above."""
     steps = numbered(trace.n_emitted).step
-    for at in np.flatnonzero(strange_numbers(trace)).tolist():
-        for message in _emitted_faults(trace, at):
+    for at in np.flatnonzero(strange_numbers(trace, ours=ours)).tolist():
+        for message in _emitted_faults(trace, at, ours):
             yield Fault(int(steps[at]), f"token {int(trace.token[at])}: {message}")
-    strange = np.flatnonzero(strange_drafts(trace))
+    strange = np.flatnonzero(strange_drafts(trace, ours=ours))
     for view in steps_of(trace, np.unique(numbered(trace.n_examined).step[strange]).tolist()):
         for x in range(view.examined.start, view.examined.stop):
             token = int(trace.node_token[view.nodes][int(trace.examined_node[x])])
             for what, value in (("p", float(trace.examined_p[x])), ("q", float(trace.examined_q[x]))):
-                if not (_probable(value) or (what == "q" and math.isnan(value))):
+                if not (_probable(value) or ((what == "q" or not ours) and math.isnan(value))):
                     yield Fault(view.index, f"{what} of drafted token {token} is {value:.10g}")
 
 
-def _emitted_faults(trace: Trace, at: int) -> Iterator[str]:
+def _emitted_faults(trace: Trace, at: int, ours: bool) -> Iterator[str]:
     p, logprob, margin = float(trace.p[at]), float(trace.logprob[at]), float(trace.margin[at])
-    if not _probable(p):
+    if not (_probable(p) or (math.isnan(p) and not ours)):
         yield f"p is {p:.10g}"
     elif p == 0 and trace.header.lossless:
         yield "p is 0, the token is outside the target's support"

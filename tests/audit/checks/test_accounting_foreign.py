@@ -51,3 +51,13 @@ def test_what_its_rows_exclude_is_one():
     found = judged(replace(request, trace=trace), EXTERNAL)
     assert found.verdict is Verdict.FAULT
     assert "outside the support" in found.summary
+
+
+@pytest.mark.parametrize("level", [RecordLevel.FULL, RecordLevel.TOPK])
+def test_another_engine_may_tell_no_p(level):
+    request = request_of(level, token=31)
+    silent = replace(request, trace=replace(request.trace, p=np.full(2, np.nan)))
+    assert judged(silent, EXTERNAL).verdict is Verdict.CERTIFIED
+    assert "p is nan" in judged(silent, {"gamma": None}).findings[0].message
+    wrong = replace(request, trace=replace(request.trace, p=np.full(2, 1.5)))
+    assert judged(wrong, EXTERNAL).verdict is Verdict.FAULT
