@@ -162,7 +162,12 @@ def _listen(stream: BinaryIO, inbox: queue.SimpleQueue[Frame | None]) -> None:
         for frame in _frames(stream):
             inbox.put(frame)
     finally:
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+        _end()
+
+
+def _end() -> None:
+    """End this process and all of the engine's, which are in its group."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _frames(stream: BinaryIO) -> Iterator[Frame]:
@@ -183,6 +188,8 @@ def main() -> None:
     inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
     Driver(inbox, out).serve()
+    out.close()
+    _end()
 
 
 if __name__ == "__main__":
