@@ -90,8 +90,10 @@ def test_columns_flag_whatever_a_walk_over_every_step_and_token_finds(monkeypatc
     assert sum(any(listed) for listed in quick) > len(given) / 3
     monkeypatch.setattr(replay_structure, "_suspect", lambda trace, _expected: np.ones(trace.steps, dtype=bool))
     for name in ("strange_numbers", "strange_tops"):
-        monkeypatch.setattr(accounting_rules, name, lambda trace: np.ones(len(trace.token), dtype=bool))
-    monkeypatch.setattr(accounting_rules, "strange_drafts", lambda trace: np.ones(len(trace.examined_p), dtype=bool))
+        monkeypatch.setattr(accounting_rules, name, lambda trace, **_: np.ones(len(trace.token), dtype=bool))
+    monkeypatch.setattr(
+        accounting_rules, "strange_drafts", lambda trace, **_: np.ones(len(trace.examined_p), dtype=bool)
+    )
     monkeypatch.setattr(replay_masses, "strange_steps", every_step)
     for trace, expected in zip(given, quick, strict=True):
         assert found(trace) == expected
