@@ -156,6 +156,14 @@ def test_a_server_that_goes_away_loses_what_it_owes_and_nothing_before(serve, ex
     assert len(found) == 3
 
 
+def test_a_server_that_dies_of_a_request_is_told_with_its_last_words(serve):
+    first = Misdeed(status=500, text='{"error": {"message": "EngineCore encountered an issue"}}')
+    with serve(fail=Script([first], always=Misdeed(reset=0))) as server:
+        backend = arm(server, rows=1, tries=2)
+        (lost,) = answers(backend, asked(backend, 1))
+    assert lost.facts["error"]["message"].endswith("; the first try: http: status 500: EngineCore encountered an issue")
+
+
 def test_no_server_is_one_line_before_anything_runs(serve):
     with serve() as server:
         pass

@@ -38,7 +38,12 @@ class Asked:
     def facts(self) -> dict[str, Any]:
         """Of a request without an answer."""
         assert self.trouble is not None
-        return {"error": self.trouble.facts(self.attempts), **({"lost": list(self.lost)} if self.lost else {})}
+        error = self.trouble.facts(self.attempts)
+        last = f"{error['kind']}: {error['message']}"
+        if self.lost and self.lost[0] != last:
+            # a server that died is unreachable in the end; the first try has the reason
+            error["message"] += f"; the first try: {self.lost[0]}"
+        return {"error": error, **({"lost": list(self.lost)} if self.lost else {})}
 
 
 @dataclass(frozen=True, slots=True)

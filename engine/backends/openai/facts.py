@@ -165,7 +165,10 @@ def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
 
 def _both(whole: Answer, parts: Answer) -> list[str]:
     """Where the streamed answer is another one; calls are compared as texts."""
-    found = [] if whole.text == parts.text else [f"the streamed text differs: {_where(whole.text, parts.text)}"]
+    # a call that the length cuts off is text to a parser of whole answers, and half a call to one of parts
+    cut = whole.finish == "length" and bool(whole.tool_calls) != bool(parts.tool_calls)
+    same = cut or whole.text == parts.text
+    found = [] if same else [f"the streamed text differs: {_where(whole.text, parts.text)}"]
     if None not in (whole.token_ids, parts.token_ids) and whole.token_ids != parts.token_ids:
         found.append("the streamed token ids differ")
     if whole.finish != parts.finish:

@@ -63,6 +63,13 @@ def test_a_streamed_answer_that_is_another(change, message):
     assert message in found
 
 
+@pytest.mark.parametrize(("finish", "count"), [("length", 0), ("stop", 1)])
+def test_a_call_that_the_length_cuts_off_may_be_read_as_text(finish, count):
+    whole = dataclasses.replace(ANSWER, finish=finish)
+    parts = dataclasses.replace(whole, content="", tool_calls=(ToolCall("go", '{"a'),))
+    assert len(mismatches(whole, parts)) == count
+
+
 def test_counts_are_compared_with_the_servers_own_tokens_only():
     read = dataclasses.replace(READ, origin=Origin.TOKENIZER)
     answer = dataclasses.replace(ANSWER, usage={"completion_tokens": 4})
