@@ -130,6 +130,19 @@ def test_a_changed_record_is_a_fault(change, message):
     assert result.findings[0].request == "case-1"
 
 
+def test_rows_of_an_engine_that_normalises_in_single_precision_are_distributions():
+    clean = without_numbers(arm(world(4), Setup(), 48))
+    single = clean
+    for i, request in enumerate(clean.requests):
+        trace = request.trace
+        scale = np.float64(1 + 3e-7)
+        single = changed(single, i, q_rows=trace.q_rows * scale, examined_q=trace.examined_q * scale)
+    assert judge(single).verdict is Verdict.CERTIFIED
+    ours = arm(world(4), Setup(), 3)
+    broken = changed(ours, 1, q_rows=ours.requests[1].trace.q_rows * (1 + 3e-7))
+    assert "is no distribution" in judge(broken).findings[0].message
+
+
 def test_the_catalogue_s_argmax_draft():
     result = judge(arena_arm("argmax_draft_soft_q", requests=4))
     assert result.verdict is Verdict.FAULT
