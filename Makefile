@@ -44,7 +44,7 @@ test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equ
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics $(BITWISE)
 
-test-vllm: $(VLLM_INSTALLED)  ## The bundled heads in vLLM: the same logits, drafts and tokens.
+test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP tests/vllm
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
