@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "audit.commands.doctor:command",
     "gate": "audit.commands.gate:command",
     "list": "audit.commands.list:command",
+    "minimize": "audit.commands.minimize:command",
     "plan": "audit.commands.plan:command",
     "query": "audit.commands.query:command",
     "resume": "audit.commands.resume:command",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.checks.base import CheckResult, Finding, Params, Verdict
@@ -67,7 +67,7 @@ class Triaged:
             lead = "not recorded" if self.lead is None else f"{self.lead:.4g} {unit}"
             message = (
                 f"{self.kind}: token {at} is {self.divergence.token}, the baseline has {pair.baseline.tokens[at]}; "
-                f"its lead there: {lead}, noise bound {noise.bound:.4g} from {noise.positions} positions"
+                f"its lead there: {lead}, noise bound {noise.words}"
             )
         return Finding(pair.candidate.request_id, self.divergence.step, message)
 
@@ -86,7 +86,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
             reason = f"request {pair.candidate.request_id} and its baseline have different prompts"
             return CheckResult(Verdict.INCONCLUSIVE, reason)
     found = [each for each in map(divergence, pairing.pairs) if each is not None]
-    noise = measure_noise(evidence.baseline, evidence.control, instrument.margins)
+    noise = _noise(evidence, params, instrument)
     triaged = [_triage(each, noise, instrument) for each in found]
     tokens = sum(compared(pair) for pair in pairing.pairs)
     counts = {kind: sum(each.kind == kind for each in triaged) for kind in ("numerical", "real", "untriaged")}
@@ -106,13 +106,21 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
     )
 
 
+def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Noise:
+    """As measured here, unless the suite brings a bound that was measured elsewhere."""
+    assert evidence.baseline is not None
+    measured = measure_noise(evidence.baseline, evidence.control, instrument.margins)
+    bound = float(params["noise_bound"])
+    return measured if bound < 0.0 else replace(measured, bound=bound, given=True)
+
+
 def _triage(found: Divergence, noise: Noise, instrument: Instrument) -> Triaged:
     if found.ended:
         # where the tokens are those of the text, an end has no token whose lead could say how close it was
         known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))
         return Triaged(found, "real" if known else "untriaged", None)
     lead = instrument.lead_over(found)
-    if lead is None or noise.positions < MIN_NOISE_POSITIONS:
+    if lead is None or not (noise.given or noise.positions >= MIN_NOISE_POSITIONS):
         return Triaged(found, "untriaged", lead)
     return Triaged(found, "numerical" if lead <= noise.bound else "real", lead)
 
@@ -150,7 +158,7 @@ def _per_1000(count: int, tokens: int) -> float | None:
 def _summary(counts: dict[str, int], tokens: int, pairs: int, noise: Noise, reason: str) -> str:
     split = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     divergences = f"{sum(counts.values())} divergences ({split})" if split else "no divergence"
-    bound = f"; noise bound {noise.bound:.3g} from {noise.positions} positions" if noise.positions else "; no control"
+    bound = f"; noise bound {noise.words}" if noise.given or noise.positions else "; no control"
     return f"{reason}: {tokens} tokens of {pairs} pairs compared, {divergences}{bound}"
 
 
@@ -168,6 +176,7 @@ def _details(
         "numerical_per_1000": _per_1000(numerical, tokens),
         "numerical_per_1000_bound": 1000.0 * upper_bound(numerical, tokens, confidence) if tokens else None,
         "noise_bound": noise.bound,
+        "noise_given": noise.given,
         "noise_positions": noise.positions,
         "noise_quantile": noise.quantile,
         "control_flips": noise.flips,

@@ -83,13 +83,14 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     findings = [*law.impossible, *(_finding(components[i], adjusted[i]) for i in rejected)]
     leak = estimate_leak(law, float(params["confidence"]))
     n = len(law.table.depth)
-    best = int(np.argmin(adjusted))
+    # a request or two may be too little for any component
+    best = int(np.argmin(adjusted)) if components else None
     return CheckResult(
         verdict=_verdict(findings, n, leak, params),
         summary=_summary(findings, n, leak, len(components), params) + _loss(law),
         n=n,
-        statistic=components[best].statistic,
-        p_value=0.0 if law.impossible else float(adjusted[best]),
+        statistic=None if best is None else components[best].statistic,
+        p_value=0.0 if law.impossible else None if best is None else float(adjusted[best]),
         effect=leak.effect,
         bound=leak.bound,
         margin=float(params["leak_margin"]),

@@ -71,6 +71,17 @@ class Noise:
     quantile: float
     flips: int
     """Places where the two runs of the same arm chose different tokens."""
+    given: bool = False
+    """The suite says the bound; the two runs do not."""
+
+    @property
+    def words(self) -> str:
+        """The bound and where it comes from."""
+        return (
+            f"{self.bound:.3g} given by the suite"
+            if self.given
+            else f"{self.bound:.3g} from {self.positions} positions"
+        )
 
 
 def pair_arms(candidate: ArmRecord, baseline: ArmRecord) -> Pairing:

@@ -134,6 +134,21 @@ def test_without_measured_noise_a_divergence_is_inconclusive(case, control):
     assert result.details["divergences"]["untriaged"] == 1
 
 
+def test_a_bound_measured_elsewhere_triages_without_a_control(case):
+    check, _, _, arms = case
+    clear = [int(each) for each in near_and_clear(check, arms)[1]]
+    baseline = arms.baseline.requests[clear[0]]
+    lead = lead_at(check, baseline, clear[1])
+    broken = replace(diverge(arms, *clear, second_choice(check, baseline, clear[1])), control=None)
+    below, above = (evaluate(check, broken, {"noise_bound": lead + by}) for by in (-0.01, 0.01))
+    assert below.verdict is Verdict.FAULT
+    assert below.details["divergences"] == {"numerical": 0, "real": 1, "untriaged": 0}
+    assert "given by the suite" in below.summary
+    assert below.details["noise_given"]
+    assert above.details["divergences"] == {"numerical": 1, "real": 0, "untriaged": 0}
+    assert not evaluate(check, arms, {}).details["noise_given"]
+
+
 def test_a_shorter_output_is_real_without_any_control(case):
     check, _, _, arms = case
     old = arms.candidate.requests[0]

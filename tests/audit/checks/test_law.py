@@ -162,6 +162,12 @@ def test_few_tokens_are_no_certificate():
     assert "fewer than 500" in result.summary
 
 
+def test_tokens_too_few_for_any_test_are_no_certificate_and_no_error():
+    result = judge(arm(world(4), Setup(sampling=replace(SAMPLED, max_new_tokens=2)), 1))
+    assert (result.verdict, result.statistic, result.p_value) == (Verdict.INCONCLUSIVE, None, None)
+    assert "no departure in 0 tests" in result.summary
+
+
 def test_a_wide_bound_is_no_certificate_and_names_what_could_be_seen():
     result = judge(arm(world(4), Setup(), 16), leak_margin=0.001)
     assert result.verdict is Verdict.INCONCLUSIVE

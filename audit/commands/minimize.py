@@ -1,0 +1,146 @@
+"""`audit minimize`: a small suite that gives a stored verdict again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from audit.commands.options import store_option
+from audit.commands.resume import suite_path
+from audit.commands.running import finish, stopped_by_sigterm
+from audit.commands.tables import cell, echo_rows
+from audit.errors import CannotDecide, UserError
+from audit.store import Store
+from audit.suite_loader import load_suite
+
+if TYPE_CHECKING:
+    from audit.minimize.result import Checked
+    from audit.minimize.search import Found
+    from audit.minimize.start import Start
+    from audit.minimize.trial import Limits
+
+COLUMNS = ("what", "run", "reproducer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    found: Found
+    checked: Checked
+
+
+@click.command("minimize")
+@click.argument("run")
+@click.argument("request", required=False)
+@click.option("--check", metavar="NAME", help="The fault to keep. Default: the first that names REQUEST, or the first.")
+@click.option("--trials", type=click.IntRange(min=2), default=200, show_default=True, help="Runs at most.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Tokens of all runs."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("reproducer"),
+    show_default=True,
+    help="The folder to write; it must not be there yet.",
+)
+@click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@store_option
+@click.pass_context
+def command(ctx: click.Context, /, run: str, request: str | None, check: str | None, keep: bool, **given: Any) -> None:
+    """Find a small reproducer of a fault of RUN, from one REQUEST.
+
+    REQUEST is ARM/CASE#SAMPLE, as findings name it, or CASE#SAMPLE; without it, the
+    first that the fault names. Other requests are left out, then lengths, company,
+    batch, draft length, prompt and sampling parameters are cut down as far as the
+    check still finds a fault. Every trial is a real run through the arm's backend.
+    Where one request does not give the verdict, as few as do are kept.
+
+    Exit code 0: a reproducer is written, and gave the verdict twice more. 2: invalid
+    input, or a run without a fault. 3: the verdict does not come again (nothing is
+    written), or the written reproducer does not give it every time.
+    """
+    from audit.minimize.result import require_free
+    from audit.minimize.start import begin
+    from audit.minimize.trial import Limits
+
+    out: Path = given["out"]
+    require_free(out)
+    with Store.open(given["store"], create=False, read_only=True) as opened:
+        record = opened.load_run(opened.resolve(run))
+        start = begin(opened, record, load_suite(suite_path(record)), request, check)
+    import torch
+
+    torch.set_num_threads(given["threads"])
+    _note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
+    with _interrupts():
+        done = _minimized(start, Limits(given["trials"], given["max_tokens"]), out)
+    _print(start, done, out)
+    if keep:
+        _keep(given["store"], out)
+    faults, results = done.checked.faults, done.checked.results
+    ctx.exit(0 if len(faults) == len(results) else 3)
+
+
+def _minimized(start: Start, limits: Limits, out: Path) -> _Done:
+    from audit.checks import load
+    from audit.minimize.result import write
+    from audit.minimize.search import search
+    from audit.minimize.trial import Goal, Trials
+    from audit.prepare import sources
+    from engine.backends import open_workshop
+    from engine.errors import EngineError
+
+    try:
+        workshop = open_workshop(start.suite.backend, sources(start.suite))
+    except EngineError as error:
+        raise UserError(f"{start.suite.path}: {error}") from error
+    try:
+        found = search(start, Trials(workshop, Goal(load(start.fault.check), start.by_chance), limits, _note))
+    finally:
+        # the written suite opens its own: two engines need not fit beside each other
+        getattr(workshop, "close", lambda: None)()
+    return _Done(found, write(start, found, out, _note))
+
+
+def _print(start: Start, done: _Done, out: Path) -> None:
+    from audit.minimize.page import CUT_DOWN, minimal, only_just, reproduces, rows
+
+    echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.found)])
+    last = done.checked.results[-1]
+    click.echo(f"\n{start.fault.check}: {last.verdict}: {cell(last.summary)}")
+    for finding in last.findings[:1]:
+        click.echo(f"{cell(finding.request)} step {finding.step}: {cell(finding.message)}")
+    click.echo(f"\n{reproduces(done.checked.results)}; {done.found.trials} trials. {minimal(done.found)}")
+    if only_just(start, done.found):
+        click.echo(CUT_DOWN)
+    click.echo(str(out))
+
+
+def _keep(url: str, out: Path) -> None:
+    from audit.minimize.written import SUITE_FILE
+    from audit.prepare import prepare
+    from audit.runner import run
+
+    prepared = prepare(load_suite(out / SUITE_FILE))
+    click.echo()
+    with Store.open(url, create=False) as opened:
+        finish(opened, lambda shown: run(prepared, opened, shown), None)
+
+
+def _note(line: str) -> None:
+    click.echo(cell(line), err=True)
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    try:
+        with stopped_by_sigterm():
+            yield
+    except KeyboardInterrupt as error:
+        raise CannotDecide("interrupted; nothing is written") from error

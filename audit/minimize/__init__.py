@@ -1,0 +1,1 @@
+"""From a verdict of a stored run to a small suite that gives the same verdict."""

@@ -1,0 +1,106 @@
+"""The reproducer as a folder: suite, prompts and a page; loaded again from its files and run twice.
+
+The folder appears whole or not at all. Knows nothing about how the suite was found.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from audit.checks import load
+from audit.checks.base import CheckResult, Verdict, evaluate
+from audit.documents import mistake
+from audit.errors import CannotDecide
+from audit.minimize.evidence import all_evidence
+from audit.minimize.page import Told, page_of
+from audit.minimize.search import Found
+from audit.minimize.start import Start
+from audit.minimize.written import SUITE_FILE, files_of
+from audit.prepare import PreparedRun, prepare
+from audit.suite_loader import load_suite
+from engine.errors import EngineError
+
+TIMES: Final = 2
+PAGE: Final = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the written suite gave, each time that it ran with everything that `audit run` runs."""
+
+    prepared: PreparedRun
+    results: tuple[CheckResult, ...]
+
+    @property
+    def faults(self) -> tuple[CheckResult, ...]:
+        """Those with the verdict."""
+        return tuple(each for each in self.results if each.verdict is Verdict.FAULT)
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a place where something is, or where nothing can be put.
+
+    Raises:
+        UserError: the place, and what to do.
+    """
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise mistake(str(folder), None, "is there already; name another folder with --out")
+    if not folder.absolute().parent.is_dir():
+        raise mistake(str(folder), None, "the folder that it belongs into does not exist; make it")
+
+
+def write(start: Start, found: Found, folder: Path, note: Callable[[str], None]) -> Checked:
+    """Write the folder and run what was written.
+
+    Raises:
+        UserError: it cannot be written.
+        CannotDecide: the written suite cannot be run.
+    """
+    head = f"{start.fault.check} finds a fault here; {PAGE} says which. Run it with: audit run {SUITE_FILE}"
+    with _appearing(folder) as home:
+        for name, content in files_of(found.suite, head).items():
+            (home / name).write_bytes(content)
+        checked = _checked(home / SUITE_FILE, start.fault.check, note)
+        told = Told(start, found, checked.prepared, checked.results)
+        (home / PAGE).write_text(page_of(told), encoding="utf-8")
+    return checked
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A folder beside the wanted one, which takes its place at the end."""
+    try:
+        home = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name[:100]}."))
+    except OSError as error:
+        raise mistake(str(folder), None, f"cannot be written ({error.strerror}); choose another place") from error
+    try:
+        yield home
+        home.chmod(0o755)
+        home.replace(folder)
+    except OSError as error:
+        raise mistake(str(folder), None, f"cannot be written ({error.strerror}); choose another place") from error
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _checked(path: Path, check: str, note: Callable[[str], None]) -> Checked:
+    suite = load_suite(path)
+    try:
+        prepared = prepare(suite)
+        results = tuple(_once(prepared, check) for _ in range(TIMES))
+    except EngineError as error:
+        raise CannotDecide(f"the reproducer cannot be run from its files: {error}") from error
+    for number, result in enumerate(results, start=1):
+        note(f"the reproducer from its files, run {number} of {TIMES}: {result.verdict}")
+    return Checked(prepared, results)
+
+
+def _once(prepared: PreparedRun, check: str) -> CheckResult:
+    evidence = all_evidence(prepared.arms)
+    return evaluate(load(check), evidence, prepared.suite.arms[0].checks[check])

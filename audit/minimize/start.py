@@ -1,0 +1,154 @@
+"""Where minimising begins: a fault of a stored run, one of its requests, and the arm as a suite of its own.
+
+Reads the store and the suite; runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from audit.checks import load
+from audit.checks.base import Verdict
+from audit.checks.equality import MIN_NOISE_POSITIONS
+from audit.errors import UserError
+from audit.minimize.steps import with_keys
+from audit.store import RequestKey, RunRecord, Store, StoredCheck
+from audit.suite import ArmSpec, Suite
+
+NAME = "reproducer"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to minimise."""
+
+    run: RunRecord
+    fault: StoredCheck
+    subject: RequestKey
+    named: bool
+    """A finding of the fault names the subject."""
+    prompt: int
+    """Tokens of the subject's prompt."""
+    suite: Suite
+    """The fault's arm and check alone, with every request that the run has of the arm."""
+
+    @property
+    def by_chance(self) -> bool:
+        """The verdict is a statistical test's, and not a contradiction's."""
+        return bool(self.fault.p_value)
+
+    @property
+    def request(self) -> str:
+        """The subject as findings name it."""
+        return _name(self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A candidate's requests in the run, with the lengths of their prompts."""
+
+    prompts: Mapping[RequestKey, int]
+
+
+def begin(store: Store, run: RunRecord, suite: Suite, request: str | None, check: str | None) -> Start:
+    """Choose fault and request.
+
+    Args:
+        store: has the run.
+        run: the run.
+        suite: the run's.
+        request: `case#sample` or `arm/case#sample`; None takes the first that the fault names.
+        check: its name; None takes the first fault that names the request, or else the first.
+
+    Raises:
+        UserError: the suite has changed, or there is no such fault or request.
+    """
+    if suite.sha256 != run.suite_sha256:
+        raise UserError(f"{suite.path}: has changed since run {run.ulid}; restore it, or run it again")
+    faults = _faults(store, run, suite, check)
+    stored = {arm.name: _stored(store, run, arm) for arm in suite.arms if run.arm(arm.name)}
+    asked = [key for each in stored.values() for key in each.prompts if request in (_name(key), _short(key))]
+    if request is not None and not asked:
+        first = next((_name(key) for each in stored.values() for key in each.prompts), "none")
+        raise UserError(f"run {run.ulid} has no request {request!r}; write one as findings do, such as {first}")
+    fault = _fault(faults, asked)
+    if fault is None:
+        raise UserError(f"run {run.ulid}: arm {asked[0].arm} has no such fault; there are: {_listed(faults)}")
+    keys = stored[fault.arm].prompts
+    subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
+    named = _name(subject) in {each.request for each in fault.findings}
+    return Start(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
+
+
+def _faults(store: Store, run: RunRecord, suite: Suite, check: str | None) -> list[StoredCheck]:
+    arms = {arm.name for arm in suite.arms}
+    every = [each for each in store.checks(run.ulid) if each.verdict is Verdict.FAULT and each.arm in arms]
+    if not every:
+        raise UserError(f"run {run.ulid} has no fault: there is nothing to minimize")
+    if check is None:
+        return every
+    load(check)
+    faults = [each for each in every if each.check == check]
+    if not faults:
+        raise UserError(f"run {run.ulid}: {check} found no fault; there are: {_listed(every)}")
+    return faults
+
+
+def _listed(faults: Sequence[StoredCheck]) -> str:
+    return ", ".join(f"{each.check} of {each.arm}" for each in faults)
+
+
+def _stored(store: Store, run: RunRecord, arm: ArmSpec) -> _Stored:
+    record = store.load_arm(run.ulid, arm.name)
+    every = sorted((*record.requests, *record.failed), key=lambda each: (each.case_id, each.sample))
+    return _Stored({RequestKey(arm.name, each.case_id, each.sample): len(each.trace.header.prompt) for each in every})
+
+
+def _name(key: RequestKey) -> str:
+    return f"{key.arm}/{_short(key)}"
+
+
+def _short(key: RequestKey) -> str:
+    return f"{key.case_id}#{key.sample}"
+
+
+def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> StoredCheck | None:
+    """The first that names a request that was asked for, else the first in its arm."""
+    names, arms = {_name(key) for key in asked}, {key.arm for key in asked}
+    naming = (each for each in faults if names & {finding.request for finding in each.findings})
+    within = (each for each in faults if each.arm in arms or not asked)
+    return next(naming, None) or next(within, None)
+
+
+def _named(fault: StoredCheck, keys: Mapping[RequestKey, int]) -> RequestKey:
+    """The first request that the fault names, else the arm's first."""
+    by_name = {_name(key): key for key in keys}
+    return next((by_name[each.request] for each in fault.findings if each.request in by_name), next(iter(keys)))
+
+
+def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suite:
+    """The suite of the fault's arm and check, with these requests."""
+    arm = next(arm for arm in suite.arms if arm.name == fault.arm)
+    samples = {key.case_id: tuple(each.sample for each in keys if each.case_id == key.case_id) for key in keys}
+    models = {"target", arm.proposer.model, *arm.proposer.others}
+    whole = replace(
+        suite,
+        name=NAME,
+        description=f"A small suite in which {fault.check} finds the fault that it found in an arm of {suite.name}.",
+        samples=1,
+        models={name: spec for name, spec in suite.models.items() if name in models},
+        cases=tuple(replace(case, samples=samples.get(case.id, ())) for case in suite.cases),
+        arms=(replace(arm, checks={fault.check: _params(arm, fault)}),),
+    )
+    return with_keys(whole, keys)
+
+
+def _params(arm: ArmSpec, fault: StoredCheck) -> Mapping[str, Any]:
+    """The suite's, and the noise that the run measured: a few requests are too little to measure it again."""
+    params, details = arm.checks[fault.check], fault.details
+    known = details.get("noise_positions", 0) >= MIN_NOISE_POSITIONS
+    if "noise_bound" not in load(fault.check).defaults or "noise_bound" in params or not known:
+        return params
+    return {**params, "noise_bound": float(details["noise_bound"])}

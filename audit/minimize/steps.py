@@ -1,0 +1,199 @@
+"""The ways in which a suite of one arm is made smaller, each tried until nothing more can go.
+
+Every step takes a suite that gets the verdict and gives one that does. Knows
+nothing about how a trial is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from audit.minimize.sampling import plainer, set_names
+from audit.minimize.shrink import fewest, smallest
+from audit.minimize.trial import Trials
+from audit.store import RequestKey
+from audit.suite import ArmSpec, Case, Suite
+from engine.backends import REGISTRY
+from engine.types import SamplingParams
+
+MOST_PROMPTS: Final = 4
+"""Prompts are shortened where there are no more requests: with many, each prompt is a sample and not the cause."""
+FEW_LETTERS: Final = 64
+"""Text of so many characters is cut by characters, after it was cut by words."""
+
+Step = Callable[[Suite, Trials], Suite]
+
+
+def keys_of(suite: Suite) -> tuple[RequestKey, ...]:
+    """The arm's requests; every case names its repetitions."""
+    name = suite.arms[0].name
+    return tuple(RequestKey(name, case.id, sample) for case in suite.cases for sample in case.samples or ())
+
+
+def with_keys(suite: Suite, keys: Iterable[RequestKey]) -> Suite:
+    """The suite with some of its requests, in its own order."""
+    wanted = {(key.case_id, key.sample) for key in keys}
+    chosen = [
+        replace(case, samples=tuple(sample for sample in case.samples or () if (case.id, sample) in wanted))
+        for case in suite.cases
+    ]
+    return replace(suite, cases=tuple(case for case in chosen if case.samples))
+
+
+def fewer_requests(suite: Suite, trials: Trials, always: RequestKey | None) -> Suite:
+    """Leave out other requests; `always` is never left out."""
+    kept = tuple(key for key in keys_of(suite) if key == always)
+    others = tuple(key for key in keys_of(suite) if key != always)
+
+    def chosen(some: Sequence[RequestKey]) -> Suite:
+        return with_keys(suite, (*kept, *some))
+
+    least = 1 - len(kept)
+    some = fewest(others, lambda part: trials.stays(chosen(part), f"{len(kept) + len(part)} requests"), least)
+    return chosen(some)
+
+
+def less_company(suite: Suite, trials: Trials) -> Suite:
+    """No request beside each of the arm's, or a plainer one."""
+    beside = suite.arms[0].beside
+    if beside is None:
+        return suite
+    alone = _with_arm(suite, replace(suite.arms[0], beside=None))
+    if trials.stays(alone, "nothing beside the requests"):
+        return alone
+
+    def company(params: SamplingParams) -> Suite:
+        return _with_arm(suite, replace(suite.arms[0], beside=params))
+
+    plain = plainer(beside, lambda params: trials.stays(company(params), f"beside: {_told(params)}"))
+
+    def length(count: int) -> SamplingParams:
+        return replace(plain, max_new_tokens=count)
+
+    shortest = smallest(
+        1, plain.max_new_tokens, lambda n: trials.stays(company(length(n)), f"beside: max_new_tokens {n}")
+    )
+    return company(length(shortest))
+
+
+def smaller_batch(suite: Suite, trials: Trials) -> Suite:
+    """Fewer requests decoded together."""
+
+    def size(count: int) -> Suite:
+        return replace(suite, batch_size=count)
+
+    return size(smallest(1, suite.batch_size, lambda n: trials.stays(size(n), f"batch_size {n}")))
+
+
+def shorter(suite: Suite, trials: Trials) -> Suite:
+    """Fewer tokens per request."""
+    sampling = suite.arms[0].sampling
+
+    def length(count: int) -> Suite:
+        return _with_sampling(suite, replace(sampling, max_new_tokens=count))
+
+    return length(smallest(1, sampling.max_new_tokens, lambda n: trials.stays(length(n), f"max_new_tokens {n}")))
+
+
+def shorter_drafts(suite: Suite, trials: Trials) -> Suite:
+    """Fewer tokens per draft."""
+    arm = suite.arms[0]
+
+    def drafts(gamma: int) -> Suite:
+        return _with_arm(suite, replace(arm, proposer=replace(arm.proposer, gamma=gamma)))
+
+    return drafts(smallest(1, arm.proposer.gamma, lambda n: trials.stays(drafts(n), f"gamma {n}")))
+
+
+def plainer_sampling(suite: Suite, trials: Trials) -> Suite:
+    """Sampling parameters dropped, and the others pulled to where they change nothing."""
+
+    def stays(params: SamplingParams) -> bool:
+        return trials.stays(_with_sampling(suite, params), f"sampling: {_told(params)}")
+
+    return _with_sampling(suite, plainer(suite.arms[0].sampling, stays))
+
+
+def shorter_prompts(suite: Suite, trials: Trials) -> Suite:
+    """Fewer tokens in every prompt, or fewer words where the backend takes no tokens."""
+    if len(keys_of(suite)) > MOST_PROMPTS:
+        return suite
+    for index in range(len(suite.cases)):
+        suite = _shorter_prompt(suite, index, trials)
+    return suite
+
+
+def _shorter_prompt(suite: Suite, index: int, trials: Trials) -> Suite:
+    case = suite.cases[index]
+
+    def stays(changed: Case, what: str) -> bool:
+        return trials.stays(_with_case(suite, index, changed), f"prompt of {case.id}: {what}")
+
+    if REGISTRY[suite.backend].tokens:
+        given = case.tokens or trials.prompt_of(suite, case.id)
+        told = replace(case, messages=(), tools=(), prompt=None, tokens=given)
+        if stays(told, f"{len(given)} tokens"):
+            fewer = fewest(given, lambda some: stays(replace(told, tokens=some), f"{len(some)} tokens"), 1)
+            return _with_case(suite, index, replace(told, tokens=fewer))
+    return _with_case(suite, index, _shorter_text(case, stays))
+
+
+def _shorter_text(case: Case, stays: Callable[[Case, str], bool]) -> Case:
+    if case.prompt is not None:
+        return replace(
+            case,
+            prompt=_fewer_words(
+                case.prompt, lambda text: bool(text) and stays(replace(case, prompt=text), _size(text))
+            ),
+        )
+    tools = fewest(case.tools, lambda some: stays(replace(case, tools=some), f"{len(some)} tools"))
+    case = replace(case, tools=tools)
+    messages = fewest(case.messages, lambda some: stays(replace(case, messages=some), f"{len(some)} messages"), 1)
+    case = replace(case, messages=messages)
+    for index in range(len(case.messages)):
+        case = _shorter_message(case, index, stays)
+    return case
+
+
+def _shorter_message(case: Case, index: int, stays: Callable[[Case, str], bool]) -> Case:
+    message = case.messages[index]
+
+    def said(text: str) -> Case:
+        changed = {**message, "content": text}
+        return replace(case, messages=(*case.messages[:index], changed, *case.messages[index + 1 :]))
+
+    content = message.get("content")
+    if not isinstance(content, str) or not content:
+        return case
+    return said(_fewer_words(content, lambda text: stays(said(text), f"message {index}, {_size(text)}")))
+
+
+def _fewer_words(text: str, stays: Callable[[str], bool]) -> str:
+    words = re.findall(r"\s*\S+|\s+$", text)
+    text = "".join(fewest(words, lambda some: stays("".join(some))))
+    if len(text) <= FEW_LETTERS:
+        text = "".join(fewest(text, lambda some: stays("".join(some))))
+    return text
+
+
+def _size(text: str) -> str:
+    return f"{len(text)} characters"
+
+
+def _told(params: SamplingParams) -> str:
+    return ", ".join(f"{name} {getattr(params, name)}" for name in set_names(params)) or "all at their defaults"
+
+
+def _with_case(suite: Suite, index: int, case: Case) -> Suite:
+    return replace(suite, cases=(*suite.cases[:index], case, *suite.cases[index + 1 :]))
+
+
+def _with_arm(suite: Suite, arm: ArmSpec) -> Suite:
+    return replace(suite, arms=(arm,))
+
+
+def _with_sampling(suite: Suite, sampling: SamplingParams) -> Suite:
+    return _with_arm(suite, replace(suite.arms[0], sampling=sampling))

@@ -1,0 +1,108 @@
+"""A suite of one arm as the files that load as the same suite: YAML, and one prompt file per workload.
+
+What is at its default is left out. Knows nothing about why the suite is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+
+from audit.minimize.sampling import DEFAULTS
+from audit.suite import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
+from engine.types import RecordLevel, SamplingParams
+
+SUITE_FILE: Final = "suite.yaml"
+WIDTH: Final = 110
+
+
+def files_of(suite: Suite, head: str = "") -> dict[str, bytes]:
+    """File names and contents; `head` is a comment for the beginning of the YAML, of one line."""
+    text = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = None, WIDTH
+    yaml.representer.sort_base_mapping_type_on_output = False
+    yaml.dump(document_of(suite), text)
+    comment = f"# {head}\n" if head else ""
+    return {SUITE_FILE: (comment + text.getvalue()).encode()} | {
+        f"{name}.jsonl": _rows(suite, name).encode() for name in _workloads(suite)
+    }
+
+
+def document_of(suite: Suite) -> dict[str, Any]:
+    """The suite's YAML as JSON values."""
+    return {
+        "version": 1,
+        "name": suite.name,
+        **({"description": suite.description} if suite.description else {}),
+        "backend": suite.backend,
+        **({"engine": dict(suite.engine)} if suite.engine else {}),
+        "seed": suite.seed,
+        "batch_size": suite.batch_size,
+        "models": {name: _model(spec) for name, spec in suite.models.items()},
+        "workloads": [{"name": name, "prompts": f"{name}.jsonl"} for name in _workloads(suite)],
+        "arms": [_arm(arm) for arm in suite.arms],
+    }
+
+
+def _workloads(suite: Suite) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(case.workload for case in suite.cases))
+
+
+def _rows(suite: Suite, workload: str) -> str:
+    return "".join(json.dumps(_row(case)) + "\n" for case in suite.cases if case.workload == workload)
+
+
+def _row(case: Case) -> dict[str, Any]:
+    form: dict[str, Any] = {"tokens": list(case.tokens)} if case.tokens else {"prompt": case.prompt}
+    if case.messages:
+        form = {"messages": list(case.messages), **({"tools": list(case.tools)} if case.tools else {})}
+    row = {"id": case.id.removeprefix(f"{case.workload}/"), **form, "domain": case.domain}
+    return row if case.samples is None else {**row, "samples": list(case.samples)}
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    plain = ModelSpec(spec.name, spec.source)
+    given = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec) if each.name != "name"}
+    return {key: value for key, value in given.items() if key == "source" or value != getattr(plain, key)}
+
+
+def _arm(arm: ArmSpec) -> dict[str, Any]:
+    return {
+        "name": arm.name,
+        "proposer": _proposer(arm.proposer),
+        "verifier": {"kind": arm.verifier.value, **arm.verifier_options}
+        if arm.verifier_options
+        else arm.verifier.value,
+        "sampling": sampling_of(arm.sampling),
+        **({"record": arm.record.value} if arm.record is not RecordLevel.FULL else {}),
+        "checks": {name: dict(params) for name, params in arm.checks.items()},
+        **({"engine": dict(arm.engine)} if arm.engine else {}),
+        **({"beside": sampling_of(arm.beside)} if arm.beside is not None else {}),
+        **({"fault": arm.fault} if arm.fault else {}),
+    }
+
+
+def sampling_of(params: SamplingParams) -> dict[str, Any]:
+    """Sampling parameters that are not at their defaults; the seed is the suite's."""
+    given = {name: getattr(params, name) for name in DEFAULTS if name != "seed"}
+    return {name: _listed(value) for name, value in given.items() if value != DEFAULTS[name]}
+
+
+def _proposer(proposer: ProposerSpec) -> Mapping[str, Any]:
+    return {
+        "kind": proposer.kind,
+        **({"model": proposer.model} if proposer.model else {}),
+        **({"others": list(proposer.others)} if proposer.others else {}),
+        "gamma": proposer.gamma,
+        **({"options": dict(proposer.options)} if proposer.options else {}),
+    }
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(each) for each in value] if isinstance(value, tuple) else value

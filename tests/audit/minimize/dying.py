@@ -1,0 +1,47 @@
+"""An engine that is not ours and dies of some requests: of those with a top_k and the letter e in the prompt."""
+
+from engine.backends.scripted import ALPHABET
+from engine.backends.scripted import open_models as open_scripted
+from engine.observed import Observed, failed_trace, header_of
+from engine.types import FinishReason, Generation, Protocol, RecordLevel
+
+DEADLY = ALPHABET.index("e")
+
+
+class Dying:
+    """The scripted backend until such a request comes; it is up again for the next."""
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    def generate(self, requests):
+        for request in requests:
+            if request.sampling.top_k and DEADLY in request.prompt:
+                yield died(request)
+            else:
+                yield from self._backend.generate([request])
+
+
+def died(request):
+    facts = {"error": {"kind": "engine_died", "message": "device-side assert"}}
+    what = Observed(len(ALPHABET), (), Protocol.CHAIN, "draft_model", RecordLevel.TOKENS)
+    trace = failed_trace(header_of(request, what, FinishReason.ERROR, facts))
+    return Generation(request, (), FinishReason.ERROR, trace, facts=facts)
+
+
+class Workshop:
+    def __init__(self, workshop):
+        self._workshop = workshop
+
+    def models(self):
+        return self._workshop.models()
+
+    def arm(self, plan):
+        return Dying(self._workshop.arm(plan))
+
+
+def open_models(models):
+    return Workshop(open_scripted(models))
