@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -87,7 +86,7 @@ def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: It
     """A suite of one arm of at most about `tokens` tokens."""
     requests = math.ceil(tokens / arena.sampling.max_new_tokens)
     samples = _samples(arena, requests)
-    drafts = tuple("draft" if i == 0 else f"draft{i}" for i in range(arena.drafts))
+    drafts = arena.draft_names
     proposer = ProposerSpec(arena.proposer, arena.gamma, drafts[0] if drafts else None, arena.options, drafts[1:])
     return Suite(
         name="selftest",
@@ -97,7 +96,7 @@ def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: It
         seed=seed,
         batch_size=arena.rows,
         samples=samples,
-        models=_models(arena, drafts, seed),
+        models={name: ModelSpec(name, at) for name, at in arena.sources(SEEDS_PER_WORLD * seed).items()},
         cases=_cases(arena.models, math.ceil(requests / samples), seed),
         arms=(
             ArmSpec(
@@ -131,15 +130,6 @@ def recording_of(suite: Suite) -> Suite:
     arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
     models = "scripted" if suite.backend == "scripted" else "bundled"
     return replace(suite, seed=seed, cases=_cases(models, len(suite.cases), seed), arms=arms)
-
-
-def _models(arena: Arena, drafts: tuple[str, ...], seed: int) -> dict[str, ModelSpec]:
-    if arena.models == "scripted":
-        names = ("target", *drafts)
-        return {name: ModelSpec(name, f"scripted:{SEEDS_PER_WORLD * seed + i}") for i, name in enumerate(names)}
-    head = files("engine") / "reference" / arena.proposer
-    source = f"bundled:{arena.proposer if head.is_dir() else 'draft'}"
-    return {"target": ModelSpec("target", "bundled:target")} | {name: ModelSpec(name, source) for name in drafts}
 
 
 def _cases(models: str, count: int, seed: int) -> tuple[Case, ...]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, Final, Literal
 
+from engine.backends.arm import ArmPlan
 from engine.parts import EngineParts
 from engine.proposers.base import Shape
 from engine.types import Protocol, SamplingParams
@@ -65,6 +67,34 @@ class Arena:
     drafts: int = 1
     rows: int = 8
     models: Literal["scripted", "bundled"] = "scripted"
+
+    @property
+    def draft_names(self) -> tuple[str, ...]:
+        """What its draft models are called: draft, draft1, draft2."""
+        return tuple("draft" if i == 0 else f"draft{i}" for i in range(self.drafts))
+
+    def sources(self, first: int) -> dict[str, str]:
+        """Where its models come from: scripts from number `first` on, or the bundled target and a draft."""
+        names = ("target", *self.draft_names)
+        if self.models == "scripted":
+            return {name: f"scripted:{first + i}" for i, name in enumerate(names)}
+        head = files("engine") / "reference" / self.proposer
+        draft = self.proposer if head.is_dir() else "draft"
+        return {name: f"bundled:{'target' if name == 'target' else draft}" for name in names}
+
+    def plan(self, fault: str | None = None) -> ArmPlan:
+        """Its arm, with a fault or without."""
+        names = self.draft_names
+        return ArmPlan(
+            self.protocol,
+            self.proposer,
+            self.gamma,
+            names[0] if names else None,
+            self.options,
+            self.rows,
+            fault=fault,
+            others=names[1:],
+        )
 
 
 CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")

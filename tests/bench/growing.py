@@ -22,7 +22,6 @@ from engine.trace import decode
 from engine.types import Protocol, Request
 from tests.audit.checks.anchor_arms import anchor_arm
 from tests.audit.checks.simulator import record
-from tests.engine.faults.arms import plan_of
 
 SEEDS_PER_WORLD = 16
 """Scripted seeds set aside for each seed: the target's, then the drafts'."""
@@ -32,8 +31,7 @@ def scripted_plan(arena: Arena, fault: str | None) -> ArmPlan:
     """The arm of an arena over scripted models."""
     if arena.models != "scripted":
         raise ValueError("only arenas over scripted models can grow")
-    plan: ArmPlan = plan_of(arena, fault)
-    return plan
+    return arena.plan(fault)
 
 
 class Growing:
@@ -43,8 +41,7 @@ class Growing:
         self, arena: Arena, fault: str | None, seed: int, kinds: Iterable[ArmKind] = (), prompts: int | None = None
     ):
         plan, first = scripted_plan(arena, fault), SEEDS_PER_WORLD * seed + 1
-        names = ("target", *plan.drafts)
-        shop = open_models({name: ModelSource(f"scripted:{first + i}") for i, name in enumerate(names)})
+        shop = open_models({name: ModelSource(source) for name, source in arena.sources(first).items()})
         self.sampling = replace(arena.sampling, seed=seed)
         self._seed, self._prompts, self._done = seed, prompts, 0
         self._reference = ScriptedReference(table_script(first, VOCABULARY), {})

@@ -11,7 +11,6 @@ from engine.backends.scripted import VOCABULARY, open_models
 from engine.rng import stream_of
 from engine.trace import decode
 from engine.types import Protocol, Request, SamplingParams
-from tests.engine.faults.arms import plan_of
 
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=64, seed=7)
 
@@ -56,7 +55,7 @@ def plan(
 
 def arena_plan(name: str, broken: bool = True) -> ArmPlan:
     """The arm of a fault's arena, with the fault or without it."""
-    return plan_of(faults.load(name).arena, name if broken else None)
+    return faults.load(name).arena.plan(name if broken else None)
 
 
 def arena_arm(name: str, requests: int = 32, seed: int = 7, models: int = 1, broken: bool = True) -> ArmRecord:

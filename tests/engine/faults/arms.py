@@ -19,41 +19,19 @@ TIMES = ("draft_us", "verify_us")
 
 
 CHATS = files("suites").joinpath("prompts/chat.jsonl").read_text(encoding="utf-8")
-HEADS = {"eagle3", "medusa"}
-"""Proposers of an arena over bundled models whose draft is a head of their name."""
 
 
 @functools.cache
-def workshop(models, names, proposer):
+def workshop(models, named):
     """The arena's models, loaded once."""
-    if models == "bundled":
-        draft = proposer if proposer in HEADS else "draft"
-        sources = {"target": "bundled:target"} | dict.fromkeys(names, f"bundled:{draft}")
-        return native.open_models({name: ModelSource(source) for name, source in sources.items()})
-    sources = {"target": "scripted:1"} | {name: f"scripted:{2 + i}" for i, name in enumerate(names)}
-    return scripted.open_models({name: ModelSource(source) for name, source in sources.items()})
-
-
-def plan_of(arena, fault=None):
-    """The arm of an arena; its drafts are called draft, draft1, draft2."""
-    names = ("draft", *(f"draft{i}" for i in range(1, arena.drafts)))[: arena.drafts]
-    return ArmPlan(
-        arena.protocol,
-        arena.proposer,
-        arena.gamma,
-        names[0] if names else None,
-        arena.options,
-        arena.rows,
-        fault=fault,
-        others=names[1:],
-    )
+    backend = native if models == "bundled" else scripted
+    return backend.open_models({name: ModelSource(source) for name, source in named})
 
 
 def arm(arena, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
-    plan = plan_of(arena, fault)
-    built = workshop(arena.models, plan.drafts, arena.proposer)
-    return built.arm(plan if proposer else ArmPlan(arena.protocol, rows=arena.rows))
+    built = workshop(arena.models, tuple(arena.sources(1).items()))
+    return built.arm(arena.plan(fault) if proposer else ArmPlan(arena.protocol, rows=arena.rows))
 
 
 def prompts(arena, backend, count):
