@@ -45,13 +45,6 @@ class Start:
         return _name(self.subject)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A candidate's requests in the run, with the lengths of their prompts."""
-
-    prompts: Mapping[RequestKey, int]
-
-
 def begin(store: Store, run: RunRecord, suite: Suite, request: str | None, check: str | None) -> Start:
     """Choose fault and request.
 
@@ -69,14 +62,14 @@ def begin(store: Store, run: RunRecord, suite: Suite, request: str | None, check
         raise UserError(f"{suite.path}: has changed since run {run.ulid}; restore it, or run it again")
     faults = _faults(store, run, suite, check)
     stored = {arm.name: _stored(store, run, arm) for arm in suite.arms if run.arm(arm.name)}
-    asked = [key for each in stored.values() for key in each.prompts if request in (_name(key), _short(key))]
+    asked = [key for each in stored.values() for key in each if request in (_name(key), _short(key))]
     if request is not None and not asked:
-        first = next((_name(key) for each in stored.values() for key in each.prompts), "none")
+        first = next((_name(key) for each in stored.values() for key in each), "none")
         raise UserError(f"run {run.ulid} has no request {request!r}; write one as findings do, such as {first}")
     fault = _fault(faults, asked)
     if fault is None:
         raise UserError(f"run {run.ulid}: arm {asked[0].arm} has no such fault; there are: {_listed(faults)}")
-    keys = stored[fault.arm].prompts
+    keys = stored[fault.arm]
     subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
     named = _name(subject) in {each.request for each in fault.findings}
     return Start(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
@@ -100,10 +93,11 @@ def _listed(faults: Sequence[StoredCheck]) -> str:
     return ", ".join(f"{each.check} of {each.arm}" for each in faults)
 
 
-def _stored(store: Store, run: RunRecord, arm: ArmSpec) -> _Stored:
+def _stored(store: Store, run: RunRecord, arm: ArmSpec) -> dict[RequestKey, int]:
+    """The arm's requests in the run, with the lengths of their prompts."""
     record = store.load_arm(run.ulid, arm.name)
     every = sorted((*record.requests, *record.failed), key=lambda each: (each.case_id, each.sample))
-    return _Stored({RequestKey(arm.name, each.case_id, each.sample): len(each.trace.header.prompt) for each in every})
+    return {RequestKey(arm.name, each.case_id, each.sample): len(each.trace.header.prompt) for each in every}
 
 
 def _name(key: RequestKey) -> str:
