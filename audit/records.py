@@ -118,6 +118,16 @@ class ArmRecord:
     failed: Sequence[RequestRecord] = ()
     """Requests that the engine did not answer; they are not among `requests`."""
 
+    @property
+    def ours(self) -> bool:
+        """Whether the project's own loop decoded: its random numbers are the key's, its p is in float64."""
+        return "requested" not in self.effective
+
+    @property
+    def keyed(self) -> bool:
+        """Whether no decision rests on a random number that no key gives: our own loop's arms, and greedy ones."""
+        return self.ours or all(request.trace.header.sampling.greedy for request in self.requests)
+
     def by_key(self) -> dict[str, RequestRecord]:
         """Requests by what pairs them across arms."""
         return {request.key: request for request in self.requests}

@@ -78,9 +78,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     if not tokens:
         return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
     lengths = declared(arm.effective)
-    # other engines say what was requested of them
-    ours = "requested" not in arm.effective
-    by_request = {request.request_id: faults_of(request, arm.level, lengths, ours=ours) for request in arm.requests}
+    by_request = {each.request_id: faults_of(each, arm.level, lengths, ours=arm.ours) for each in arm.requests}
     findings = [
         *_repeated(arm),
         *(Finding(name, each.step, each.message) for name, found in by_request.items() for each in found),

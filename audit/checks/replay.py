@@ -37,6 +37,8 @@ class _Replayed:
 
 
 def _applies(evidence: Evidence) -> str | None:
+    if not evidence.candidate.keyed:
+        return "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
         return "the verifier declares itself lossy; no protocol to replay"
     return None

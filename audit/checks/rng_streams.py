@@ -49,6 +49,8 @@ ONCE = "no number twice"
 
 
 def _applies(evidence: Evidence) -> str | None:
+    if not evidence.candidate.keyed:
+        return "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
     headers = [request.trace.header for request in evidence.candidate.requests]
     if not all(header.lossless for header in headers):
         return "the verifier declares itself lossy; no protocol says which numbers it draws"

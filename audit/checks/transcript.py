@@ -80,6 +80,8 @@ def _silent(result: CheckResult) -> bool:
 
 
 def _applies(evidence: Evidence) -> str | None:
+    if not evidence.candidate.keyed:
+        return "another engine drew the random numbers: its decisions cannot be replayed, and there is no certificate"
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
         return "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
     return None
