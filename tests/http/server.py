@@ -326,3 +326,7 @@ def serving(workshop, decode, gamma=0, **settings):
         server.shutdown()
         server.server_close()
         thread.join()
+        # answers that nobody waits for any more: a process that ends within one is aborted by torch
+        until = time.monotonic() + 30
+        while server.settings.open and time.monotonic() < until:
+            time.sleep(0.01)

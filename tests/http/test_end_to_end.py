@@ -8,7 +8,7 @@ from audit.checks.base import Verdict
 from tests.http.running import run_suite
 from tests.http.script import Misdeed, Script
 
-pytestmark = pytest.mark.xdist_group("http")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("http")]
 KEY = "sk-end-to-end-0123456789"
 MORE = {"server: vllm": "server: vllm, backoff_s: 0.01, tries: 3"}
 ALLOWED = {Verdict.CERTIFIED, Verdict.NOT_RUN, Verdict.INCONCLUSIVE}

@@ -26,7 +26,7 @@ PASSING = {
 LASTING = {
     "http": Misdeed(status=500),
     "malformed": Misdeed(cut=90),
-    "timeout": Misdeed(pause_s=1.5),
+    "timeout": Misdeed(pause_s=2.5),
     "refused": Misdeed(status=400, text='{"error": {"message": "min_p is not supported"}}'),
 }
 
@@ -55,10 +55,11 @@ def test_a_failure_that_passes_is_tried_again_and_the_answer_is_the_same(serve, 
 @pytest.mark.parametrize(("kind", "misdeed"), LASTING.items())
 def test_a_failure_that_lasts_is_on_record_and_the_others_are_answered(serve, expected, kind, misdeed, way):
     with serve(fail=Script([misdeed] * (1 if kind == "refused" else 2))) as server:
-        backend = arm(server, stream=way, rows=1, tries=2, timeout_s=1.0)
-        found = answers(backend, asked(backend))
+        # so few tokens that a busy machine answers in time
+        backend = arm(server, stream=way, rows=1, tries=2, timeout_s=2.0)
+        found = answers(backend, asked(backend, max_new_tokens=2))
     lost, *others = found
-    assert [each.tokens for each in others] == expected[1:]
+    assert [each.tokens for each in others] == [tokens[:2] for tokens in expected[1:]]
     assert (lost.tokens, lost.finish_reason, lost.text) == ((), FinishReason.ERROR, "")
     error = decode(lost.trace).header.facts["error"]
     assert error == lost.facts["error"]
@@ -74,8 +75,8 @@ def test_an_answer_that_drips_is_cut_off_by_the_deadline_and_not_by_silence(serv
         backend = arm(server, stream=way, rows=1, tries=1, timeout_s=1.0, silence_s=20)
         began = time.monotonic()
         (lost,) = answers(backend, asked(backend, 1))
+        assert 0.9 < time.monotonic() - began < 5
     assert lost.facts["error"]["kind"] == "timeout"
-    assert 0.9 < time.monotonic() - began < 5
 
 
 def test_a_slow_answer_that_keeps_coming_is_waited_for(serve, expected):
@@ -89,8 +90,8 @@ def test_silence_is_cut_off_before_the_deadline(serve):
         backend = arm(server, rows=1, tries=1, silence_s=0.3, timeout_s=20)
         began = time.monotonic()
         (lost,) = answers(backend, asked(backend, 1))
+        assert time.monotonic() - began < 2.0
     assert lost.facts["error"]["kind"] == "timeout"
-    assert time.monotonic() - began < 2.0
 
 
 def test_a_server_that_asks_to_wait_is_waited_for(serve):
