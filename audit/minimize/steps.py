@@ -85,7 +85,7 @@ def smaller_batch(suite: Suite, trials: Trials) -> Suite:
     def size(count: int) -> Suite:
         return replace(suite, batch_size=count)
 
-    return size(smallest(1, suite.batch_size, lambda n: trials.stays(size(n), f"batch_size {n}")))
+    return size(_one_or_few(suite.batch_size, lambda n: trials.stays(size(n), f"batch_size {n}")))
 
 
 def shorter(suite: Suite, trials: Trials) -> Suite:
@@ -105,7 +105,12 @@ def shorter_drafts(suite: Suite, trials: Trials) -> Suite:
     def drafts(gamma: int) -> Suite:
         return _with_arm(suite, replace(arm, proposer=replace(arm.proposer, gamma=gamma)))
 
-    return drafts(smallest(1, arm.proposer.gamma, lambda n: trials.stays(drafts(n), f"gamma {n}")))
+    return drafts(_one_or_few(arm.proposer.gamma, lambda n: trials.stays(drafts(n), f"gamma {n}")))
+
+
+def _one_or_few(high: int, stays: Callable[[int], bool]) -> int:
+    """1 is tried first: it is often enough, and another value may be another engine, which takes long to start."""
+    return 1 if high > 1 and stays(1) else smallest(min(2, high), high, stays)
 
 
 def plainer_sampling(suite: Suite, trials: Trials) -> Suite:
