@@ -20,6 +20,7 @@ from audit.stats.binomial import upper_bound
 from audit.stats.power import Need, replay_effect, zero_need
 
 REFUSED = "refused"
+UNTRIED = "not_tried"
 MAX_FINDINGS = 20
 
 
@@ -63,7 +64,8 @@ def _summary(n: int, lost: int, refused: int, kinds: Counter[str], bound: float)
 
 
 def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Finding, ...]:
-    told = [(each.request_id, _error(each)) for each in failed]
+    # who was not even tried says nothing about why: those who were come first
+    told = sorted(((each.request_id, _error(each)) for each in failed), key=lambda item: item[1].get("kind") == UNTRIED)
     found = (
         Finding(name, 0, f"{error.get('kind', 'unknown')}: {error.get('message', 'no reason is recorded')}")
         for name, error in told

@@ -22,7 +22,6 @@ from engine.trace import StepView, Trace, steps_of
 from engine.trees import depths, orders
 from engine.types import Floats, Protocol, QKind, Tree
 
-
 SINGLE_PRECISION: Final = 1e-4
 """How far from 1 a row of many float32 numbers may add up."""
 

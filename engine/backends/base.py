@@ -66,9 +66,9 @@ class Backend(Protocol):
         """Yield generations as they finish.
 
         A request that fails alone is yielded with `FinishReason.ERROR`, no tokens, and in the facts of its record
-        `error`, a mapping of `kind` (`engine_died`, `refused`, `timeout`, `http`, `malformed`) and `message`. Other
-        facts that are understood: `level`, where this request shows less than the arm, with `why`; and
-        `reconciliation`, a mapping of `sources` and `mismatches`.
+        `error`, a mapping of `message` and `kind` (`engine_died`, `not_tried`, `refused`, `timeout`, `http`,
+        `malformed`). Other facts that are understood: `level`, where this request shows less than the arm, with
+        `why`; and `reconciliation`, a mapping of `sources` and `mismatches`.
 
         Raises:
             EngineError: the arm cannot go on.

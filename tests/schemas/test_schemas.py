@@ -9,7 +9,8 @@ from jsonschema import Draft202012Validator
 import schemas
 from tests.audit.invoke import invoke
 
-EXPECTED = {"attachment", "engine-openai", "engine-transformers", "engine-vllm", "plan", "policy", "prompt", "results", "suite"}
+ENGINES = {"engine-openai", "engine-transformers", "engine-vllm"}
+EXPECTED = {"attachment", "plan", "policy", "prompt", "results", "suite"} | ENGINES
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:

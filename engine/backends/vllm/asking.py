@@ -148,7 +148,7 @@ class Asking:
         return min(self._width, len(left))
 
     def _given_up(self) -> Failure:
-        return Failure("engine_died", f"not tried: the engine died {self._deaths} times")
+        return Failure("not_tried", f"not tried: the engine died {self._deaths} times")
 
     def _call(self, requests: Sequence[Request]) -> Batch:
         """Ask once; what the engine had answered before it died counts."""

@@ -24,6 +24,13 @@ def test_one_lost_request_is_a_fault_that_names_it():
     assert finding.message == "engine_died: EngineDeadError"
 
 
+def test_the_request_that_killed_the_engine_is_told_before_those_that_were_not_tried():
+    lost = [*(failed(i, "not_tried", "not tried: the engine died twice") for i in range(30)), failed(30)]
+    found = evaluate(CHECK, evidence([], lost), {})
+    assert found.findings[0].request == "candidate/case-30#0"
+    assert found.details["kinds"] == {"engine_died": 1, "not_tried": 30}
+
+
 def test_refusals_count_unless_they_are_allowed():
     lost = [failed(3, "refused", "min_p is not supported")]
     assert evaluate(CHECK, evidence([answered(1)], lost), {}).verdict is Verdict.FAULT
