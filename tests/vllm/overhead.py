@@ -5,11 +5,15 @@ They answer the same requests in turn; which one goes first changes with every p
 """
 
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+# of the engine's processes, so before vLLM is imported
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", VLLM_NO_USAGE_STATS="1")
 
 import click
 from vllm import LLM, SamplingParams
