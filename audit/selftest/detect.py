@@ -27,7 +27,9 @@ from engine.faults.base import Fault
 SIZES: Final = (256, 1024, 4096, 16_384, 65_536, 200_000)
 """Tokens per arm."""
 BRIEFLY: Final = 1024
-"""The largest arm on which a fault of the record is looked for from outside."""
+"""The largest arm on which a fault of the record, or one over models with weights, is looked for from outside; and the
+largest over models with weights that all checks judge: beyond it are those of the claim that the fault breaks.
+"""
 HEAVY: Final = 16_384
 """The largest arm over models with weights, which are a tenth as fast."""
 POWER: Final = 0.9
@@ -53,9 +55,10 @@ class Limits:
 
     def allow(self, view: str, tokens: int, fault: Fault) -> bool:
         """Whether a view is tried at a size: from outside, briefly where the fault says that text does not show it."""
-        outside = self.outside if fault.seen_from == "text" else min(self.outside, BRIEFLY)
+        light = fault.arena.models == "scripted"
+        outside = self.outside if light and fault.seen_from == "text" else min(self.outside, BRIEFLY)
         most = self.record if view == RECORD else outside
-        return tokens <= (most if fault.arena.models == "scripted" else min(most, HEAVY))
+        return tokens <= (most if light else min(most, HEAVY))
 
     @property
     def needed(self) -> int:
@@ -124,15 +127,23 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
         going = [view for view in views if counts[view].may_reach(view, limits)]
         if not going:
             break
-        listed = battery.names(max(VIEWS[view] for view in going))
+        listed = _listed(fault, tokens, max(VIEWS[view] for view in going))
         suite = suite_of(fault.arena, fault.name, seed, tokens, listed)
         evidence = gather(suite)
         settings = _settings(fault, suite) if RECORD in going else {}
         for view in going:
             level = VIEWS[view]
             shown = evidence if level is Level.L4 else from_outside(evidence, level)
-            counts[view].add(shown, battery.names(level), settings)
+            counts[view].add(shown, _listed(fault, tokens, level), settings)
     return {view: count.sight(tokens, limits) for view, count in counts.items()}
+
+
+def _listed(fault: Fault, tokens: int, level: Level) -> tuple[str, ...]:
+    """The checks that judge an arm of this size: all, or those of the fault's own claim."""
+    names = battery.names(level)
+    if fault.arena.models == "scripted" or tokens <= BRIEFLY:
+        return names
+    return tuple(name for name in names if checks.load(name).claim == fault.breaks)
 
 
 def _settings(fault: Fault, suite: Suite) -> battery.Settings:

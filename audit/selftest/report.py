@@ -141,9 +141,10 @@ def page(outcome: Outcome) -> str:
         f"`tokens` is the first size of arm at which at least {plan.limits.needed} of "
         f"{plan.limits.seeds} seeds are caught by a check; `also` caught some of them there, `missed` looked and "
         "caught none. The last two columns see the same arms without the record: with log-probabilities, and as text; "
-        f"they were tried up to {plan.limits.outside} tokens, or {min(BRIEFLY, plan.limits.outside)} for faults that "
-        "say themselves that text does not show them, and a size was given up where too many seeds were "
-        "missed.\n",
+        f"they were tried up to {plan.limits.outside} tokens, or {min(BRIEFLY, plan.limits.outside)} over the bundled "
+        "models and for faults that say themselves that text does not show them. A size was given up where too many "
+        "seeds were missed, from outside where the first two were; larger arms over the bundled models were judged by "
+        "the checks of the claim that is broken.\n",
         _table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
         *_sought(outcome),
         "## False alarms\n",

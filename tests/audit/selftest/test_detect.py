@@ -3,6 +3,7 @@
 import pytest
 
 from audit.checks.base import CheckResult, Verdict
+from audit.records import Level
 from audit.selftest import battery, detect
 from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.detect import Limits, Sight
@@ -101,6 +102,14 @@ def test_a_larger_size_is_tried_only_for_the_views_that_need_it(told):
 def test_checks_that_catch_some_seeds_are_told_apart_from_the_best():
     sight = Sight(True, 256, 20, 20, {"replay": 20, "law": 4, "accounting": 0, "q_contract": 20})
     assert (sight.first, sight.others, sight.missed) == (("replay", "q_contract"), ("law",), ("accounting",))
+
+
+def test_large_arms_over_models_with_weights_are_judged_by_the_checks_of_the_broken_claim():
+    heavy, light = faults.load("wrong_aux_layers"), faults.load("sqrt_acceptance")
+    assert detect._listed(heavy, 1024, Level.L4) == detect._listed(light, 65_536, Level.L4) == battery.names()
+    assert detect._listed(heavy, 4096, Level.L4) == ("acceptance_drift", "acceptance_theory")
+    assert limits(record=4096).allow("record", 4096, heavy)
+    assert not limits(record=4096, outside=4096).allow("text", 4096, heavy)
 
 
 def test_a_fault_of_the_record_is_looked_for_in_text_only_briefly(told):
