@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTH: Final = struct.Struct("<Q")
+LAST: Final = "last_"
+"""Begins the names of arrays that have an entry per request, not per drafted token."""
 MOST: Final = 2**40
 """A length above it is damage, not a message."""
 

@@ -97,8 +97,9 @@ def _facts(outcome: Outcome, found: Reconciled, call: Call, steps: Sequence[Seen
         "dropped_tokens": max(0, seen - len(answer["tokens"])),
         "stop_reason": answer["stop_reason"],
         "cached_tokens": answer["cached_tokens"],
-        "processed": _moments(steps),
     }
+    if any("entropy" in each.numbers or "entropy" in each.last for each in steps):
+        facts["processed"] = _moments(steps)
     if answer["logprobs"] is not None:
         facts["logprobs"] = answer["logprobs"]
     why = [*found.mismatches, *call.problems, *([] if outcome.worker else ["no step of it was recorded in the worker"])]
@@ -109,12 +110,12 @@ def _moments(steps: Sequence[SeenRows]) -> dict[str, Any]:
     """Sums over the tokens whose law was seen: the engine's own log p of each, and its row's entropy and variance."""
     sums = {"tokens": 0, "log_p": 0.0, "entropy": 0.0, "variance": 0.0}
     for each in steps:
-        if each.numbers:
+        if "entropy" in each.numbers:
             said = ~np.isnan(each.numbers["log_p_emitted"])
             sums["tokens"] += int(said.sum())
             for name, column in (("log_p", "log_p_emitted"), ("entropy", "entropy"), ("variance", "variance")):
                 sums[name] += float(each.numbers[column][said].sum(dtype=np.float64))
-        if each.last and not math.isnan(each.last["log_p"]):
+        if "entropy" in each.last and not math.isnan(each.last["log_p"]):
             sums["tokens"] += 1
             for name in ("log_p", "entropy", "variance"):
                 sums[name] += each.last[name]

@@ -11,14 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.vllm.frames import Frame, Truncated, read
-
-LAST: Final = "last_"
+from engine.backends.vllm.frames import LAST, Frame, Truncated, read
 
 
 @dataclass(frozen=True, slots=True)

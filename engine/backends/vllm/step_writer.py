@@ -5,23 +5,25 @@ the rows of its first a drafted tokens and the one behind them. They are the raw
 logits as the model gave them, before temperature, masks and penalties, and as
 float32 (16-bit rows lose nothing by that); where a grammar is on, vLLM has put
 its mask on them already. Besides them the engine's own numbers: log-probability
-of each drafted and each emitted token by the processed rows, their entropy and
-variance, and q where the engine has one. Runs in vLLM's worker; knows nothing
+of each drafted and each emitted token by the processed rows, and q where the
+engine has one; where raw rows are not wanted, the processed rows' entropy and
+variance too. Runs in vLLM's worker; knows nothing
 about files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.backends.vllm.frames import Frame
+from engine.backends.vllm.frames import LAST, Frame
 
 Ints = NDArray[np.int64]
+FAR: Final = -1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What the engine decided by: processed logits. Each is None where the step has none.
+    """What the engine decided by: processed logits, copies that a frame uses up. Each is None where the step has none.
 
     logits: [D, V] of drafted places.
     q: [D, V] what drafts were drawn from.
@@ -78,14 +80,15 @@ def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law) -> Fra
     if law.logits is not None:
         nodes = np.concatenate([np.empty(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in kept)])
         said = np.concatenate([np.empty(0, np.int64), *(_decided(emitted[i], batch.counts[i]) for i in kept)])
-        arrays |= _drafted_numbers(
-            law.logits[_index(nodes, law.logits)], np.array(batch.drafted, np.int64)[nodes], said
-        )
+        drafted = np.array(batch.drafted, np.int64)[nodes]
+        # who has the raw rows has the moments
+        arrays |= _drafted_numbers(_rows(law.logits, nodes).float(), drafted, said, raw is None)
         if law.q is not None:
-            arrays["q"] = _host(law.q[_index(nodes, law.q)])
+            arrays["q"] = _host(_rows(law.q, nodes))
     if law.last is not None:
         reached = [emitted[i][-1] if len(emitted[i]) > batch.counts[i] else -1 for i in kept]
-        arrays |= _last_numbers(law.last[_index(np.array(kept, np.int64), law.last)], np.array(reached, np.int64))
+        rows = _rows(law.last, np.array(kept, np.int64)).float()
+        arrays |= _last_numbers(rows, np.array(reached, np.int64), raw is None)
     return Frame({"step": step, "batch": len(batch.names), "requests": requests}, arrays)
 
 
@@ -99,54 +102,45 @@ def _decided(emitted: list[int], count: int) -> Ints:
     return np.array(padded, np.int64)
 
 
-def _index(at: Ints, values: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(at, device=values.device)
+def _rows(values: torch.Tensor, at: Ints) -> torch.Tensor:
+    """Rows by increasing index: all of them are the tensor itself."""
+    return values if len(at) == len(values) else values[torch.as_tensor(at, device=values.device)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Log-probabilities [N, V] of rows, and of each row the entropy [N] and the variance of its surprise [N]."""
+def _drafted_numbers(logits: torch.Tensor, drafted: Ints, said: Ints, moments: bool) -> dict[str, NDArray[Any]]:
+    """By drafted token: the engine's own log p of it and of what came out there, and the row's argmax."""
+    norm = torch.logsumexp(logits, -1)
+    found = {
+        "log_p_drafted": _at(logits, norm, drafted),
+        "log_p_emitted": _at(logits, norm, said),
+        "best": _host(logits.argmax(-1)),
+    }
+    return found | (_moments(logits, norm) if moments else {})
 
-    logp: torch.Tensor
-    entropy: torch.Tensor
-    variance: torch.Tensor
+
+def _last_numbers(logits: torch.Tensor, said: Ints, moments: bool) -> dict[str, NDArray[Any]]:
+    """By request: log p of the token behind the draft, where one came out."""
+    norm = torch.logsumexp(logits, -1)
+    found = {"log_p": _at(logits, norm, said), **(_moments(logits, norm) if moments else {})}
+    return {LAST + name: each for name, each in found.items()}
 
 
-def _moments(logits: torch.Tensor) -> _Moments:
-    logp = torch.log_softmax(logits.float(), -1)
+def _moments(logits: torch.Tensor, norm: torch.Tensor) -> dict[str, NDArray[Any]]:
+    """[N] entropy of each row, and variance of its surprise; in place, for new memory costs more than arithmetic."""
+    logp = logits.sub_(norm[:, None])
     p = logp.exp()
-    # rows have -inf where p is 0, and 0 times -inf is not a number
-    entropy = -torch.where(p > 0, p * logp, 0.0).sum(-1)
-    square = torch.where(p > 0, p * logp.square(), 0.0).sum(-1)
-    return _Moments(logp, entropy, square - entropy.square())
+    # rows have -inf where p is 0, and 0 times -inf is not a number; the square of this is one in float32
+    logp.clamp_(min=FAR)
+    weighted = p.mul_(logp)
+    entropy = -weighted.sum(-1)
+    square = weighted.mul_(logp).sum(-1)
+    return {"entropy": _host(entropy), "variance": _host(square - entropy.square())}
 
 
-def _drafted_numbers(logits: torch.Tensor, drafted: Ints, said: Ints) -> dict[str, NDArray[Any]]:
-    """By drafted token: the engine's own log p of it and of what came out there, the row's argmax and moments."""
-    row = _moments(logits)
-    return {
-        "log_p_drafted": _at(row.logp, drafted),
-        "log_p_emitted": _at(row.logp, said),
-        "best": _host(row.logp.argmax(-1)),
-        "entropy": _host(row.entropy),
-        "variance": _host(row.variance),
-    }
-
-
-def _last_numbers(logits: torch.Tensor, said: Ints) -> dict[str, NDArray[Any]]:
-    """By request: the same of the token behind the draft, where one came out."""
-    row = _moments(logits)
-    return {
-        "last_log_p": _at(row.logp, said),
-        "last_entropy": _host(row.entropy),
-        "last_variance": _host(row.variance),
-    }
-
-
-def _at(logp: torch.Tensor, tokens: Ints) -> NDArray[Any]:
-    """[D'] NaN where there is no token."""
-    index = torch.as_tensor(tokens, device=logp.device)
-    values = logp.gather(1, index.clamp_min(0)[:, None])[:, 0]
+def _at(logits: torch.Tensor, norm: torch.Tensor, tokens: Ints) -> NDArray[Any]:
+    """[N] log p of the tokens; NaN where there is none."""
+    index = torch.as_tensor(tokens, device=logits.device)
+    values = logits.gather(1, index.clamp_min(0)[:, None])[:, 0] - norm
     return _host(torch.where(index >= 0, values, torch.nan))
 
 

@@ -89,6 +89,16 @@ def test_p_of_a_bonus_is_that_of_the_place_behind_the_draft():
     np.testing.assert_allclose(trace.p, [0.25, 0.5, 0.5, 0.5, 0.5, 0.75])
 
 
+def test_without_rows_there_are_sums_over_the_tokens_whose_law_was_seen():
+    # two drafted places of each step with a token in them, and two places behind
+    half, told = np.log(0.5), generation().facts["processed"]
+    assert told["tokens"] == 6
+    assert told["log_p"] == pytest.approx(4 * half + np.log(0.25) + np.log(0.75), rel=1e-6)
+    assert told["entropy"] == pytest.approx(4 * half + 2, rel=1e-6)
+    bare = tuple(dataclasses.replace(each, numbers={}, last={}) for each in STEPS)
+    assert "processed" not in generation(worker=bare).facts
+
+
 def test_facts_are_in_the_record():
     found = generation()
     assert found.facts["reconciliation"] == {

@@ -23,7 +23,9 @@ def rows(count):
     return torch.randn(count, V, generator=torch.Generator().manual_seed(count))
 
 
-def steps(tmp_path, raw, law):
+def steps(tmp_path, raw, given):
+    # a frame uses its copies up
+    law = Law(*(None if each is None else each.clone() for each in (given.logits, given.q, given.last)))
     path = tmp_path / "frames"
     with path.open("wb") as stream:
         write(stream, frame_of(0, BATCH, raw, law))
@@ -75,6 +77,12 @@ def test_a_row_with_forbidden_tokens_has_finite_moments(tmp_path):
     found = steps(tmp_path, None, Law(logits))["1.0-aaaaaaaa"][0]
     assert np.isfinite(found.numbers["entropy"]).all()
     assert np.isfinite(found.numbers["variance"]).all()
+
+
+def test_who_has_the_raw_rows_has_the_moments(tmp_path):
+    found = steps(tmp_path, rows(6), Law(rows(3), last=rows(3)))["1.0-aaaaaaaa"][0]
+    assert set(found.numbers) == {"log_p_drafted", "log_p_emitted", "best"}
+    assert set(found.last) == {"log_p"}
 
 
 def test_a_place_where_nothing_came_out_has_no_number(tmp_path):
