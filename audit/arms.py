@@ -15,6 +15,7 @@ from audit.checks import load
 from audit.errors import UserError
 from audit.records import ArmKind
 from audit.suite import ArmSpec, Case, Suite
+from engine.backends import REGISTRY
 from engine.backends.arm import ArmPlan
 from engine.rng import stream_of
 from engine.types import Protocol, RecordLevel, SamplingParams
@@ -39,6 +40,10 @@ class PlannedArm:
     spec: ArmSpec | None = None
     baseline: str | None = None
     control: str | None = None
+    noise: tuple[str, ...] = ()
+    """Further controls (`audit.records.Evidence.noise`)."""
+    backwards: bool = False
+    """Its requests come in reverse order."""
     of: str | None = None
     """The candidate that a companion arm belongs to."""
     most: int | None = None
@@ -66,7 +71,7 @@ def slots(suite: Suite, arm: PlannedArm, earlier: int = 0) -> list[Slot]:
     every = [Slot(case, sample) for case in suite.cases for sample in case.repetitions(arm.samples, earlier)]
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
-    return every[::-1] if arm.kind is ArmKind.REVERSED else every
+    return every[::-1] if arm.backwards else every
 
 
 def require_streams(suite: Suite) -> None:
@@ -103,8 +108,12 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
         control = f"{name}/alone" if any(_promises_equality(arm) for arm in arms) else None
         if control:
             controls.append(_plain(suite, control, ArmKind.CONTROL, sampling, _control_level(sampling, level), 1))
+        noise = _noise(suite, name, sampling, level) if control and not REGISTRY[suite.backend].ours else ()
+        controls += noise
         for arm in arms:
-            candidates[arm.name] = _candidate(suite, arm, name, control)
+            candidates[arm.name] = dataclasses.replace(
+                _candidate(suite, arm, name, control), noise=tuple(each.name for each in noise)
+            )
     planned = (each for arm in suite.arms for each in _with_companions(candidates[arm.name]))
     return (*baselines, *controls, *planned)
 
@@ -136,6 +145,8 @@ def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
         spec=None,
         baseline=None,
         control=None,
+        noise=(),
+        backwards=kind is ArmKind.REVERSED,
         of=candidate.name,
         most=ANCHOR_REQUESTS if kind is ArmKind.ANCHOR else COMPANION_REQUESTS,
     )
@@ -144,6 +155,15 @@ def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
 def _other_gamma(gamma: int) -> int:
     """Half the draft length, or one more where half is none."""
     return gamma // 2 or gamma + 1
+
+
+def _noise(suite: Suite, name: str, sampling: SamplingParams, level: RecordLevel) -> tuple[PlannedArm, ...]:
+    """Another engine's own noise: the baseline as it was, and in another order. Ours has none but by batch."""
+    again, other = (
+        _plain(suite, f"{name}/{kind}", ArmKind.CONTROL, sampling, _control_level(sampling, level), suite.batch_size)
+        for kind in ("again", "reversed")
+    )
+    return again, dataclasses.replace(other, backwards=True)
 
 
 def _promises_equality(arm: ArmSpec) -> bool:

@@ -33,6 +33,7 @@ def judge(
             candidate=store.load_arm(run, planned.name),
             baseline=reference(planned.baseline) if planned.baseline else None,
             control=reference(planned.control) if planned.control else None,
+            noise=tuple(store.load_arm(run, each) for each in planned.noise),
             companions={each.kind: store.load_arm(run, each.name) for each in listed if each.of == planned.name},
         )
         for name, overrides in planned.spec.checks.items():

@@ -203,4 +203,5 @@ def _spec(planned: PlannedArm) -> dict[str, Any]:
         "samples": planned.samples,
         "baseline": planned.baseline,
         "control": planned.control,
+        **({"noise": list(planned.noise)} if planned.noise else {}),
     }

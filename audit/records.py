@@ -142,3 +142,10 @@ class Evidence:
     control: ArmRecord | None = None
     companions: Mapping[ArmKind, ArmRecord] = field(default_factory=dict)
     """Further arms that the candidate's checks asked for (`audit.checks.base.Check.companions`)."""
+    noise: tuple[ArmRecord, ...] = ()
+    """Further controls: the baseline as it was, and with its requests in another order."""
+
+    @property
+    def controls(self) -> tuple[ArmRecord, ...]:
+        """Every run of the baseline besides the baseline."""
+        return self.noise if self.control is None else (self.control, *self.noise)

@@ -76,7 +76,7 @@ def _arms(prepared: PreparedRun, undecided: Sequence[str] | None, number: int) -
         if arm.planned.spec is not None and (undecided is None or arm.planned.name in undecided)
     ]
     going = [each for each in candidates if number == 1 or not each.sampling.greedy]
-    names = {name for each in going for name in (each.name, each.baseline, each.control)}
+    names = {name for each in going for name in (each.name, each.baseline, each.control, *each.noise)}
     kept = [arm for arm in prepared.arms if arm.planned.name in names or arm.planned.of in names - {None}]
     return tuple(for_round(prepared.suite, arm, number - 1) for arm in kept)
 

@@ -109,7 +109,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
 def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Noise:
     """As measured here, unless the suite brings a bound that was measured elsewhere."""
     assert evidence.baseline is not None
-    measured = measure_noise(evidence.baseline, evidence.control, instrument.margins)
+    measured = measure_noise(evidence.baseline, evidence.controls, instrument.margins)
     bound = float(params["noise_bound"])
     return measured if bound < 0.0 else replace(measured, bound=bound, given=True)
 

@@ -118,11 +118,11 @@ def compared(pair: Pair) -> int:
     return min(shared + 1, len(pair.candidate.tokens), len(pair.baseline.tokens))
 
 
-def measure_noise(baseline: ArmRecord, control: ArmRecord | None, margins: Margins) -> Noise:
-    """The largest difference of margins between baseline and control at equal prefixes."""
+def measure_noise(baseline: ArmRecord, controls: Sequence[ArmRecord], margins: Margins) -> Noise:
+    """The largest difference of margins between baseline and any control at equal prefixes."""
     parts: list[Floats] = []
     flips = 0
-    for pair in pair_arms(control, baseline).pairs if control is not None else ():
+    for pair in (pair for control in controls for pair in pair_arms(control, baseline).pairs):
         part = _changes(pair, margins)
         parts.append(part)
         flips += bool(len(part)) and compared(pair) > agreeing(pair.candidate.tokens, pair.baseline.tokens)

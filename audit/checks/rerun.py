@@ -123,7 +123,7 @@ def _triage_equal(found: Sequence[Divergence], evidence: Evidence, instrument: I
     if not found:
         return ()
     reference = evidence.baseline
-    noise = measure_noise(reference, evidence.control, instrument.margins) if reference is not None else None
+    noise = measure_noise(reference, evidence.controls, instrument.margins) if reference is not None else None
     told = []
     for each in found:
         lead = None if each.ended else instrument.lead_over(each)

@@ -184,7 +184,7 @@ def test_other_prompts_are_not_compared(case):
 
 def test_the_noise_bound_is_the_largest_change_and_says_what_it_covers(case):
     check, _, _, arms = case
-    noise = measure_noise(arms.baseline, arms.control, module_of(check).margins)
+    noise = measure_noise(arms.baseline, arms.controls, module_of(check).margins)
     assert 300 <= noise.positions <= 512
     assert 1e-5 < noise.bound < 2e-3
     assert noise.quantile == pytest.approx(covered_quantile(noise.positions))
