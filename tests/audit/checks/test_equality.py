@@ -195,7 +195,7 @@ def test_a_flip_between_baseline_and_control_counts_with_both_leads(case):
     old = arms.control.requests[0]
     tokens = (*old.tokens[:5], (old.tokens[5] + 1) % 16, *old.tokens[6:])
     control = replace(arms.control, requests=(replace(old, tokens=tokens), *arms.control.requests[1:]))
-    noise = measure_noise(arms.baseline, control, module_of(check).margins)
+    noise = measure_noise(arms.baseline, (control,), module_of(check).margins)
     leads = [lead_at(check, each.requests[0], 5) for each in (arms.baseline, arms.control)]
     assert noise.flips == 1
     assert noise.bound == pytest.approx(sum(leads))
