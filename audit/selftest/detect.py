@@ -42,6 +42,8 @@ Were `POWER` of the seeds caught there, that would happen once in a hundred time
 RECORDED: Final = ("acceptance", "cost")
 """Faults of these claims are judged with what a clean run of the pair recorded; it serves no others."""
 RECORD: Final = "record"
+ALONE: Final = frozenset({"acceptance_drift", "acceptance_theory"})
+"""Checks that look at the candidate only: where no others are run, baseline and control would be made for nothing."""
 VIEWS: Final[Mapping[str, Level]] = {RECORD: Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
 
 
@@ -129,7 +131,7 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
             break
         listed = _listed(fault, tokens, max(VIEWS[view] for view in going))
         suite = suite_of(fault.arena, fault.name, seed, tokens, listed)
-        evidence = gather(suite)
+        evidence = alone(suite) if set(listed) <= ALONE else gather(suite)
         settings = _settings(fault, suite) if RECORD in going else {}
         for view in going:
             level = VIEWS[view]

@@ -7,7 +7,7 @@ from audit.records import Level
 from audit.selftest import battery, detect
 from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.detect import Limits, Sight
-from audit.selftest.run_arm import gather
+from audit.selftest.run_arm import alone, gather
 from engine import faults
 
 
@@ -110,6 +110,14 @@ def test_large_arms_over_models_with_weights_are_judged_by_the_checks_of_the_bro
     assert detect._listed(heavy, 4096, Level.L4) == ("acceptance_drift", "acceptance_theory")
     assert limits(record=4096).allow("record", 4096, heavy)
     assert not limits(record=4096, outside=4096).allow("text", 4096, heavy)
+
+
+@pytest.mark.parametrize("name", sorted(detect.ALONE))
+def test_checks_of_the_candidate_alone_say_the_same_with_and_without_a_baseline(name):
+    suite = suite_of(faults.load("sqrt_acceptance").arena, "sqrt_acceptance", 0, 256, (name,))
+    whole, bare = (battery.results(made(suite), (name,), {}) for made in (gather, alone))
+    assert whole == bare
+    assert set(detect._listed(faults.load("wrong_aux_layers"), 4096, Level.L4)) <= detect.ALONE
 
 
 def test_a_fault_of_the_record_is_looked_for_in_text_only_briefly(told):
