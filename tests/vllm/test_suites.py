@@ -109,7 +109,8 @@ def test_the_ignored_block_rule_and_the_ignored_seed_are_named(stock):
     _, found = stock
     told = found["block", "configuration"]["summary"]
     assert "rejection_sample_method: 'block' was asked for, 'standard' runs" in told
-    assert found["drawn-drafts", "seed"]["verdict"] == "fault"
+    assert found["drawn-drafts-repaired", "seed"]["verdict"] == "fault"
+    assert found["drawn-drafts-repaired", "honoured"]["verdict"] == "certified"
 
 
 def test_the_repaired_engine_passes(tmp_path):
