@@ -74,6 +74,9 @@ PLANS = {
         512,
         (ArmKind.BASELINE,),
     ),
+    "honoured": Plan(
+        ("temperature_ignored_on_drafted_rows", "bonus_not_warped", "penalties_double_counted"), 1024, length=16
+    ),
     "seed": Plan(("seed_ignored", "numbers_of_another_request"), 256, (*PAIRED, *RERUNS), 16),
     "gamma_invariance": Plan(
         ("noise_keyed_by_draw", "sqrt_acceptance", "resample_from_p"), 2048, (*PAIRED, ArmKind.REGAMMA)
@@ -102,6 +105,11 @@ PLANS = {
     ),
     "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }
+def drawn():
+    """Checks with a picture: those of the clock have none, nor those of what other engines say of themselves."""
+    return [name for name in checks.names() if name not in TIMED and not checks.load(name).external]
+
+
 TIMED = frozenset({"performance"})
 """Checks of wall time and of margins that have no default: their power is that of the machine and of the margin."""
 
@@ -220,7 +228,7 @@ def write(found: dict[str, Any], pages: Path) -> None:
 @click.option("--pages", type=click.Path(file_okay=False, path_type=Path), default=PAGES, help="Folder of the pages.")
 def main(only: Sequence[str], seeds: int, pages: Path) -> None:
     """Measure and draw."""
-    for name in only or [name for name in checks.names() if name not in TIMED]:
+    for name in only or drawn():
         found = measure(name, seeds)
         write(found, pages)
         click.echo(f"{name}: {' '.join(sentence(found).split())}")

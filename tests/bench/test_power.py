@@ -12,14 +12,14 @@ from engine import faults
 from engine.faults.base import Arena
 from engine.types import SamplingParams
 from tests.bench.growing import Growing, scripted_plan
-from tests.bench.power import PAGES, PLANS, TIMED, Plan, line, needed, picture, seeds_at, sentence, shown
+from tests.bench.power import PAGES, PLANS, TIMED, Plan, drawn, line, needed, picture, seeds_at, sentence, shown
 from tests.bench.svg import Curve, chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHORT = Arena(sampling=SamplingParams(temperature=1.0, max_new_tokens=16))
 
 
-@pytest.mark.parametrize("name", [name for name in checks.REGISTRY if name not in TIMED])
+@pytest.mark.parametrize("name", drawn())
 def test_every_check_has_a_picture_of_its_numbers_on_its_page(name):
     again = f"run: python -m tests.bench.power --only {name}"
     files = [PAGES / "power" / f"{name}.{ending}" for ending in ("json", "svg")]
