@@ -105,6 +105,8 @@ PLANS = {
     ),
     "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }
+
+
 def drawn():
     """Checks with a picture: those of the clock have none, nor those of what other engines say of themselves."""
     return [name for name in checks.names() if name not in TIMED and not checks.load(name).external]
