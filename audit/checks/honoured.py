@@ -16,7 +16,7 @@ probability and decides by another (law, replay), rows of greedy requests
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,9 +125,10 @@ def _detail(kind: Kind, reasons: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _plan(params: Params, design: Design) -> Need:
-    del design
-    return zero_need(float(params["margin"]))
+def _plan(params: Params, design: Design) -> Need | None:
+    if design.greedy:
+        return None
+    return replace(zero_need(float(params["margin"])), unit="positions")
 
 
 CHECK = Check(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from audit.checks.base import Check, CheckResult, Design, Finding, Params, Verdict
@@ -74,9 +75,11 @@ def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Fin
     return tuple(found)[:MAX_FINDINGS]
 
 
-def _plan(params: Params, design: Design) -> Need:
+def _plan(params: Params, design: Design) -> Need | None:
     del design
-    return zero_need(float(params["margin"]))
+    margin = float(params["margin"])
+    # every prompt is a request at least
+    return replace(zero_need(margin), unit="prompts") if margin < 1.0 else None
 
 
 CHECK = Check(

@@ -70,9 +70,10 @@ def test_an_endpoint_that_answers_something_else_is_found(serve, audit):
     with serve() as baseline, serve(gamma=3, fail=Script([wrong])) as candidate:
         found = audit("greedy", baseline, candidate, **MORE)
     verdicts = found.verdicts()
-    assert found.code != 0
-    # 150 positions are too few to know the noise, so that one wrong token is not called a fault
-    assert verdicts["greedy_equality"].details["divergences"]["untriaged"] == 1
+    assert found.code == 1
+    # the noise of three controls is known, and one wrong token is more
+    assert verdicts["greedy_equality"].verdict is Verdict.FAULT
+    assert verdicts["greedy_equality"].details["divergences"]["real"] == 1
     assert verdicts["reconciliation"].verdict is Verdict.INCONCLUSIVE
     assert "tokens, the usage counts" in verdicts["reconciliation"].summary
 

@@ -14,9 +14,11 @@ import torch
 
 from engine import numerics, proposers, verify
 from engine.drafting import draw
+from engine.errors import NumericsRefused
 from engine.loop import Loop, LoopOptions
 from engine.models.lean import LeanModel
-from engine.models.loading import LoadedModel, load_model
+from engine.models.loading import LoadedModel, load_model, load_parts
+from engine.numerics.probe_choice import choose
 from engine.proposers.base import Context, Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
@@ -44,6 +46,27 @@ class Case:
     @property
     def protocol(self) -> Protocol:
         return Protocol.GREEDY if self.proposer == "ngram" else Protocol.GUMBEL
+
+
+@functools.cache
+def refused(mode: str, dtype: str, threads: int) -> bool:
+    """Whether this machine's kernels break a mode's promise: bfloat16 products on tiles (AMX) depend on their rows.
+
+    Then the mode is refused by name, and nothing is left to compare. In float32 it is promised on every machine
+    that the tests run on.
+    """
+    parts = load_parts("bundled:target", dtype=dtype)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        choose(mode, parts, "bundled:target")
+    except NumericsRefused:
+        assert dtype == "bfloat16"
+        assert torch.cpu._is_amx_tile_supported()
+        return True
+    finally:
+        torch.set_num_threads(before)
+    return False
 
 
 @dataclass(frozen=True)

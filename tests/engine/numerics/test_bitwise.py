@@ -2,7 +2,7 @@
 
 import pytest
 
-from .bitwise import LENGTH, Case, compare
+from .bitwise import LENGTH, Case, compare, refused
 
 HONEST = [
     Case(mode, dtype, proposer, threads, rows)
@@ -19,6 +19,8 @@ HEAVY = 34
 
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_no_bit_differs(case):
+    if refused(case.mode, case.dtype, case.threads):
+        pytest.skip("this machine's kernels break the promise, and the mode is refused by name")
     found = compare(case, count=4)
     assert found.differing == 0
     assert found.same_tokens
@@ -38,6 +40,8 @@ def test_trees_differ_in_the_fixed_mode():
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", HONEST, ids=str)
 def test_no_bit_differs_in_many_positions(case):
+    if refused(case.mode, case.dtype, case.threads):
+        pytest.skip("this machine's kernels break the promise, and the mode is refused by name")
     found = compare(case, count=HEAVY)
     assert found.differing == 0
     assert found.same_tokens
