@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -70,8 +71,11 @@ def spread_is_defective():
     from vllm.platforms import current_platform
     from vllm.v1.sample import rejection_sampler
 
-    current_platform.import_kernels()
-    current_platform.register_triton_kernel_overrides()
+    with warnings.catch_warnings():
+        # of torch, in vLLM's own imports
+        warnings.simplefilter("ignore")
+        current_platform.import_kernels()
+        current_platform.register_triton_kernel_overrides()
     found = rejection_sampler.expand_batch_to_tokens(torch.tensor([0.5, 2.0]), torch.tensor([2, 5]), 5)
     return found.tolist() != [0.5, 0.5, 2.0, 2.0, 2.0]
 
