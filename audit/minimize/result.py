@@ -17,7 +17,7 @@ from audit.checks import load
 from audit.checks.base import CheckResult, Verdict, evaluate
 from audit.documents import mistake
 from audit.errors import CannotDecide
-from audit.minimize.evidence import all_evidence
+from audit.in_memory import all_evidence
 from audit.minimize.page import Told, page_of
 from audit.minimize.search import Found
 from audit.minimize.start import Start

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.checks.base import Check, CheckResult, Verdict, evaluate
+from audit.in_memory import candidate_of, evidence_of, run_arm
 from audit.looks import Look, at_look
-from audit.minimize.evidence import candidate_of, evidence_of, run_arm
 from audit.minimize.written import document_of, files_of
 from audit.prepare import PreparedArm, build_arms
 from audit.records import ArmRecord, Evidence

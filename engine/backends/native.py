@@ -6,7 +6,7 @@ Knows nothing about suites or stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,7 @@ from engine import proposers, verify
 from engine.anchor import Reference, anchored, open_reference
 from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
 from engine.backends.base import Backend, Capabilities, Prompt
+from engine.backends.tokens import Tokens, tokens_by
 from engine.checkpoints.base import LoadedHead
 from engine.errors import CapacityError, InvalidRequest, ModelError
 from engine.faults import break_parts
@@ -27,21 +28,12 @@ from engine.parts import EngineParts
 from engine.proposers.base import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
-from engine.stopping import Decode
 from engine.trace import Header
 from engine.types import FinishReason, Generation, RecordLevel, Request
 from engine.verify.base import VerifierFacts
 
 EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 4}
 """Evidence level of each record level: without rows, decisions cannot be recomputed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """How prompts become tokens and tokens text; a workshop's tokenizer, reduced to what the loop needs."""
-
-    encode: Callable[[Prompt], Sequence[int]]
-    decode: Decode
 
 
 class NativeBackend:
@@ -306,24 +298,8 @@ def _facts(name: str, source: str, facts: Mapping[str, Any], loaded: LoadedModel
 
 
 def _tokens(loaded: LoadedModel) -> Tokens:
-    tokenizer = loaded.tokenizer
-    assert tokenizer is not None
-
-    def encode(prompt: Prompt) -> list[int]:
-        if prompt.text is not None:
-            return list(tokenizer(prompt.text)["input_ids"])
-        if not tokenizer.chat_template:
-            raise ModelError(f"{loaded.source}: no chat template; use prompts with raw text (key prompt)")
-        template = {"tools": list(prompt.tools)} if prompt.tools else {}
-        text = tokenizer.apply_chat_template(
-            list(prompt.messages), tokenize=False, add_generation_prompt=True, **template
-        )
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def decode(tokens: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
-
-    return Tokens(encode, decode)
+    assert loaded.tokenizer is not None
+    return tokens_by(loaded.tokenizer, loaded.source)
 
 
 def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from engine.anchor import ScriptedReference
 from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
 from engine.backends.base import Backend, Prompt
-from engine.backends.native import NativeBackend, Tokens
+from engine.backends.native import NativeBackend
+from engine.backends.tokens import Tokens
 from engine.errors import InvalidRequest, ModelError
 from engine.models.scripted import ScriptedModel, blended_script, table_script
 from engine.numerics.probe_choice import Equipped, scripted

@@ -17,6 +17,7 @@ from engine.backends.kinds import BackendKind, SourceKind
 from engine.observed import failed_trace
 from engine.trace import decode, encode
 from engine.types import FinishReason, Generation
+from tests.audit.test_runner import Silent
 
 SUITE = """
 version: 1
@@ -70,17 +71,6 @@ class Workshop:
         return Failing(self.workshop.arm(plan))
 
 
-class Quiet:
-    def arm(self, name, total, done):
-        pass
-
-    def advance(self, tokens):
-        pass
-
-    def judging(self, arm):
-        pass
-
-
 def open_models(models):
     return Workshop(scripted.open_models(models))
 
@@ -93,7 +83,7 @@ def ended(tmp_path, monkeypatch):
     rows = [{"id": f"w{i}", "prompt": "abc" * (i + 1)} for i in range(4)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Store.open(f"sqlite:///{tmp_path / 'audit.db'}", create=True) as store:
-        outcome = run(prepare(load_suite(tmp_path / "suite.yaml")), store, Quiet())
+        outcome = run(prepare(load_suite(tmp_path / "suite.yaml")), store, Silent())
         yield store, outcome
 
 

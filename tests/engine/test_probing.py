@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine.backends.arm import ArmPlan
-from engine.backends.native import NativeBackend, Tokens
+from engine.backends.native import NativeBackend
+from engine.backends.tokens import Tokens
 from engine.errors import InvalidRequest
 from engine.models.scripted import ScriptedModel
 from engine.numerics.probe_choice import Equipped, scripted
