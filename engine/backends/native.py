@@ -24,11 +24,11 @@ from engine.models.base import SlotCache
 from engine.models.loading import LoadedModel, Way, check_same_tokenizer, load_model_or_head
 from engine.numerics import AUTO
 from engine.numerics.probe_choice import Equipped
+from engine.observed import Observed, header_of
 from engine.parts import EngineParts
 from engine.proposers.base import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
-from engine.trace import Header
 from engine.types import FinishReason, Generation, RecordLevel, Request
 from engine.verify.base import VerifierFacts
 
@@ -159,19 +159,8 @@ class NativeBackend:
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
-        header = Header(
-            request=request.id,
-            level=self._plan.level,
-            protocol=self._plan.protocol,
-            lossless=True,
-            proposer="given",
-            vocabulary=self._target.vocabulary,
-            stream=request.stream,
-            sampling=request.sampling,
-            eos_ids=self._target.eos_ids,
-            finish_reason=FinishReason.LENGTH,
-            prompt=request.prompt,
-        )
+        given = Observed(self._target.vocabulary, self._target.eos_ids, self._plan.protocol, "given", self._plan.level)
+        header = header_of(request, given, FinishReason.LENGTH, {})
         return anchored(self._opened(), request, tokens, header, self._tokens.decode)
 
     def _opened(self) -> Reference:

@@ -18,7 +18,7 @@ from engine.backends.base import Prompt
 from engine.backends.tokens import Tokens, tokens_by
 from engine.errors import InvalidRequest, ModelError
 from engine.models.loading import Opened, load_model, load_tokenizer, open_source
-from engine.trace import Header
+from engine.observed import Observed, header_of
 from engine.types import FinishReason, Generation, Protocol, Request
 
 
@@ -114,19 +114,8 @@ class LocalTarget:
         """The reference's rows at every one of `tokens`, as a plain generation whose tokens were given."""
         if plan.protocol not in (Protocol.GREEDY, Protocol.GUMBEL):
             raise InvalidRequest(f"a reference pass has no {plan.protocol} rule")
-        header = Header(
-            request=request.id,
-            level=plan.level,
-            protocol=plan.protocol,
-            lossless=True,
-            proposer="given",
-            vocabulary=self.vocabulary,
-            stream=request.stream,
-            sampling=request.sampling,
-            eos_ids=self.eos_ids,
-            finish_reason=FinishReason.LENGTH,
-            prompt=request.prompt,
-        )
+        given = Observed(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)
+        header = header_of(request, given, FinishReason.LENGTH, {})
         return anchored(self.reference(), request, tokens, header, self.tokens.decode)
 
 
