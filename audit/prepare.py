@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.arms import PlannedArm, plan_arms, slots
+from audit.earlier import PLAIN, EarlierRun
 from audit.errors import CannotDecide, UserError
 from audit.evidence import Environment, actor, environment
 from audit.looks import STOP_RULE, StopRule
@@ -48,32 +49,38 @@ class PreparedRun:
     environment: Environment
 
 
-def prepare(suite: Suite) -> PreparedRun:
-    """Load and check everything that the suite names.
+def prepare(suite: Suite, earlier: EarlierRun | None = None) -> PreparedRun:
+    """Load and check everything that the suite names; plain arms come from an earlier run, if one is given.
 
     Raises:
-        UserError: a model that cannot be loaded, or a request that cannot be served.
+        UserError: a model that cannot be loaded, a request that cannot be served, or one that the earlier run lacks.
         CannotDecide: a numerics mode that the suite asks for and this machine does not keep.
     """
     with _told(suite):
         workshop = open_workshop(suite.backend, sources(suite))
-        return PreparedRun(suite, build_arms(suite, workshop), workshop.models(), environment())
+        models = workshop.models()
+        if earlier is not None:
+            earlier.require_models(models)
+        return PreparedRun(suite, build_arms(suite, workshop, earlier), models, environment())
 
 
-def build_arms(suite: Suite, workshop: Workshop) -> tuple[PreparedArm, ...]:
+def build_arms(suite: Suite, workshop: Workshop, earlier: EarlierRun | None = None) -> tuple[PreparedArm, ...]:
     """Every arm of the suite with its engine and its requests, in the order in which they run.
 
     Raises:
         EngineError: an arm that cannot be built, or a request that cannot be served.
+        UserError: a plain arm that the earlier run lacks.
     """
-    built = [(planned, _backend(workshop, planned)) for planned in plan_arms(suite)]
+    built = [(planned, _backend(workshop, planned, earlier)) for planned in plan_arms(suite)]
     # checks that want an anchor say themselves that there is none
     possible = [(planned, backend) for planned, backend in built if _can_run(planned, backend)]
     return tuple(_prepare_arm(suite, planned, backend) for planned, backend in possible)
 
 
-def _backend(workshop: Workshop, planned: PlannedArm) -> Backend:
+def _backend(workshop: Workshop, planned: PlannedArm, earlier: EarlierRun | None) -> Backend:
     backend, beside = workshop.arm(planned.plan), planned.plan.beside
+    if earlier is not None and planned.kind in PLAIN:
+        return earlier.backend(planned.name, backend)
     return backend if beside is None else BesideBackend(backend, beside)
 
 

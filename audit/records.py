@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from engine.trace import Trace
 from engine.types import FinishReason
+
+ORIGIN: Final = "earlier"
+"""Key of the run that an arm was taken over from (`audit.earlier`), in its effective configuration."""
 
 
 class Level(IntEnum):
@@ -122,6 +125,11 @@ class ArmRecord:
     def ours(self) -> bool:
         """Whether the project's own loop decoded: its random numbers are the key's, its p is in float64."""
         return "requested" not in self.effective
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether an earlier run made it: its times are those of another day."""
+        return ORIGIN in self.effective
 
     @property
     def keyed(self) -> bool:

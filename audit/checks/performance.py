@@ -59,6 +59,8 @@ class Side:
 def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
         return "there is no baseline arm to compare with"
+    if evidence.baseline.taken_over:
+        return "the baseline ran another time: a clock compares what runs side by side"
     return None
 
 

@@ -20,6 +20,7 @@ from audit.suite_loader import load_suite
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @click.option("--until", type=click.Choice(["decided"]), help="Run in rounds, and stop as soon as it is decided.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of --until, in all arms together.")
+@click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are taken over.")
 @store_option
 @click.pass_context
 def command(
@@ -29,6 +30,7 @@ def command(
     results: Path | None,
     until: str | None,
     max_tokens: int | None,
+    baseline: str | None,
     store: str,
 ) -> None:
     """Run SUITE, a YAML file or the name of a packaged suite.
@@ -38,20 +40,33 @@ def command(
     divided over the looks, and the run ends when all are certified, one finds a
     fault, or another round could pass --max-tokens.
 
+    With --baseline nothing is decoded without speculation: baselines and controls
+    are those of an earlier run of the same requests, for an engine that is there
+    only once and was restarted with speculation since.
+
     Exit code 0: everything that applies is certified. 1: a claim is broken.
     2: the suite cannot be run. 3: the evidence decides nothing somewhere.
     """
     rule = _rule(until, max_tokens)
+    if rule is not None and baseline is not None:
+        raise UserError(
+            "--until asks for fresh requests in every round, an earlier run has none; leave out one of both"
+        )
     loaded = load_suite(suite)
     import torch
 
+    from audit.earlier import earlier_run
     from audit.prepare import prepare
     from audit.rounds import require_first_round
     from audit.runner import run
 
     # tiny models are slower on two threads than on one
     torch.set_num_threads(threads)
-    prepared = prepare(loaded)
+    earlier = None
+    if baseline is not None:
+        with Store.open(store, create=False, read_only=True) as before:
+            earlier = earlier_run(before, baseline)
+    prepared = prepare(loaded, earlier)
     if rule is not None:
         # before a store is made
         require_first_round(prepared, rule)

@@ -149,3 +149,19 @@ def test_a_wrong_key_is_told_without_it_and_a_right_one_is_stored_nowhere(serve,
     assert not [path.name for path in written if KEY.encode() in path.read_bytes()]
     _, failed, _ = found.arm("speculating")
     assert failed[0].trace.header.facts["error"]["message"].endswith("not with ***")
+
+
+def test_one_endpoint_is_judged_against_what_it_said_before_it_speculated(serve, audit):
+    with serve() as server:
+        plain = audit("greedy", server, server, **{"[liveness, configuration,": "[liveness,"}, **MORE)
+    assert plain.code in (0, 3), plain.output
+    with serve(gamma=3) as server:
+        found = audit("greedy", server, server, more=("--baseline", "latest"), **MORE)
+        asked = len(server.settings.seen)
+    assert found.code == 0, found.output
+    verdicts = found.verdicts()
+    assert verdicts["greedy_equality"].details["divergences"] == {"numerical": 0, "real": 0, "untriaged": 0}
+    # the baseline's configuration is what it was then
+    assert verdicts["configuration"].verdict is Verdict.CERTIFIED
+    requests, _, _ = found.arm("baseline/greedy")
+    assert len(requests) == asked == 4
