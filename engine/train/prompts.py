@@ -35,6 +35,9 @@ DOMAINS: Final[Mapping[str, Sequence[Callable[[Rng], Dialogue]]]] = {
     "copy": (repeat_text, repeat_words),
     "safety": (refusal,),
 }
+LONG_SEED: Final = 987_655
+LONG_CHARACTERS: Final = 1150
+"""Of the conversation before the last question: with it some 450 to 550 tokens."""
 CODE: Final = (
     "import os\nimport sys\n\n\nclass {Name}:\n    def __init__(self, {arg}):\n        self.{arg} = {arg}\n",
     'def {name}({arg}, default=None):\n    """Return the {arg} of this object.\n',
@@ -58,6 +61,15 @@ def code_row(index: int, rng: Rng) -> dict[str, Any]:
     return {"id": f"code-{index:03d}", "prompt": f"<|begin|># file: {name}.py\n{text}"}
 
 
+def long_row(index: int, rng: Rng) -> dict[str, Any]:
+    """A prompt row of many turns, the last of which asks for something new."""
+    messages: list[Mapping[str, Any]] = []
+    while sum(len(each["content"]) for each in messages) < LONG_CHARACTERS:
+        messages += rng.choice((story, question, json_object, repeat_text))(rng).messages
+    asked = rng.choice((question, json_object, repeat_words))(rng).messages[0]
+    return {"id": f"long-{index:03d}", "messages": [*messages, asked]}
+
+
 def prompt_rows(count: int) -> dict[str, list[dict[str, Any]]]:
     """`count` prompt rows per domain."""
     rng = random.Random(SEED)
@@ -68,9 +80,15 @@ def prompt_rows(count: int) -> dict[str, list[dict[str, Any]]]:
     return rows | {"code": [code_row(i, rng) for i in range(count)]}
 
 
+def long_rows(count: int) -> list[dict[str, Any]]:
+    """`count` long conversations; the cards of the family do not measure them."""
+    rng = random.Random(LONG_SEED)
+    return [long_row(i, rng) for i in range(count)]
+
+
 def write_prompts(folder: Path, count: int) -> None:
-    """Write `count` prompts per domain as JSON lines."""
+    """Write `count` prompts per domain, and as many long ones, as JSON lines."""
     folder.mkdir(parents=True, exist_ok=True)
-    for domain, found in prompt_rows(count).items():
+    for domain, found in {**prompt_rows(count), "long": long_rows(count)}.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")

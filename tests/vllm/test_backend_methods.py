@@ -56,9 +56,11 @@ def expected(prompts):
     return {key: each.tokens for key, each in answered(backend, requests(prompts[:5])).items()}
 
 
-@pytest.fixture(params=["mtp", "speculators", "dflash", "heterogeneous"])
+@pytest.fixture(params=["mtp", "speculators", "dflash", "heterogeneous", "suffix"])
 def arm(request, mimo, speculators):
     """Sources and the plan."""
+    if request.param == "suffix":
+        pytest.importorskip("arctic_inference", reason="the method needs it, and it is built from source")
     return {
         "mtp": ({"target": str(mimo)}, plan("mtp")),
         "speculators": ({"target": TARGET, "head": speculators}, plan("eagle3", draft="head")),
@@ -67,6 +69,7 @@ def arm(request, mimo, speculators):
             {"target": TARGET, "head": DRAFT},
             plan("draft_model", draft="head", options={"use_heterogeneous_vocab": True}),
         ),
+        "suffix": ({"target": TARGET}, plan("suffix")),
     }[request.param]
 
 

@@ -98,6 +98,8 @@ def _facts(outcome: Outcome, found: Reconciled, call: Call, steps: Sequence[Seen
         "stop_reason": answer["stop_reason"],
         "cached_tokens": answer["cached_tokens"],
     }
+    if call.counters and call.counters.get("preemptions"):
+        facts["preemptions_of_call"] = call.counters["preemptions"]
     if any("entropy" in each.numbers or "entropy" in each.last for each in steps):
         facts["processed"] = _moments(steps)
     if answer["logprobs"] is not None:

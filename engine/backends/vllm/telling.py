@@ -11,7 +11,9 @@ COUNTERS: Final = {
     "vllm:spec_decode_num_drafts": "drafts",
     "vllm:spec_decode_num_draft_tokens": "draft_tokens",
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
+    "vllm:num_preemptions": "preemptions",
 }
+"""By the names that the records have."""
 
 
 def output_of(output: Any) -> dict[str, Any]:

@@ -1,0 +1,28 @@
+"""The packaged prompts are what their generator gives, and the long ones are long."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.backends.arm import ModelSource
+from engine.backends.base import Prompt
+from engine.backends.oracle import LocalTarget
+from engine.train.prompts import long_rows, write_prompts
+
+PACKAGED = Path(__file__).parents[3] / "suites" / "prompts"
+
+
+@pytest.mark.parametrize("domain", ["chat", "code", "copy", "json", "long", "safety", "tools"])
+def test_packaged_prompts_are_generated(tmp_path, domain):
+    write_prompts(tmp_path, 50)
+    name = f"{domain}.jsonl"
+    assert (PACKAGED / name).read_text(encoding="utf-8") == (tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_long_prompts_fill_most_of_a_context_and_ask_something_last():
+    target = LocalTarget(ModelSource("bundled:target"))
+    for row in long_rows(8):
+        assert row["messages"][-1]["role"] == "user"
+        assert 400 <= len(target.tokens.encode(Prompt(tuple(row["messages"])))) <= 640
+    assert len({json.dumps(row) for row in long_rows(8)}) == 8
