@@ -8,12 +8,12 @@ a time, which measures the engine's own numerical noise. Runs nothing itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from audit.checks import load
 from audit.errors import UserError
-from audit.records import ArmKind
+from audit.records import ArmKind, ArmRecord, Evidence
 from audit.suite import ArmSpec, Case, Suite
 from engine.backends import REGISTRY
 from engine.backends.arm import ArmPlan
@@ -116,6 +116,17 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
             )
     planned = (each for arm in suite.arms for each in _with_companions(candidates[arm.name]))
     return (*baselines, *controls, *planned)
+
+
+def beside(planned: PlannedArm, listed: Iterable[PlannedArm], record_of: Callable[[str], ArmRecord]) -> Evidence:
+    """A candidate's record with those that it is compared to, of all arms that were planned."""
+    return Evidence(
+        candidate=record_of(planned.name),
+        baseline=record_of(planned.baseline) if planned.baseline else None,
+        control=record_of(planned.control) if planned.control else None,
+        companions={each.kind: record_of(each.name) for each in listed if each.of == planned.name},
+        noise=tuple(map(record_of, planned.noise)),
+    )
 
 
 def _with_companions(candidate: PlannedArm) -> Iterator[PlannedArm]:

@@ -6,12 +6,13 @@ apart, and the level that the least of them shows. Knows nothing about verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from audit.arms import beside
+from audit.generating import generations
 from audit.prepare import PreparedArm, effective_config
 from audit.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.store import RequestKey
-from engine.backends.base import Anchoring
 from engine.trace import decode
 from engine.types import FinishReason, Generation
 
@@ -35,13 +36,7 @@ def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
 
 def evidence_of(arms: Sequence[PreparedArm], done: Mapping[str, ArmRecord]) -> Evidence:
     """The candidate with what it is compared to; every arm has run."""
-    plan = candidate_of(arms).planned
-    return Evidence(
-        candidate=done[plan.name],
-        baseline=done[plan.baseline] if plan.baseline else None,
-        control=done[plan.control] if plan.control else None,
-        companions={arm.planned.kind: done[arm.planned.name] for arm in arms if arm.planned.of == plan.name},
-    )
+    return beside(candidate_of(arms).planned, [arm.planned for arm in arms], done.__getitem__)
 
 
 def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
@@ -52,7 +47,10 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
     """
     keys = {request.id: key for key, request in arm.requests.items()}
     arm.backend.forget()
-    records = [_record(arm, keys[each.request.id], each) for each in _generations(arm, done)]
+    records = [
+        _record(arm, keys[each.request.id], each)
+        for each in generations(arm, list(arm.requests.values()), done.__getitem__)
+    ]
     records.sort(key=lambda each: (each.case_id, each.sample))
     answered = tuple(each for each in records if each.finish_reason is not FinishReason.ERROR)
     failed = tuple(each for each in records if each.finish_reason is FinishReason.ERROR)
@@ -63,19 +61,6 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
 def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
     whole = Level.L2 if arm.planned.kind is ArmKind.ANCHOR else Level(arm.backend.capabilities().level)
     return min([whole, *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
-
-
-def _generations(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> Iterator[Generation]:
-    if arm.planned.kind is not ArmKind.ANCHOR:
-        yield from arm.backend.generate(list(arm.requests.values()))
-        return
-    assert isinstance(arm.backend, Anchoring)
-    assert arm.planned.of is not None
-    emitted = {(each.case_id, each.sample): each.tokens for each in done[arm.planned.of].requests}
-    for key, request in arm.requests.items():
-        # the engine did not answer every one
-        if (key.case_id, key.sample) in emitted:
-            yield arm.backend.anchor(request, emitted[key.case_id, key.sample])
 
 
 def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> RequestRecord:

@@ -10,32 +10,27 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 
-from audit.arms import PlannedArm
+from audit.arms import PlannedArm, beside
 from audit.checks import load
 from audit.checks.base import CheckResult, Verdict, evaluate
 from audit.looks import Look, at_look
-from audit.records import Evidence
 from audit.store import Store, StoredCheck
+
+NEIGHBOURS = 8
+"""Arms that stay read: neighbouring candidates share a baseline and its controls; more would fill the memory."""
 
 
 def judge(
     arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable[[str], None], look: Look | None = None
 ) -> None:
     """Run every candidate's checks and store their results; at a `look` with its share of their error probabilities."""
-    # neighbouring candidates share a baseline and a control; more of them would fill the memory
-    reference = lru_cache(maxsize=2)(partial(store.load_arm, run))
     listed = tuple(arms)
+    record_of = lru_cache(maxsize=NEIGHBOURS)(partial(store.load_arm, run))
     for planned in listed:
         if planned.spec is None:
             continue
         announce(planned.name)
-        evidence = Evidence(
-            candidate=store.load_arm(run, planned.name),
-            baseline=reference(planned.baseline) if planned.baseline else None,
-            control=reference(planned.control) if planned.control else None,
-            noise=tuple(store.load_arm(run, each) for each in planned.noise),
-            companions={each.kind: store.load_arm(run, each.name) for each in listed if each.of == planned.name},
-        )
+        evidence = beside(planned, listed, record_of)
         for name, overrides in planned.spec.checks.items():
             check = load(name)
             result = _told(evaluate(check, evidence, at_look(check, overrides, look)), look)

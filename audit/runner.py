@@ -7,20 +7,19 @@ engine works or what a check computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from audit.errors import UserError
+from audit.generating import generations
 from audit.judge import exit_code, judge
 from audit.looks import StopRule, stop_rule
 from audit.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
-from audit.records import ArmKind
 from audit.rounds import Rounds, require_first_round, run_rounds
 from audit.store import RequestKey, RunRecord, RunStatus, Store
-from engine.backends.base import Anchoring
 from engine.errors import EngineError
-from engine.types import Generation, Request
 
 
 class Progress(Protocol):
@@ -139,30 +138,10 @@ def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[Req
     requests = [request for request in arm.requests.values() if request.id in todo]
     arm.backend.forget()
     before = arm.backend.memory()
-    for generation in _generations(arm, store, name, requests):
+    for generation in generations(arm, requests, partial(store.load_arm, name)):
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
     if before is not None and requests:
         detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.backend.memory()}"
         store.set_status(name, RunStatus.RUNNING, detail)
-
-
-def _generations(arm: PreparedArm, store: Store, name: str, requests: Sequence[Request]) -> Iterator[Generation]:
-    if arm.planned.kind is ArmKind.ANCHOR:
-        return _anchored(arm, store, name, requests)
-    return arm.backend.generate(requests)
-
-
-def _anchored(arm: PreparedArm, store: Store, name: str, requests: Sequence[Request]) -> Iterator[Generation]:
-    """The reference pass over the tokens that the candidate emitted; these are in the store by now."""
-    assert isinstance(arm.backend, Anchoring)
-    assert arm.planned.of is not None
-    if not requests:
-        return
-    emitted = {each.key: each.tokens for each in store.load_arm(name, arm.planned.of).requests}
-    cases = {request.id: f"{key.case_id}#{key.sample}" for key, request in arm.requests.items()}
-    for request in requests:
-        # the engine did not answer every one
-        if cases[request.id] in emitted:
-            yield arm.backend.anchor(request, emitted[cases[request.id]])
