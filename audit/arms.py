@@ -118,7 +118,7 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
     return (*baselines, *controls, *planned)
 
 
-def beside(planned: PlannedArm, listed: Iterable[PlannedArm], record_of: Callable[[str], ArmRecord]) -> Evidence:
+def evidence_for(planned: PlannedArm, listed: Iterable[PlannedArm], record_of: Callable[[str], ArmRecord]) -> Evidence:
     """A candidate's record with those that it is compared to, of all arms that were planned."""
     return Evidence(
         candidate=record_of(planned.name),

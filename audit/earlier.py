@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from audit.errors import CannotDecide, UserError
@@ -54,8 +55,8 @@ class EarlierRun:
             raise UserError(f"run {self.run.ulid} has no plain arm {name}, it has {known}; {MEND}")
         arm = self.arms[name]
         origin = {"run": self.run.ulid, "record_root": self.run.record_root}
-        stored = {each.request_id: each for each in (*arm.requests, *arm.failed)}
-        return EarlierBackend(live, arm, origin, stored)
+        headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed)}
+        return EarlierBackend(live, arm, origin, headers)
 
 
 def earlier_run(store: Store, name: str) -> EarlierRun:
@@ -88,8 +89,8 @@ class EarlierBackend:
     live: Backend
     arm: ArmRecord
     origin: Mapping[str, Any]
-    stored: Mapping[str, RequestRecord]
-    """By the request's name."""
+    headers: Mapping[str, Header]
+    """By the request's name; the rest is read when it is asked for, and not kept."""
 
     def capabilities(self) -> Capabilities:
         """What the arm showed."""
@@ -106,10 +107,9 @@ class EarlierBackend:
     def require(self, requests: Sequence[Request]) -> None:
         """Raise EngineError unless every request was asked then, with the same prompt, parameters and stream."""
         for request in requests:
-            found = self.stored.get(request.id)
-            if found is None:
+            if request.id not in self.headers:
                 raise EngineError(f"run {self.origin['run']} has no request {request.id}; {MEND}")
-            other = _difference(found.trace.header, request)
+            other = _difference(self.headers[request.id], request)
             if other is not None:
                 raise EngineError(f"run {self.origin['run']} asked {request.id} with {other}; {MEND}")
 
@@ -120,13 +120,17 @@ class EarlierBackend:
         """Nothing is run."""
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """The earlier answers, in the requests' order; those that failed then fail again."""
+        """The earlier answers; requests that failed then fail again."""
         self.require(requests)
-        for request in requests:
-            found = self.stored[request.id]
-            facts = {**found.trace.header.facts, ORIGIN: self.origin["run"]}
-            trace = encode(replace(found.trace, header=replace(found.trace.header, facts=facts)))
-            yield Generation(request, found.tokens, found.finish_reason, trace, found.text, found.latency_us, facts)
+        asked = {request.id: request for request in requests}
+        for found in chain(self.arm.requests, self.arm.failed):
+            if found.request_id in asked:
+                yield self._again(asked[found.request_id], found)
+
+    def _again(self, request: Request, found: RequestRecord) -> Generation:
+        facts = {**found.trace.header.facts, ORIGIN: self.origin["run"]}
+        trace = encode(replace(found.trace, header=replace(found.trace.header, facts=facts)))
+        return Generation(request, found.tokens, found.finish_reason, trace, found.text, found.latency_us, facts)
 
 
 def _difference(then: Header, now: Request) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from audit.arms import beside
+from audit.arms import evidence_for
 from audit.generating import generations
 from audit.prepare import PreparedArm, effective_config
 from audit.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
@@ -36,7 +36,7 @@ def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
 
 def evidence_of(arms: Sequence[PreparedArm], done: Mapping[str, ArmRecord]) -> Evidence:
     """The candidate with what it is compared to; every arm has run."""
-    return beside(candidate_of(arms).planned, [arm.planned for arm in arms], done.__getitem__)
+    return evidence_for(candidate_of(arms).planned, [arm.planned for arm in arms], done.__getitem__)
 
 
 def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
@@ -47,10 +47,8 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
     """
     keys = {request.id: key for key, request in arm.requests.items()}
     arm.backend.forget()
-    records = [
-        _record(arm, keys[each.request.id], each)
-        for each in generations(arm, list(arm.requests.values()), done.__getitem__)
-    ]
+    made = generations(arm, list(arm.requests.values()), done.__getitem__)
+    records = [_record(arm, keys[each.request.id], each) for each in made]
     records.sort(key=lambda each: (each.case_id, each.sample))
     answered = tuple(each for each in records if each.finish_reason is not FinishReason.ERROR)
     failed = tuple(each for each in records if each.finish_reason is FinishReason.ERROR)

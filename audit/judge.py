@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 
-from audit.arms import PlannedArm, beside
+from audit.arms import PlannedArm, evidence_for
 from audit.checks import load
 from audit.checks.base import CheckResult, Verdict, evaluate
 from audit.looks import Look, at_look
@@ -30,7 +30,7 @@ def judge(
         if planned.spec is None:
             continue
         announce(planned.name)
-        evidence = beside(planned, listed, record_of)
+        evidence = evidence_for(planned, listed, record_of)
         for name, overrides in planned.spec.checks.items():
             check = load(name)
             result = _told(evaluate(check, evidence, at_look(check, overrides, look)), look)
