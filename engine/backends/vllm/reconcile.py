@@ -114,16 +114,13 @@ def _at(values: Sequence[Any], index: int) -> Any:
 
 
 def reconcile_counters(steps: Sequence[Seen], counters: Mapping[str, int]) -> Reconciled:
-    """All steps of all requests of one call against the engine's counters."""
+    """All steps of all requests of one call against the engine's counters of speculation, if it has any."""
     with_drafts = [step for step in steps if step.drafted]
     own = {
         "drafts": len(with_drafts),
         "draft_tokens": sum(sum(token >= 0 for token in step.drafted) for step in with_drafts),
         "accepted_tokens": sum(step.accepted for step in with_drafts),
     }
-    found = (
-        f"counter {name}: {counters[name]}, recorded {value}"
-        for name, value in own.items()
-        if name in counters and counters[name] != value
-    )
-    return Reconciled(("counters",), tuple(found))
+    told = {name: counters[name] for name in own if name in counters}
+    found = (f"counter {name}: {said}, recorded {own[name]}" for name, said in told.items() if said != own[name])
+    return Reconciled(("counters",), tuple(found)) if told else NOTHING

@@ -161,6 +161,11 @@ def test_what_is_wrong_with_the_call_lowers_each_of_its_requests(call, counted, 
     assert words in found.facts["why"]
 
 
+@pytest.mark.parametrize(("counters", "told"), [({"preemptions": 3}, 3), ({"preemptions": 0}, None), (None, None)])
+def test_requests_of_a_call_in_which_some_were_thrown_out_say_so(counters, told):
+    assert generation(Call(counters, ())).facts.get("preemptions_of_call") == told
+
+
 def test_tokens_that_a_grammar_struck_out_were_not_drafted():
     steps = (STEPS[0], dataclasses.replace(STEPS[1], step=Seen((6, -1), (6, 8))), STEPS[2])
     trace = decode(generation(worker=steps, scheduler=None).trace)

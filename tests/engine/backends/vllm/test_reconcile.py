@@ -68,3 +68,7 @@ def test_counters():
     for name in right:
         (line,) = reconcile_counters(STEPS, right | {name: 9}).mismatches
         assert line.startswith(f"counter {name}: 9, recorded {right[name]}")
+
+
+def test_an_engine_that_counts_no_drafts_is_no_account():
+    assert reconcile_counters(STEPS, {"preemptions": 2}).sources == ()
