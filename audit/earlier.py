@@ -76,10 +76,13 @@ def earlier_run(store: Store, name: str) -> EarlierRun:
     return EarlierRun(record, {arm: store.load_arm(record.ulid, arm) for arm in names})
 
 
-def origin_of(effective: Mapping[str, Any]) -> str | None:
-    """The run that an arm was taken over from; None for an arm of the run itself."""
-    origin = effective.get(ORIGIN)
-    return str(origin["run"]) if isinstance(origin, Mapping) else None
+def begun_with(store: Store, run: RunRecord) -> EarlierRun | None:
+    """The earlier run whose plain arms a run took over when it began; None if it makes its own.
+
+    Raises as `earlier_run`.
+    """
+    origin = next((arm.effective[ORIGIN]["run"] for arm in run.arms if ORIGIN in arm.effective), None)
+    return None if origin is None else earlier_run(store, origin)
 
 
 @dataclass(frozen=True, slots=True)

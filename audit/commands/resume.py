@@ -23,7 +23,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
     """Go on with RUN, an unambiguous beginning of its id or `latest`, where it was interrupted."""
     import torch
 
-    from audit.earlier import earlier_run, origin_of
+    from audit.earlier import begun_with
     from audit.prepare import prepare
     from audit.runner import require_unfinished, resume
 
@@ -33,8 +33,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         require_unfinished(record)
         loaded = load_suite(suite_path(record))
         torch.set_num_threads(threads)
-        origin = next((found for arm in record.arms if (found := origin_of(arm.effective))), None)
-        prepared = prepare(loaded, None if origin is None else earlier_run(opened, origin))
+        prepared = prepare(loaded, begun_with(opened, record))
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
 
 
