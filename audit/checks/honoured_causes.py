@@ -19,6 +19,7 @@ LOOKED_AT: Final = 64
 """Rows, spread evenly: a cause that explains these explains the rest."""
 EXPLAINED: Final = 0.9
 CLOSE: Final = 0.002
+TOO_SHORT: Final = "as if the answer were still shorter than min_tokens"
 DEGENERATE: Final = 0.98
 """Share of probabilities of 0 or 1 from which on a row counts as an argmax."""
 
@@ -50,7 +51,7 @@ class Hypothesis:
 
 
 def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
-    """The request's parameters with one of those that are on left out."""
+    """The request's parameters with one of those that are on left out, or with min_tokens never reached."""
     on = [key for key, value in OFF.items() if getattr(sampling, key) != value]
     single = [Hypothesis(f"as if {key} were not set", _without(sampling, (key,))) for key in on]
     several = [
@@ -59,7 +60,8 @@ def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
         if len(set(keys) & set(on)) > 1
     ]
     bare = SamplingParams(temperature=1.0, max_new_tokens=sampling.max_new_tokens, seed=sampling.seed)
-    return (*single, *several, Hypothesis("as if no parameter were set", bare))
+    late = [Hypothesis(TOO_SHORT, replace(sampling, min_tokens=sampling.max_new_tokens))] if sampling.min_tokens else []
+    return (*single, *late, *several, Hypothesis("as if no parameter were set", bare))
 
 
 def _without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:

@@ -47,9 +47,12 @@ def engine(target, method, width, **hooks):
     )
 
 
-def timed(llm, asked, sampling):
+def timed(llm, asked, sampling, recorded):
+    """Seconds until the answers are there, and the record of them."""
     began = time.perf_counter()
     llm.generate(asked, sampling, use_tqdm=False)
+    if recorded:
+        llm.collective_rpc("specaudit_flush")
     return time.perf_counter() - began
 
 
@@ -75,7 +78,7 @@ def main(target, method, rounds, width, tokens, temperature):
             on.collective_rpc("specaudit_spool", args=(str(spool), True))
             pair = [("on", on), ("off", off)][:: 1 if index % 2 else -1]
             for name, llm in pair:
-                times[name].append(timed(llm, asked, sampling))
+                times[name].append(timed(llm, asked, sampling, name == "on"))
             size = spool.stat().st_size
             spool.unlink()
         facts = on.collective_rpc("specaudit_facts")[0]

@@ -41,7 +41,7 @@ def write(stream: IO[bytes], frame: Frame) -> None:
     head = json.dumps({"header": dict(frame.header), "arrays": shapes}).encode()
     stream.write(LENGTH.pack(len(head)) + head)
     for each in arrays.values():
-        stream.write(each.tobytes())
+        stream.write(each.data.cast("B") if each.size else b"")
     stream.flush()
 
 

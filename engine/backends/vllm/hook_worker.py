@@ -18,11 +18,11 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 from engine.backends.vllm import guard, runner_facts
-from engine.backends.vllm.frames import write
 from engine.backends.vllm.repair import repair
+from engine.backends.vllm.spool_writer import SpoolWriter
 from engine.backends.vllm.step_writer import Batch, Law, Misplaced, frame_of
 
 
@@ -32,31 +32,38 @@ class Steps:
     def __init__(self) -> None:
         self.rows = False
         self.on = True
-        self.problems: list[str] = []
         self.count = 0
         self.seconds = 0.0
         self.law = Law()
-        self._file: BinaryIO | None = None
+        self._problems: list[str] = []
+        self._writer: SpoolWriter | None = None
 
     def go_to(self, path: str, rows: bool) -> None:
         """Write to another file from here on, with raw rows or without."""
         self.rows = rows
-        if self._file is not None:
-            self._file.close()
-        self._file = open(path, "ab")  # noqa: SIM115 - until the next one
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = SpoolWriter(path)
+
+    def flush(self) -> None:
+        """Wait until all steps are in the file, or are known not to come there."""
+        if self._writer is not None:
+            self._writer.flush()
+            if self._writer.failure is not None:
+                self.problem(self._writer.failure)
 
     @property
     def wanted(self) -> bool:
         """Whether a step is written down."""
-        return self.on and self._file is not None
+        return self.on and self._writer is not None
 
     def keep(self, make: Callable[[], Batch], raw: Any) -> None:
         """Write one step; what goes wrong here is a problem of the record, not of the engine."""
         began = time.perf_counter()
         law, self.law = self.law, Law()
         try:
-            assert self._file is not None
-            write(self._file, frame_of(self.count, make(), raw, law))
+            assert self._writer is not None
+            self._writer.put(frame_of(self.count, make(), raw, law))
         except Exception as error:
             self.problem(f"step {self.count} could not be recorded: {type(error).__name__}: {error}")
         self.count += 1
@@ -64,8 +71,13 @@ class Steps:
 
     def problem(self, text: str) -> None:
         """Keep the first few; one is enough to lower the evidence."""
-        if len(self.problems) < 8:
-            self.problems.append(text)
+        if len(self._problems) < 8 and text not in self._problems:
+            self._problems.append(text)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What went wrong so far."""
+        return tuple(self._problems)
 
 
 class Recording:
@@ -83,18 +95,22 @@ class Recording:
         points = self.points_v2 if newer else self.points_v1
         steps = Steps()
         self.specaudit_steps = steps
-        steps.problems += guard.problems(points, vllm.__version__)
+        for each in guard.problems(points, vllm.__version__):
+            steps.problem(each)
         if repairs is not None:
-            from vllm.v1.sample import rejection_sampler
-
-            repair(rejection_sampler)
+            repair(repairs)
         if not steps.problems and self.rank == 0:  # type: ignore[attr-defined]  # as above
             (wrap_v2 if newer else wrap_v1)(runner, points, steps)
         return self.specaudit_facts()
 
+    def specaudit_flush(self) -> None:
+        """Return when every step so far is in its file."""
+        self.specaudit_steps.flush()
+
     def specaudit_facts(self) -> dict[str, Any]:
-        """What runs, what went wrong, and what recording cost."""
+        """What runs, what went wrong, and what recording cost; every step so far is in its file then."""
         steps: Steps = self.specaudit_steps
+        steps.flush()
         facts = runner_facts.facts_of(self.model_runner)  # type: ignore[attr-defined]  # as above
         return {**facts, "problems": list(steps.problems), "steps": steps.count, "seconds": steps.seconds}
 
@@ -160,7 +176,8 @@ def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]
         if steps.wanted:
             # copies: verification may work in place too
             q = None if draft_probs is None else draft_probs.clone()
-            steps.law = replace(steps.law, logits=target_logits.clone(), q=q)
+            greedy = bool(getattr(sampling_metadata, "all_greedy", False))
+            steps.law = replace(steps.law, logits=target_logits.clone(), q=q, greedy=greedy)
         return function(
             draft_token_ids,
             num_draft_tokens,

@@ -48,11 +48,13 @@ class Law:
     logits: [D, V] of drafted places.
     q: [D, V] what drafts were drawn from.
     last: [B, V] of the place behind the draft, one for every request, also for those that did not come so far.
+    greedy: no request of the step is drawn, so that all that counts of drafted places is their argmax.
     """
 
     logits: torch.Tensor | None = None
     q: torch.Tensor | None = None
     last: torch.Tensor | None = None
+    greedy: bool = False
 
 
 class Misplaced(Exception):
@@ -81,8 +83,11 @@ def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law) -> Fra
         nodes = np.concatenate([np.empty(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in kept)])
         said = np.concatenate([np.empty(0, np.int64), *(_decided(emitted[i], batch.counts[i]) for i in kept)])
         drafted = np.array(batch.drafted, np.int64)[nodes]
+        processed = _rows(law.logits, nodes).float()
+        arrays["best"] = _best(processed)
         # who has the raw rows has the moments
-        arrays |= _drafted_numbers(_rows(law.logits, nodes).float(), drafted, said, raw is None)
+        if raw is None or not law.greedy:
+            arrays |= _drafted_numbers(processed, drafted, said, raw is None)
         if law.q is not None:
             arrays["q"] = _host(_rows(law.q, nodes))
     if law.last is not None:
@@ -107,21 +112,24 @@ def _rows(values: torch.Tensor, at: Ints) -> torch.Tensor:
     return values if len(at) == len(values) else values[torch.as_tensor(at, device=values.device)]
 
 
+def _best(logits: torch.Tensor) -> Ints:
+    """[N] each row's argmax, the first one where there are several; numpy's is many times as fast as torch's."""
+    found: Ints = np.argmax(logits.numpy(), -1) if logits.is_cpu else _host(logits.argmax(-1))
+    return found
+
+
 def _drafted_numbers(logits: torch.Tensor, drafted: Ints, said: Ints, moments: bool) -> dict[str, NDArray[Any]]:
-    """By drafted token: the engine's own log p of it and of what came out there, and the row's argmax."""
+    """By drafted token: the engine's own log p of it and of what came out there."""
     norm = torch.logsumexp(logits, -1)
-    found = {
-        "log_p_drafted": _at(logits, norm, drafted),
-        "log_p_emitted": _at(logits, norm, said),
-        "best": _host(logits.argmax(-1)),
-    }
+    both = _at(logits, norm, np.stack([drafted, said], 1))
+    found = {"log_p_drafted": both[:, 0], "log_p_emitted": both[:, 1]}
     return found | (_moments(logits, norm) if moments else {})
 
 
 def _last_numbers(logits: torch.Tensor, said: Ints, moments: bool) -> dict[str, NDArray[Any]]:
     """By request: log p of the token behind the draft, where one came out."""
     norm = torch.logsumexp(logits, -1)
-    found = {"log_p": _at(logits, norm, said), **(_moments(logits, norm) if moments else {})}
+    found = {"log_p": _at(logits, norm, said[:, None])[:, 0], **(_moments(logits, norm) if moments else {})}
     return {LAST + name: each for name, each in found.items()}
 
 
@@ -138,10 +146,10 @@ def _moments(logits: torch.Tensor, norm: torch.Tensor) -> dict[str, NDArray[Any]
 
 
 def _at(logits: torch.Tensor, norm: torch.Tensor, tokens: Ints) -> NDArray[Any]:
-    """[N] log p of the tokens; NaN where there is none."""
+    """[N, K] log p of each row's tokens; NaN where there is none."""
     index = torch.as_tensor(tokens, device=logits.device)
-    values = logits.gather(1, index.clamp_min(0)[:, None])[:, 0] - norm
-    return _host(torch.where(index >= 0, values, torch.nan))
+    values = logits.gather(1, index.clamp_min(0)).sub_(norm[:, None])
+    return _host(values.masked_fill_(index < 0, torch.nan))
 
 
 def _host(values: torch.Tensor) -> NDArray[Any]:

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from audit.checks.base import Verdict, evaluate
 from audit.checks.honoured import CHECK
+from audit.checks.honoured_causes import cause
+from audit.checks.honoured_rows import Compared
 from audit.selftest.arenas import suite_of
 from audit.selftest.run_arm import gather
 from engine import faults
-from engine.types import RecordLevel
+from engine.types import RecordLevel, SamplingParams
 
 SEEDS = (0, 1, 2)
 DRAFTED = "drafted rows are not those of the request's parameters"
@@ -66,3 +69,14 @@ def test_greedy_arms_and_records_without_rows_do_not_apply():
     greedy = replace(faults.load("resample_from_p").arena, sampling=faults.load("greedy_accepts_top2").arena.sampling)
     assert judged(None, 0, greedy).verdict is Verdict.NOT_RUN
     assert judged("resample_from_p", 0, level=RecordLevel.SCALARS).verdict is Verdict.NOT_RUN
+
+
+def test_a_minimum_that_lasts_too_long_is_named():
+    """Five tokens are out and four are asked for: an end token is masked nevertheless."""
+    sampling = SamplingParams(temperature=1.0, min_tokens=4, max_new_tokens=9)
+    row = np.array([2.0, 1.0, 0.0])
+    masked = np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum()
+    asked = np.exp(row) / np.exp(row).sum()
+    place = Compared("r", 1, 1, float(masked[0]), float(asked[1]), sampling, row, (1,) * 6, 1, (0,))
+    assert place.under(sampling) == pytest.approx(place.asked)
+    assert cause([place]) == "as if the answer were still shorter than min_tokens"

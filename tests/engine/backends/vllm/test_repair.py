@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.backends.vllm.repair import expanded, repair
+from engine.backends.vllm.repair import expanded, repair_lengths, repair_rows
 
 
 def test_every_drafted_row_has_its_requests_value():
@@ -13,7 +13,7 @@ def test_every_drafted_row_has_its_requests_value():
 
 def test_top_k_over_no_row_is_left_out():
     module = SimpleNamespace(apply_top_k_top_p=lambda logits, k, p: logits - k.max(), expand_batch_to_tokens=expanded)
-    repair(module)
+    repair_rows(module)
     nothing = torch.empty(0, 4)
     assert module.apply_top_k_top_p(nothing, torch.empty(0), None) is nothing
     assert module.apply_top_k_top_p(torch.ones(1, 1), torch.ones(1), None).item() == 0
@@ -21,4 +21,47 @@ def test_top_k_over_no_row_is_left_out():
 
 def test_a_version_without_the_names_is_refused():
     with pytest.raises(AttributeError):
-        repair(SimpleNamespace(apply_top_k_top_p=len))
+        repair_rows(SimpleNamespace(apply_top_k_top_p=len))
+
+
+class Lengths:
+    """As vLLM's: masks by the length before the draft."""
+
+    def __init__(self):
+        # two tokens of at least 4, 6 and 2; tokens 0 and 2 end an answer
+        self.min_toks = {row: (least, [7, 7], {0, 2}, False) for row, least in ((0, 4), (2, 6), (3, 2))}
+
+    def apply(self, logits):
+        for row, (least, answer, ends, _) in self.min_toks.items():
+            if len(answer) < least:
+                logits[row, list(ends)] = float("-inf")
+        return logits
+
+
+class Sampler:
+    def __init__(self, processor):
+        self.processor = processor
+
+    def forward(self, metadata, draft_probs, logits, sampling_metadata):
+        if draft_probs == "broken":
+            raise RuntimeError(draft_probs)
+        return self.processor.apply(logits)
+
+
+def forbidden(logits):
+    return {row for row in range(len(logits)) if logits[row, 0] == logits[row, 2] == float("-inf")}
+
+
+def test_the_row_behind_a_draft_is_masked_by_its_own_place():
+    sampler, lengths = type("Copy", (Sampler,), {}), type("Copy", (Lengths,), {})
+    processor = lengths()
+    broken = sampler(processor)
+    batch = (SimpleNamespace(num_draft_tokens=[3, 3, 3, 0]), None)
+    rest = SimpleNamespace(logitsprocs=SimpleNamespace(all=[processor, object()]))
+    assert forbidden(broken.forward(*batch, torch.zeros(4, 5), rest)) == {0, 2}
+    repair_lengths(sampler, lengths)
+    assert forbidden(broken.forward(*batch, torch.zeros(4, 5), rest)) == {2}, "2 and 3 drafted are 5: 4 are enough"
+    assert forbidden(processor.apply(torch.zeros(4, 5))) == {0, 2}, "without a draft as before"
+    with pytest.raises(RuntimeError):
+        broken.forward(batch[0], "broken", torch.zeros(4, 5), rest)
+    assert forbidden(processor.apply(torch.zeros(4, 5))) == {0, 2}, "and after a failure"
