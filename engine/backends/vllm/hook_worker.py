@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from engine.backends.vllm import guard, runner_facts
 from engine.backends.vllm.repair import repair
 from engine.backends.vllm.spool_writer import SpoolWriter
-from engine.backends.vllm.step_writer import Batch, Law, Misplaced, frame_of
+from engine.backends.vllm.step_writer import Batch, Law, Misplaced, best_of, frame_of
 
 
 class Steps:
@@ -56,6 +56,18 @@ class Steps:
     def wanted(self) -> bool:
         """Whether a step is written down."""
         return self.on and self._writer is not None
+
+    def see(self, logits: Any, q: Any, brief: bool) -> None:
+        """Hold what drafted places are decided by, or only its argmax; copies, for verification may work in place."""
+        began = time.perf_counter()
+        try:
+            if brief:
+                self.law = replace(self.law, best=best_of(logits))
+            else:
+                self.law = replace(self.law, logits=logits.clone(), q=None if q is None else q.clone())
+        except Exception as error:
+            self.problem(f"step {self.count}: rows of drafted places are not known: {type(error).__name__}: {error}")
+        self.seconds += time.perf_counter() - began
 
     def keep(self, make: Callable[[], Batch], raw: Any) -> None:
         """Write one step; what goes wrong here is a problem of the record, not of the engine."""
@@ -174,10 +186,8 @@ def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]
         **named: Any,
     ) -> Any:
         if steps.wanted:
-            # copies: verification may work in place too
-            q = None if draft_probs is None else draft_probs.clone()
             greedy = bool(getattr(sampling_metadata, "all_greedy", False))
-            steps.law = replace(steps.law, logits=target_logits.clone(), q=q, greedy=greedy)
+            steps.see(target_logits, draft_probs, brief=greedy and steps.rows)
         return function(
             draft_token_ids,
             num_draft_tokens,
@@ -218,7 +228,7 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> Batch:
                 raise Misplaced(f"the last row of a request is {last}, not {end}")
     return Batch(
         names=tuple(runner.input_batch.req_ids[:count]),
-        discarded=tuple(bool(each) for each in runner.discard_request_mask.np[:count]),
+        discarded=tuple(runner.discard_request_mask.np[:count].tolist()),
         counts=counts,
         drafted=tuple(metadata.draft_token_ids.tolist()) if metadata is not None else (),
         sampled=output.sampled_token_ids.cpu().numpy(),

@@ -22,18 +22,22 @@ class SpoolWriter:
 
     def __init__(self, path: str) -> None:
         self.failure: str | None = None
-        self._waiting: queue.Queue[Frame | None] = queue.Queue(maxsize=WAITING)
+        self._waiting: queue.SimpleQueue[Frame | threading.Event | None] = queue.SimpleQueue()
         self._file = open(path, "ab")  # noqa: SIM115 - until `close`
         self._thread = threading.Thread(target=self._write_all, daemon=True, name="specaudit-spool")
         self._thread.start()
 
     def put(self, frame: Frame) -> None:
         """Have a frame written; its arrays must not change any more."""
+        if self._waiting.qsize() >= WAITING:
+            self.flush()
         self._waiting.put(frame)
 
     def flush(self) -> None:
         """Wait until all frames are in the file."""
-        self._waiting.join()
+        reached = threading.Event()
+        self._waiting.put(reached)
+        reached.wait()
 
     def close(self) -> None:
         """Write the rest and close the file."""
@@ -42,12 +46,14 @@ class SpoolWriter:
         self._file.close()
 
     def _write_all(self) -> None:
-        for frame in iter(self._waiting.get, None):
-            try:
-                if self.failure is None:
-                    write(self._file, frame)
-            except Exception as error:  # whoever flushes must not wait for ever
-                self.failure = f"the record could not be written: {type(error).__name__}: {error}"
-            finally:
-                self._waiting.task_done()
-        self._waiting.task_done()
+        for each in iter(self._waiting.get, None):
+            if isinstance(each, threading.Event):
+                each.set()
+            elif isinstance(each, Frame) and self.failure is None:
+                self._write(each)
+
+    def _write(self, frame: Frame) -> None:
+        try:
+            write(self._file, frame)
+        except Exception as error:  # whoever flushes must not wait for ever
+            self.failure = f"the record could not be written: {type(error).__name__}: {error}"

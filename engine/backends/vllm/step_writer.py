@@ -13,7 +13,9 @@ about files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -48,13 +50,13 @@ class Law:
     logits: [D, V] of drafted places.
     q: [D, V] what drafts were drawn from.
     last: [B, V] of the place behind the draft, one for every request, also for those that did not come so far.
-    greedy: no request of the step is drawn, so that all that counts of drafted places is their argmax.
+    best: [D] the argmax of drafted places, in the place of `logits` where no request of the step is drawn.
     """
 
     logits: torch.Tensor | None = None
     q: torch.Tensor | None = None
     last: torch.Tensor | None = None
-    greedy: bool = False
+    best: Ints | None = None
 
 
 class Misplaced(Exception):
@@ -64,72 +66,65 @@ class Misplaced(Exception):
 def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law) -> Frame:
     """The step as a message; `raw` [D + B, V] None where rows are not wanted."""
     vocabulary = next((each.shape[1] for each in (raw, law.logits, law.last) if each is not None), None)
-    emitted = [_valid(row, vocabulary) for row in batch.sampled]
+    emitted = [_valid(row, vocabulary) for row in batch.sampled.tolist()]
     kept = [i for i, gone in enumerate(batch.discarded) if not gone]
-    first = np.concatenate([[0], np.cumsum(batch.counts, dtype=np.int64)])
+    first = tuple(accumulate(batch.counts, initial=0))
     requests = [
-        {
-            "id": batch.names[i],
-            "drafted": list(batch.drafted[first[i] : first[i + 1]]),
-            "emitted": emitted[i],
-        }
-        for i in kept
+        {"id": batch.names[i], "drafted": batch.drafted[first[i] : first[i + 1]], "emitted": emitted[i]} for i in kept
     ]
+    nodes = [node for i in kept for node in range(first[i], first[i + 1])]
     arrays: dict[str, NDArray[Any]] = {}
     if raw is not None:
-        at = np.concatenate([np.empty(0, np.int64), *(first[i] + i + np.arange(len(emitted[i])) for i in kept)])
-        arrays["rows"] = _host(raw[torch.as_tensor(at, device=raw.device)])
+        deciding = [first[i] + i + place for i in kept for place in range(len(emitted[i]))]
+        arrays["rows"] = _host(raw[torch.tensor(deciding, dtype=torch.long, device=raw.device)])
+    if law.best is not None:
+        arrays["best"] = law.best[nodes]
     if law.logits is not None:
-        nodes = np.concatenate([np.empty(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in kept)])
-        said = np.concatenate([np.empty(0, np.int64), *(_decided(emitted[i], batch.counts[i]) for i in kept)])
-        drafted = np.array(batch.drafted, np.int64)[nodes]
-        processed = _rows(law.logits, nodes).float()
-        arrays["best"] = _best(processed)
+        said = [token for i in kept for token in _decided(emitted[i], batch.counts[i])]
+        drafted = [batch.drafted[node] for node in nodes]
         # who has the raw rows has the moments
-        if raw is None or not law.greedy:
-            arrays |= _drafted_numbers(processed, drafted, said, raw is None)
+        arrays |= _drafted_numbers(_rows(law.logits, nodes).float(), [drafted, said], raw is None)
         if law.q is not None:
             arrays["q"] = _host(_rows(law.q, nodes))
     if law.last is not None:
         reached = [emitted[i][-1] if len(emitted[i]) > batch.counts[i] else -1 for i in kept]
-        rows = _rows(law.last, np.array(kept, np.int64)).float()
-        arrays |= _last_numbers(rows, np.array(reached, np.int64), raw is None)
+        arrays |= _last_numbers(_rows(law.last, kept).float(), reached, raw is None)
     return Frame({"step": step, "batch": len(batch.names), "requests": requests}, arrays)
 
 
-def _valid(row: NDArray[Any], vocabulary: int | None) -> list[int]:
-    return [int(token) for token in row if token >= 0 and (vocabulary is None or token < vocabulary)]
+def _valid(row: Sequence[int], vocabulary: int | None) -> list[int]:
+    return [token for token in row if token >= 0 and (vocabulary is None or token < vocabulary)]
 
 
-def _decided(emitted: list[int], count: int) -> Ints:
+def _decided(emitted: Sequence[int], count: int) -> list[int]:
     """[count] what came out at each drafted place; -1 where nothing did."""
-    padded = [*emitted[:count], *([-1] * max(0, count - len(emitted)))]
-    return np.array(padded, np.int64)
+    return [*emitted[:count], *([-1] * max(0, count - len(emitted)))]
 
 
-def _rows(values: torch.Tensor, at: Ints) -> torch.Tensor:
+def _rows(values: torch.Tensor, at: Sequence[int]) -> torch.Tensor:
     """Rows by increasing index: all of them are the tensor itself."""
-    return values if len(at) == len(values) else values[torch.as_tensor(at, device=values.device)]
+    return values if len(at) == len(values) else values[torch.tensor(at, dtype=torch.long, device=values.device)]
 
 
-def _best(logits: torch.Tensor) -> Ints:
+def best_of(logits: torch.Tensor) -> Ints:
     """[N] each row's argmax, the first one where there are several; numpy's is many times as fast as torch's."""
-    found: Ints = np.argmax(logits.numpy(), -1) if logits.is_cpu else _host(logits.argmax(-1))
+    wide = logits.float()
+    found: Ints = np.argmax(wide.numpy(), -1) if wide.is_cpu else _host(wide.argmax(-1))
     return found
 
 
-def _drafted_numbers(logits: torch.Tensor, drafted: Ints, said: Ints, moments: bool) -> dict[str, NDArray[Any]]:
-    """By drafted token: the engine's own log p of it and of what came out there."""
+def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
+    """By drafted token: the engine's own log p of it and of what came out there (`tokens` [2][N]), the row's argmax."""
     norm = torch.logsumexp(logits, -1)
-    both = _at(logits, norm, np.stack([drafted, said], 1))
-    found = {"log_p_drafted": both[:, 0], "log_p_emitted": both[:, 1]}
+    drafted, emitted = _at(logits, norm, tokens)
+    found = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}
     return found | (_moments(logits, norm) if moments else {})
 
 
-def _last_numbers(logits: torch.Tensor, said: Ints, moments: bool) -> dict[str, NDArray[Any]]:
+def _last_numbers(logits: torch.Tensor, said: Sequence[int], moments: bool) -> dict[str, NDArray[Any]]:
     """By request: log p of the token behind the draft, where one came out."""
     norm = torch.logsumexp(logits, -1)
-    found = {"log_p": _at(logits, norm, said[:, None])[:, 0], **(_moments(logits, norm) if moments else {})}
+    found = {"log_p": _at(logits, norm, [said])[0], **(_moments(logits, norm) if moments else {})}
     return {LAST + name: each for name, each in found.items()}
 
 
@@ -145,10 +140,10 @@ def _moments(logits: torch.Tensor, norm: torch.Tensor) -> dict[str, NDArray[Any]
     return {"entropy": _host(entropy), "variance": _host(square - entropy.square())}
 
 
-def _at(logits: torch.Tensor, norm: torch.Tensor, tokens: Ints) -> NDArray[Any]:
-    """[N, K] log p of each row's tokens; NaN where there is none."""
-    index = torch.as_tensor(tokens, device=logits.device)
-    values = logits.gather(1, index.clamp_min(0)).sub_(norm[:, None])
+def _at(logits: torch.Tensor, norm: torch.Tensor, tokens: Sequence[Sequence[int]]) -> NDArray[Any]:
+    """[K, N] log p of K tokens of each row; NaN where one is negative."""
+    index = torch.tensor(tokens, dtype=torch.long, device=logits.device)
+    values = logits.gather(1, index.clamp_min(0).T).sub_(norm[:, None]).T
     return _host(values.masked_fill_(index < 0, torch.nan))
 
 

@@ -6,7 +6,7 @@ import torch
 
 from engine.backends.vllm.frames import write
 from engine.backends.vllm.spool import worker_steps
-from engine.backends.vllm.step_writer import Batch, Law, frame_of
+from engine.backends.vllm.step_writer import Batch, Law, best_of, frame_of
 
 V = 8
 BATCH = Batch(
@@ -25,7 +25,7 @@ def rows(count):
 
 def steps(tmp_path, raw, given):
     # a frame uses its copies up
-    law = Law(*(None if each is None else each.clone() for each in (given.logits, given.q, given.last)), given.greedy)
+    law = Law(*(None if each is None else each.clone() for each in (given.logits, given.q, given.last)), given.best)
     path = tmp_path / "frames"
     with path.open("wb") as stream:
         write(stream, frame_of(0, BATCH, raw, law))
@@ -85,14 +85,14 @@ def test_who_has_the_raw_rows_has_the_moments(tmp_path):
     assert set(found.last) == {"log_p"}
 
 
-def test_of_a_greedy_step_the_argmax_is_enough_where_the_rows_are_recorded(tmp_path):
+def test_of_a_greedy_step_the_argmax_is_enough(tmp_path):
     logits = rows(3)
     logits[0, [2, 6]] = 9.0
-    law = Law(logits, greedy=True)
-    found = steps(tmp_path, rows(6), law)["1.0-aaaaaaaa"][0]
-    assert set(found.numbers) == {"best"}
-    assert found.numbers["best"].tolist() == [2, logits[1].argmax().item()], "the first of two"
-    assert "entropy" in steps(tmp_path, None, law)["1.0-aaaaaaaa"][0].numbers
+    found = steps(tmp_path, rows(6), Law(best=best_of(logits)))
+    assert set(found["1.0-aaaaaaaa"][0].numbers) == {"best"}
+    assert found["1.0-aaaaaaaa"][0].numbers["best"].tolist() == [2, logits[1].argmax().item()], "the first of two"
+    assert found["1.2-cccccccc"][0].numbers["best"].tolist() == [logits[2].argmax().item()]
+    assert best_of(logits.bfloat16()).tolist()[0] == 2
 
 
 def test_a_place_where_nothing_came_out_has_no_number(tmp_path):
