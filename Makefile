@@ -26,7 +26,7 @@ $(VLLM_INSTALLED): pyproject.toml constraints.txt
 	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt "$(VLLM)"
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "hypothesis>=6.130"
+	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 	@touch $@
 
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
@@ -44,8 +44,9 @@ test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equ
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics $(BITWISE)
 
+# the suites take half of the time and begin; engines of 2 GB each are up to seven at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
-	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP tests/vllm
+	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder tests/vllm/test_suites.py tests/vllm
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick

@@ -117,6 +117,20 @@ def test_the_ignored_block_rule_and_the_ignored_seed_are_named(stock):
     assert found["drawn-drafts-repaired", "honoured"]["verdict"] == "certified"
 
 
+def test_an_answer_that_may_not_end_behind_a_draft_is_found(stock):
+    """Greedy, and by vLLM's own Python code: no matter of CPUs or of noise."""
+    _, found = stock
+    equality = found["min-tokens", "greedy_equality"]
+    assert equality["verdict"] == "fault"
+    assert "noise bound 0 " in equality["summary"]
+    assert all("token 4 is" in each["message"] for each in equality["findings"]), "the one behind the first draft"
+    assert found["min-tokens", "reconciliation"]["verdict"] == "certified"
+    drawn = found["min-tokens-drawn", "honoured"]
+    assert drawn["verdict"] == "fault"
+    assert drawn["summary"].startswith("0 of "), "rows of drafted places are right"
+    assert "as if the answer were still shorter than min_tokens" in drawn["summary"]
+
+
 def test_the_repaired_engine_passes(tmp_path):
     code, found = verdicts(tmp_path, "repaired")
     assert {key: each["verdict"] for key, each in found.items() if each["verdict"] != "certified"} == {}
