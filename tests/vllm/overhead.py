@@ -1,7 +1,9 @@
 """`python -m tests.vllm.overhead`: what recording costs in vLLM, as ratios of interleaved pairs. Asserts nothing.
 
 Two engines with the same settings run in one go: one with both witnesses, raw rows and all numbers, one as installed.
-They answer the same requests in turn; which one goes first changes with every pair.
+They answer the same requests in turn; which one goes first changes with every pair. Above temperature 0 both are
+repaired, for drafts that are judged by old memory cost as chance has it, and requests have seeds, so that both take the
+same steps.
 """
 
 import json
@@ -19,6 +21,7 @@ import click
 from vllm import LLM, SamplingParams
 
 from engine.backends.vllm.options import EXTENSION, SCHEDULER
+from engine.backends.vllm.repair import EXPAND
 
 from .arms import NGRAM
 from .setting import GAMMA, REFERENCE, prompts
@@ -65,13 +68,18 @@ def timed(llm, asked, sampling, recorded):
 @click.option("--temperature", type=float, default=0.0, show_default=True)
 def main(target, method, rounds, width, tokens, temperature):
     """Time pairs."""
-    sampling = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True, logprobs=0)
+    drawn = temperature > 0
+    seed = 20261122 if drawn else None
+    sampling = SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True, logprobs=0)
     asked = [{"prompt_token_ids": ids} for ids in prompts()[:width]]
     with tempfile.TemporaryDirectory() as home:
         diary = {"specaudit": {"scheduler": str(Path(home) / "diary"), "script": None}}
         hooks = {"worker_extension_cls": EXTENSION, "scheduler_cls": SCHEDULER, "additional_config": diary}
-        on, off = engine(target, method, width, **hooks), engine(target, method, width)
-        on.collective_rpc("specaudit_begin", args=(None,))
+        plain = {"worker_extension_cls": "tests.vllm.repairing.Repairing"} if drawn else {}
+        on, off = engine(target, method, width, **hooks), engine(target, method, width, **plain)
+        on.collective_rpc("specaudit_begin", args=(EXPAND if drawn else None,))
+        if drawn:
+            off.collective_rpc("specaudit_repair")
         times = {"on": [], "off": []}
         for index in range(rounds + 1):
             spool = Path(home) / f"worker-{index}"
