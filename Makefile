@@ -44,7 +44,7 @@ test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equ
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics $(BITWISE)
 
-# the suites take half of the time and begin; engines of 2 GB each are up to seven at once
+# the suites take longest and begin; up to seven engines of 2 GB each run at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder tests/vllm/test_suites.py tests/vllm
 
