@@ -118,7 +118,7 @@ def test_the_ignored_block_rule_and_the_ignored_seed_are_named(stock):
 
 
 def test_an_answer_that_may_not_end_behind_a_draft_is_found(stock):
-    """Greedy, and by vLLM's own Python code: no matter of CPUs or of noise."""
+    """Greedy, and in Python code of vLLM's first runner that knows no device: no matter of CPUs or of noise."""
     _, found = stock
     equality = found["min-tokens", "greedy_equality"]
     assert equality["verdict"] == "fault"

@@ -3,7 +3,7 @@
 `expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k,
 top-p) are spread over the rows into a copy that is thrown away, so they are
 whatever memory held. Two: top-k over no row at all asks for the largest of
-nothing and ends the engine. `min_tokens`, everywhere: the row behind a draft is
+nothing and ends the engine. `min_tokens`, in the first model runner: the row behind a draft is
 masked by the answer's length before the draft, so that an answer cannot end
 there although it is long enough. An engine that was repaired says so in its
 effective configuration. Knows nothing about other versions: where the names are
