@@ -15,21 +15,22 @@ from click.testing import CliRunner
 
 import schemas
 from audit import checks
-from audit.checks.base import Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.cli import COMMANDS, main
 from audit.commands.help_text import WIDTH, page
-from audit.documents import read_yaml
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from audit.gate.policy import load_policy
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from audit.schema_errors import check_document
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
+from audit.text.documents import read_yaml
+from audit.text.schema_errors import check_document
 from engine import backends, faults, proposers, verify
-from engine.backends.arm import ArmPlan, ModelSource, Workshop
-from engine.backends.base import Backend
-from engine.rng import Purpose
-from engine.trace import Header, Trace
+from engine.backends.engine_spec import ArmPlan, ModelSource, Workshop
+from engine.backends.interface import Backend
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.record.trace import Header, Trace
+from engine.sampling.rng import Purpose
 from engine.train import recipe
-from engine.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
 from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from audit.attach import REGISTRY, splice
-from audit.attach.base import MAX_REPORT_BYTES, ReportFormat
-from audit.documents import mistake, quoted, read_bytes
+from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat
+from audit.attach.statement import Statement, digest
 from audit.errors import CannotDecide
-from audit.files import staged
-from audit.records import ArmKind
-from audit.schema_errors import suggestion
-from audit.statement import Statement, digest
+from audit.evidence.records import ArmKind
 from audit.store import Attachment, RunRecord, RunStatus, Store, StoredCheck
+from audit.text.documents import mistake, quoted, read_bytes
+from audit.text.schema_errors import suggestion
+from audit.text.staged_files import staged
 
 
 @dataclass(frozen=True, slots=True)

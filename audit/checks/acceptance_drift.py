@@ -27,14 +27,15 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.decisions import decisions, unreadable
+from audit.checks.interface import Check, Params, needs_nothing
 from audit.errors import UserError
-from audit.records import Evidence, Level, RequestRecord
+from audit.evidence.decisions import decisions, unreadable
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
 from audit.stats.drift import Alarm, RateChange, Recorded, against_recorded, detector, extend, mean_recorded
 from audit.stats.equivalence import Decision
-from engine.types import Floats, Protocol, Role
+from engine.core.types import Floats, Protocol, Role
 
 BUCKETS = (0, 64, 128, 256, 512, 1024, 4096)
 """Context lengths, tokens of prompt and answer, where a range begins."""

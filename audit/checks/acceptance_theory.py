@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
-from audit.checks.decisions import Decisions, Lumped, decisions, unreadable
+from audit.checks.interface import Check, Params
 from audit.checks.plans import plan_acceptance
-from audit.records import Evidence, Level, RequestRecord
+from audit.evidence.decisions import Decisions, Lumped, decisions, unreadable
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import (
     BernoulliTest,
     bernoulli_test,
@@ -31,7 +32,7 @@ from audit.stats.acceptance import (
     match_acceptance,
 )
 from audit.stats.multiplicity import holm
-from engine.types import Floats, Protocol, Role
+from engine.core.types import Floats, Protocol, Role
 
 MIN_POSITIONS = 30
 """Strata with fewer positions are not tested."""

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
-from audit.checks.pairing import Pair, Pairing, compared, pair_arms
+from audit.checks.interface import Check, Params
 from audit.checks.plans import at_least
-from audit.records import ArmRecord, Evidence, Level
+from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 
 PROMISES: Final = ("none", "chain", "tree", "everywhere")

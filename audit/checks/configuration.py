@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.records import Evidence, Level
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 
 WHOLE_ARM = "the arm"
 BASELINE = "the baseline"

@@ -22,16 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
-from audit.checks import law
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, evaluate, needs_nothing
-from audit.checks.pairing import Pair, pair_arms
-from audit.checks.rerun import Rerun, compare, shares_state
-from audit.records import ArmKind, Evidence, Level
+from audit.checks.equality.rerun import Rerun, compare, shares_state
+from audit.checks.interface import Check, Params, evaluate, needs_nothing
+from audit.checks.law import check as law
+from audit.evidence.pairing import Pair, pair_arms
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
-from engine.types import Protocol
+from engine.core.types import Protocol
 
 MAX_FINDINGS = 20
 LEAST_PAIRS = 8

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Design, Finding, Params, Verdict
-from audit.records import Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Design, Params
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import Need, replay_effect, zero_need
 

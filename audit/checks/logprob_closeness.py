@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.law_table import seed_of
-from audit.checks.pairing import Divergence, Pair, agreeing, pair_arms
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
+from audit.evidence.random_numbers import seed_of
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.paired import sign_flip
-from engine.types import Floats, Protocol
+from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
 FLOOR_TIMES = 10.0

@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.pairing import Pairing, pair_arms
-from audit.records import Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.pairing import Pairing, pair_arms
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
-from engine.types import Floats
+from engine.core.types import Floats
 
 TIMED = "timed once on a machine whose load is not known"
 LEVELS = {"p50": 0.5, "p99": 0.99}

@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from audit.checks.base import Design, Params
+from audit.checks.interface import Design, Params
 from audit.stats.power import MOST, POWER, Need, replay_effect, replay_need, score_need
-from engine.types import RecordLevel
+from engine.core.types import RecordLevel
 
 ACCEPTANCE_SPREAD: Final = 0.35
 """Of one decision by its known probability. Measured with the bundled pair: 0.09 (ngram) to 0.31 (draft model)."""

@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Params, Verdict, needs_nothing
-from audit.checks.rerun import KINDS, Difference, Rerun, compare, shares_state
-from audit.records import ArmKind, Evidence, Level
+from audit.checks.equality.rerun import KINDS, Difference, Rerun, compare, shares_state
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect
 

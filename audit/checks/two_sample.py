@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.law import shared_numbers
-from audit.checks.law_table import seed_of
-from audit.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.multiplicity import holm
 from audit.stats.two_sample import (
@@ -40,7 +40,7 @@ from audit.stats.two_sample import (
     pooled,
     spectrum_test,
 )
-from engine.types import FinishReason, Floats, Protocol
+from engine.core.types import FinishReason, Floats, Protocol
 
 TESTS = {
     "hamming": hamming_test,

@@ -9,11 +9,11 @@ import click
 
 from audit.attach import REGISTRY
 from audit.attach.bind import Order, attach
+from audit.attach.statement import statement_path
 from audit.commands.options import store_option
-from audit.documents import mistake
 from audit.errors import UserError
-from audit.statement import statement_path
 from audit.store import Store
+from audit.text.documents import mistake
 
 FILE = click.Path(path_type=Path)
 

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from audit import evidence
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.errors import UserError
+from audit.evidence import environment as evidence
 from audit.store import migrate
-from audit.store.engine import is_sqlite, parse_url, shown, sqlite_path
+from audit.store.connection import is_sqlite, parse_url, shown, sqlite_path
 from audit.store.models import REVISION
-from engine.errors import EngineError
+from engine.core.errors import EngineError
 
 if TYPE_CHECKING:
-    from engine.numerics.probe_parts import ModelParts
+    from engine.models.numerics.probe.model_parts import ModelParts
 
 OLDEST_PYTHON: Final = (3, 11)
 EXTRAS: Final = MappingProxyType({"psycopg": "stores in PostgreSQL: install specaudit[postgres]"})
@@ -64,7 +64,7 @@ def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
     Every numerics mode is probed with a model's shapes, and with as many threads as `audit run` would use.
     A mode that does not hold is a note: `numerics: auto` takes another.
     """
-    models = Path(str(resources.files("engine"))) / "reference"
+    models = Path(str(resources.files("engine"))) / "bundled"
     probes = [*probe_python(), *probe_torch(), probe_store(store), *probe_models(models), *probe_extras()]
     probes += probe_numerics(model, models / "target", threads)
     if as_json:
@@ -184,8 +184,8 @@ def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe
 
 
 def _numerics_rows(parts: ModelParts, name: str) -> Iterator[Probe]:
-    from engine import numerics
-    from engine.numerics.probe import probe
+    from engine.models import numerics
+    from engine.models.numerics.probe.probe import probe
 
     reports = {mode: probe(parts, numerics.load(mode)) for mode in numerics.REGISTRY}
     for mode, report in reports.items():

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
-from audit import evidence
 from audit.commands.options import store_option
+from audit.evidence import environment as evidence
 from audit.gate.judge import Judgement, judge, to_json
 from audit.gate.policy import load_policy
 from audit.gate.subjects import parse_subject

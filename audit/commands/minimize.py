@@ -16,7 +16,7 @@ from audit.commands.running import finish, stopped_by_sigterm
 from audit.commands.tables import cell, echo_rows
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 
 if TYPE_CHECKING:
     from audit.minimize.result import Checked
@@ -92,9 +92,9 @@ def _minimized(start: Start, limits: Limits, out: Path) -> _Done:
     from audit.minimize.result import write
     from audit.minimize.search import search
     from audit.minimize.trial import Goal, Trials
-    from audit.prepare import sources
+    from audit.runs.prepare import sources
     from engine.backends import open_workshop
-    from engine.errors import EngineError
+    from engine.core.errors import EngineError
 
     try:
         workshop = open_workshop(start.suite.backend, sources(start.suite))
@@ -124,8 +124,8 @@ def _print(start: Start, done: _Done, out: Path) -> None:
 
 def _keep(url: str, out: Path) -> None:
     from audit.minimize.written import SUITE_FILE
-    from audit.prepare import prepare
-    from audit.runner import run
+    from audit.runs.prepare import prepare
+    from audit.runs.runner import run
 
     prepared = prepare(load_suite(out / SUITE_FILE))
     click.echo()

@@ -9,9 +9,9 @@ import click
 from audit.commands.options import store_option
 from audit.commands.running import finish
 from audit.errors import UserError
-from audit.looks import StopRule
+from audit.runs.interim_looks import StopRule
 from audit.store import Store
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 
 
 @click.command("run")
@@ -55,10 +55,10 @@ def command(
     loaded = load_suite(suite)
     import torch
 
-    from audit.earlier import earlier_run
-    from audit.prepare import prepare
-    from audit.rounds import require_first_round
-    from audit.runner import run
+    from audit.runs.prepare import prepare
+    from audit.runs.reused_baseline import earlier_run
+    from audit.runs.rounds import require_first_round
+    from audit.runs.runner import run
 
     # tiny models are slower on two threads than on one
     torch.set_num_threads(threads)

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
-from audit.looks import look_lines
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
-from audit.runner import Interrupted, Outcome, Progress
+from audit.runs.interim_looks import look_lines
+from audit.runs.runner import Interrupted, Outcome, Progress
 from audit.store import Store
-from audit.store.engine import data_folder
+from audit.store.connection import data_folder
 
 CANNOT_DECIDE = 3
 

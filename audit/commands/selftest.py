@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.commands.tables import echo_rows
-from audit.documents import mistake
-from audit.files import staged
+from audit.text.documents import mistake
+from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
     from audit.selftest.work import Outcome

@@ -9,8 +9,8 @@ import click
 
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import cell, echo_json, echo_rows
-from audit.looks import look_lines
 from audit.report.results import Results, results
+from audit.runs.interim_looks import look_lines
 from audit.store import ArmFacts, RunRecord, Store, StoredCheck
 from audit.store.values import DraftCounts
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import click
 
-from audit.suite import ArmSpec, Suite
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
+from audit.suite.spec import ArmSpec, Suite
 
 
 @click.command("validate")

@@ -28,10 +28,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from audit.checks.base import Verdict
+from audit.evidence.records import ArmKind
+from audit.evidence.verdicts import Verdict
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope
 from audit.gate.subjects import Subject
-from audit.records import ArmKind
 from audit.store.values import ArmFacts, ArtifactRef, RunRecord, RunStatus, StoredCheck
 
 CLOCK_SKEW: Final = timedelta(minutes=5)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base import CheckResult, Verdict
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.sampling import set_names
 from audit.minimize.search import Found
 from audit.minimize.start import Start
 from audit.minimize.steps import MOST_PROMPTS, keys_of
-from audit.prepare import PreparedRun
-from audit.suite import Case, Suite
-from engine.types import SamplingParams
+from audit.runs.prepare import PreparedRun
+from audit.suite.spec import Case, Suite
+from engine.core.types import SamplingParams
 
 MOST_FINDINGS: Final = 3
 MOST_TOKENS: Final = 32

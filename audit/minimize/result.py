@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Final
 
 from audit.checks import load
-from audit.checks.base import CheckResult, Verdict, evaluate
-from audit.documents import mistake
+from audit.checks.interface import evaluate
 from audit.errors import CannotDecide
-from audit.in_memory import all_evidence
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.page import Told, page_of
 from audit.minimize.search import Found
 from audit.minimize.start import Start
 from audit.minimize.written import SUITE_FILE, files_of
-from audit.prepare import PreparedRun, prepare
-from audit.suite_loader import load_suite
-from engine.errors import EngineError
+from audit.runs.in_memory import all_evidence
+from audit.runs.prepare import PreparedRun, prepare
+from audit.suite.loader import load_suite
+from audit.text.documents import mistake
+from engine.core.errors import EngineError
 
 TIMES: Final = 2
 PAGE: Final = "README.md"

@@ -24,7 +24,7 @@ from audit.minimize.steps import (
     with_keys,
 )
 from audit.minimize.trial import Trials
-from audit.suite import Suite
+from audit.suite.spec import Suite
 
 STEPS: Final[tuple[Step, ...]] = (
     shorter,

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.checks import load
-from audit.checks.base import Verdict
-from audit.checks.equality import MIN_NOISE_POSITIONS
+from audit.checks.equality.triage import MIN_NOISE_POSITIONS
 from audit.errors import UserError
+from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import with_keys
 from audit.store import RequestKey, RunRecord, Store, StoredCheck
-from audit.suite import ArmSpec, Suite
+from audit.suite.spec import ArmSpec, Suite
 
 NAME = "reproducer"
 

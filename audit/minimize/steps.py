@@ -15,9 +15,9 @@ from audit.minimize.sampling import plainer, set_names
 from audit.minimize.shrink import fewest, smallest
 from audit.minimize.trial import Trials
 from audit.store import RequestKey
-from audit.suite import ArmSpec, Case, Suite
+from audit.suite.spec import ArmSpec, Case, Suite
 from engine.backends import REGISTRY
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 
 MOST_PROMPTS: Final = 4
 """Prompts are shortened where there are no more requests: with many, each prompt is a sample and not the cause."""

@@ -18,15 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from audit.checks.base import Check, CheckResult, Verdict, evaluate
-from audit.in_memory import candidate_of, evidence_of, run_arm
-from audit.looks import Look, at_look
+from audit.checks.interface import Check, evaluate
+from audit.evidence.records import ArmRecord, Evidence
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.written import document_of, files_of
-from audit.prepare import PreparedArm, build_arms
-from audit.records import ArmRecord, Evidence
-from audit.suite import Suite
-from engine.backends.arm import Workshop
-from engine.errors import EngineError
+from audit.runs.in_memory import candidate_of, evidence_of, run_arm
+from audit.runs.interim_looks import Look, at_look
+from audit.runs.prepare import PreparedArm, build_arms
+from audit.suite.spec import Suite
+from engine.backends.engine_spec import Workshop
+from engine.core.errors import EngineError
 
 SEEDS: Final = 2**63
 """A suite's seed is below this."""

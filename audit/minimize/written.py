@@ -14,8 +14,8 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 from audit.minimize.sampling import DEFAULTS
-from audit.suite import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
-from engine.types import RecordLevel, SamplingParams
+from audit.suite.spec import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
+from engine.core.types import RecordLevel, SamplingParams
 
 SUITE_FILE: Final = "suite.yaml"
 WIDTH: Final = 110

@@ -9,10 +9,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.documents import mistake
-from audit.files import staged
 from audit.store import Attachment, Decision, RunRecord, Store, StoredCheck
 from audit.store.canonical import jsonable
+from audit.text.documents import mistake
+from audit.text.staged_files import staged
 
 FORMAT = 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from audit.checks.base import Verdict
+from audit.evidence.verdicts import Verdict
 from audit.store import ArmFacts, StoredCheck
 
 VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")

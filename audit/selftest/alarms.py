@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import kstest
 
 from audit.selftest import battery
-from audit.selftest.arenas import CleanArm, recording_of, suite_of
 from audit.selftest.run_arm import alone, gather
+from audit.selftest.scenarios import CleanArm, recording_of, suite_of
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.multiplicity import holm
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit import checks
-from audit.checks.base import CheckResult, Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.checks.performance import tokens_per_forward
-from audit.records import Evidence, Level
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import CheckResult, Verdict
 
 DRIFT: Final = "acceptance_drift"
 PERFORMANCE: Final = "performance"

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit import checks
-from audit.records import Evidence, Level
+from audit.evidence.records import Evidence, Level
 from audit.selftest import battery
-from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import alone, gather
-from audit.suite import Suite
+from audit.selftest.scenarios import recording_of, suite_of
+from audit.suite.spec import Suite
 from engine import faults
-from engine.faults.base import Fault
+from engine.faults.interface import Fault
 
 SIZES: Final = (256, 1024, 4096, 16_384, 65_536, 200_000)
 """Tokens per arm."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import UserError
-from audit.schema_errors import suggestion
 from audit.selftest.detect import Limits
 from audit.selftest.work import Plan
+from audit.text.schema_errors import suggestion
 from engine import faults
 
 

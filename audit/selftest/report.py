@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
-from audit.selftest.arenas import FIRST_CLEAN_SEED
 from audit.selftest.detect import BRIEFLY, POWER, Detection, Sight
+from audit.selftest.scenarios import FIRST_CLEAN_SEED
 from audit.selftest.work import Outcome
 from engine import faults
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 
-from audit.in_memory import all_evidence, candidate_of, run_arm
-from audit.prepare import build_arms, sources
-from audit.records import Evidence
-from audit.suite import Suite
+from audit.evidence.records import Evidence
+from audit.runs.in_memory import all_evidence, candidate_of, run_arm
+from audit.runs.prepare import build_arms, sources
+from audit.suite.spec import Suite
 from engine.backends import open_workshop
-from engine.backends.arm import ModelSource, Workshop
+from engine.backends.engine_spec import ModelSource, Workshop
 
 
 def gather(suite: Suite) -> Evidence:

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from audit.selftest import battery
 from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
-from audit.selftest.arenas import CleanArm, clean_arms
 from audit.selftest.detect import Detection, Limits, Sought, catches, detect, seek
+from audit.selftest.scenarios import CleanArm, clean_arms
 
 T = TypeVar("T")
 R = TypeVar("R")

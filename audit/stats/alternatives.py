@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from audit.stats.martingale import AnytimeTest
-from engine.types import Floats
+from engine.core.types import Floats
 
 DRAFT_LEAKS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 EXPONENTS = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)

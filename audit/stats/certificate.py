@@ -26,7 +26,7 @@ from audit.stats.binomial import Interval, upper_bound
 from audit.stats.bounded_mean import betting_upper
 from audit.stats.distance import Witness
 from audit.stats.sequences import drifting_mean
-from engine.types import Floats
+from engine.core.types import Floats
 
 REPLAY_SHARE = 0.5
 """Share of the error probability that the mismatches get; the distances get the rest."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.stats.sequences import drifting_lower
-from engine.types import Floats
+from engine.core.types import Floats
 
 RANK_EDGES = (1, 2, 4, 10)
 RATIO_EDGES = (-2.0, -1.0, -0.4, 0.0, 0.4, 1.0, 2.0)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from audit.stats.binomial import Interval
 from audit.stats.clusters import ClusterInterval, cluster_sums, jackknife_interval, left_out_ratios
 from audit.stats.equivalence import Decision, decide
-from engine.types import Floats
+from engine.core.types import Floats
 
 SHIFTS = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 """Alternatives: changes of the log odds of acceptance."""

@@ -25,7 +25,7 @@ from scipy.stats import norm, t
 
 from audit.stats.clusters import REPLICATES, mean_interval, ratio_bootstrap
 from audit.stats.paired import FLIPS, Pairs, sign_flip, tango_lower, tango_score, tango_upper
-from engine.types import Floats
+from engine.core.types import Floats
 
 
 class Decision(StrEnum):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 Values = Sequence[float] | Floats
 

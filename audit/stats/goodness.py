@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 from scipy.stats import chi2, gamma
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 Ints = NDArray[np.int64]
 Kind = Literal["pearson", "g"]

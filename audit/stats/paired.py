@@ -24,7 +24,7 @@ from scipy.stats import binom, norm
 
 from audit.stats.binomial import Interval, clopper_pearson, upper_bound
 from audit.stats.clusters import cluster_sums
-from engine.types import Floats
+from engine.core.types import Floats
 
 FLIPS = 9999
 ENUMERATED = 14

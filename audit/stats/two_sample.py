@@ -25,7 +25,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 Ints = NDArray[np.int64]
 Part = Callable[[Floats], Floats]

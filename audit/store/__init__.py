@@ -1,6 +1,6 @@
 """The provenance store: what ran, on what, with which evidence and which verdicts."""
 
-from audit.store.engine import default_url
+from audit.store.connection import default_url
 from audit.store.store import Store
 from audit.store.values import (
     ArmFacts,

@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 from audit.store.canonical import sha256_json
 from audit.store.merkle import merkle_root
 from audit.store.models import Arm, Artifact, DecodeStep, EnvironmentRow, RequestRow, Run, RunArtifact, TokenTrace
-from engine import trace as traces
-from engine.errors import TraceError
+from engine.core.errors import TraceError
+from engine.record import trace as traces
 
 REQUEST_FIELDS: Final = (
     "case_id",

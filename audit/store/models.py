@@ -235,11 +235,11 @@ class DecodeStep(Base):
     verify_us: Mapped[int] = mapped_column(BigInteger)
     draft_version: Mapped[int | None] = mapped_column(Integer)
     draft_sha256: Mapped[str | None] = mapped_column(Digest)
-    """Number and digest of the version that drafted, of a draft that learns (`engine.versions`)."""
+    """Number and digest of the version that drafted, of a draft that learns (`engine.core.versions`)."""
 
 
 class TokenTrace(Base):
-    """A request's whole record (`engine.trace`); `sha256` is of its uncompressed content."""
+    """A request's whole record (`engine.record.trace`); `sha256` is of its uncompressed content."""
 
     __tablename__ = "token_trace"
 

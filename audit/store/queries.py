@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, TextClause, text
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 
 from audit.errors import UserError
-from audit.store.engine import is_sqlite, open_readonly, parse_url
+from audit.store.connection import is_sqlite, open_readonly, parse_url
 
 ALLOWED: Final = frozenset(
     (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)

@@ -14,10 +14,10 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from audit.checks.base import Finding, Verdict
 from audit.errors import CannotDecide, UserError
-from audit.evidence import Environment
-from audit.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
+from audit.evidence.environment import Environment
+from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
+from audit.evidence.verdicts import Finding, Verdict
 from audit.store import integrity
 from audit.store.models import (
     Arm,
@@ -49,9 +49,9 @@ from audit.store.values import (
     StoredCheck,
 )
 from audit.store.writer import find_arm, find_run
-from engine import trace as traces
-from engine.errors import TraceError
-from engine.types import FinishReason
+from engine.core.errors import TraceError
+from engine.core.types import FinishReason
+from engine.record import trace as traces
 
 SUGGESTED: Final = 3
 """How many runs an error message names."""

@@ -15,11 +15,11 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 
-from audit.checks.base import CheckResult
 from audit.errors import CannotDecide, UserError
-from audit.records import ArmRecord, Level
+from audit.evidence.records import ArmRecord, Level
+from audit.evidence.verdicts import CheckResult
 from audit.store import health, integrity, migrate, reader, writer
-from audit.store.engine import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.integrity import Broken
 from audit.store.values import (
     Attachment,
@@ -33,7 +33,7 @@ from audit.store.values import (
     StoredCheck,
 )
 from audit.store.writer import NewRequest
-from engine.types import Generation
+from engine.core.types import Generation
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Store:
 
         Raises:
             UserError: no such run or arm, the run is not running, or it has this request already.
-            engine.errors.TraceError: the generation's trace cannot be decoded.
+            engine.core.errors.TraceError: the generation's trace cannot be decoded.
         """
         self.add_requests(run, (NewRequest(arm, domain, case_id, sample, generation),))
 

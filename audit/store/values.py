@@ -12,9 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from audit.checks.base import Finding, Verdict
-from audit.evidence import Environment
-from audit.records import ArmKind, Level
+from audit.evidence.environment import Environment
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Finding, Verdict
 
 Json = Mapping[str, Any]
 

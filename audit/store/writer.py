@@ -17,10 +17,10 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from audit.checks.base import CheckResult
 from audit.errors import UserError
-from audit.evidence import Environment
-from audit.records import Level
+from audit.evidence.environment import Environment
+from audit.evidence.records import Level
+from audit.evidence.verdicts import CheckResult
 from audit.store import integrity
 from audit.store.canonical import jsonable, number, sha256_json, storable
 from audit.store.models import (
@@ -40,8 +40,8 @@ from audit.store.models import (
 )
 from audit.store.ulid import new_ulid
 from audit.store.values import ArmStart, ArtifactRef, Attachment, Decision, RunStart, RunStatus
-from engine import trace as traces
-from engine.types import Generation, Role
+from engine.core.types import Generation, Role
+from engine.record import trace as traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
 
     Raises:
         UserError: no such run or arm, or the run is not running.
-        engine.errors.TraceError: a generation whose trace cannot be decoded.
+        engine.core.errors.TraceError: a generation whose trace cannot be decoded.
     """
     run = find_run(session, ulid)
     if run.status != RunStatus.RUNNING:

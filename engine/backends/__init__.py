@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.backends.arm import ModelSource, Workshop
-from engine.backends.kinds import WEIGHTS, BackendKind, SourceKind
-from engine.errors import InvalidRequest
-from engine.registry import resolve
+from engine.backends.catalogue import WEIGHTS, BackendKind, SourceKind
+from engine.backends.engine_spec import ModelSource, Workshop
+from engine.core.errors import InvalidRequest
+from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
     "native": BackendKind("engine.backends.native:open_models", ours=True),

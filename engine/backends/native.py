@@ -12,25 +12,26 @@ from typing import Any, Final
 import torch
 
 from engine import proposers, verify
-from engine.anchor import Reference, anchored, open_reference
-from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
-from engine.backends.base import Backend, Capabilities, Prompt
-from engine.backends.tokens import Tokens, tokens_by
-from engine.checkpoints.base import LoadedHead
-from engine.errors import CapacityError, InvalidRequest, ModelError
+from engine.backends.engine_spec import ArmPlan, ModelFacts, ModelSource
+from engine.backends.interface import Backend, Capabilities, Prompt
+from engine.backends.tokenizer import Tokens, tokens_by
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import FinishReason, Generation, RecordLevel, Request
+from engine.decode.loop import Loop, LoopOptions
+from engine.decode.seams import EngineParts
 from engine.faults import break_parts
-from engine.loop import Loop, LoopOptions
-from engine.models.base import SlotCache
-from engine.models.loading import LoadedModel, Way, check_same_tokenizer, load_model_or_head
-from engine.numerics import AUTO
-from engine.numerics.probe_choice import Equipped
-from engine.observed import Observed, header_of
-from engine.parts import EngineParts
-from engine.proposers.base import Proposer, ProposerFacts
-from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
+from engine.heads.checkpoint import LoadedHead
+from engine.heads.loading import load_model_or_head
+from engine.models.interface import SlotCache
+from engine.models.loading import LoadedModel, Way, check_same_tokenizer
+from engine.models.numerics import AUTO
+from engine.models.numerics.probe.choose import Equipped
+from engine.models.reference_pass import Reference, anchored, open_reference
+from engine.proposers.build import ProposerParts, SharedMemory, TargetSide, memory_of
+from engine.proposers.interface import Proposer, ProposerFacts
 from engine.proposers.plain import PlainProposer
-from engine.types import FinishReason, Generation, RecordLevel, Request
-from engine.verify.base import VerifierFacts
+from engine.record.foreign import Observed, header_of
+from engine.verify.interface import VerifierFacts
 
 EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 4}
 """Evidence level of each record level: without rows, decisions cannot be recomputed."""

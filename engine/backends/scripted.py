@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from engine.anchor import ScriptedReference
-from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
-from engine.backends.base import Backend, Prompt
+from engine.backends.engine_spec import ArmPlan, ModelFacts, ModelSource
+from engine.backends.interface import Backend, Prompt
 from engine.backends.native import NativeBackend
-from engine.backends.tokens import Tokens
-from engine.errors import InvalidRequest, ModelError
+from engine.backends.tokenizer import Tokens
+from engine.core.errors import InvalidRequest, ModelError
+from engine.models.numerics.probe.choose import Equipped, scripted
+from engine.models.reference_pass import ScriptedReference
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.numerics.probe_choice import Equipped, scripted
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"
 VOCABULARY = len(ALPHABET)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
+from engine.core.types import Request, Role, StepRecord, Verdict
+from engine.decode.seams import EngineParts
 from engine.faults.broken_proposer import shortened
-from engine.parts import EngineParts
-from engine.types import Request, Role, StepRecord, Verdict
+from engine.faults.interface import Fault, Suits
 
 
 def _kept_only(_request: Request, record: StepRecord) -> StepRecord:

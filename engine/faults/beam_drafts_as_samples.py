@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.drafting import Brood, DraftContext, Draw
-from engine.faults.base import Fault, Suits
+from engine.core.types import DraftRule, Protocol
+from engine.decode.seams import EngineParts
 from engine.faults.broken_draw import Row
+from engine.faults.interface import Fault, Suits
 from engine.faults.siblings_share_full_q import BUSHY
-from engine.parts import EngineParts
-from engine.types import DraftRule, Protocol
+from engine.sampling.draw import Brood, DraftContext, Draw
 
 
 def _apply(parts: EngineParts) -> EngineParts:

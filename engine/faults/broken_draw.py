@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.drafting import DraftContext, Draw, DrawRule
-from engine.faults.base import SAMPLED_ARENA, Arena, Fault, Suits
+from engine.core.types import DraftRule
+from engine.decode.seams import EngineParts
 from engine.faults.chain_walk import Origin
-from engine.parts import EngineParts
-from engine.types import DraftRule
+from engine.faults.interface import SAMPLED_ARENA, Arena, Fault, Suits
+from engine.sampling.draw import DraftContext, Draw, DrawRule
 
 Row = NDArray[np.floating[Any]]
 DRAWN = Suits(shape="chain")

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.faults.base import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault, Suits
+from engine.core.types import Floats
+from engine.decode.seams import EngineParts, NumbersOf
 from engine.faults.chain_walk import Origin
-from engine.parts import EngineParts, NumbersOf
-from engine.rng import Purpose, Randomness
-from engine.types import Floats
+from engine.faults.interface import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault, Suits
+from engine.sampling.rng import Purpose, Randomness
 
 
 class RoundedNumbers(Randomness):

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.faults.base import SAMPLED_ARENA, Arena, Fault, Suits
+from engine.core.types import Proposal, QKind, Tree, Verdict
+from engine.decode.seams import EngineParts
 from engine.faults.chain_walk import Origin
-from engine.parts import EngineParts
-from engine.proposers.base import Context, Proposer
-from engine.types import Proposal, QKind, Tree, Verdict
+from engine.faults.interface import SAMPLED_ARENA, Arena, Fault, Suits
+from engine.proposers.interface import Context, Proposer
 
 Ask = Callable[[Context], Context]
 Offer = Callable[[Proposal], Proposal]

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.faults.base import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault
-from engine.parts import EngineParts
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf
-from engine.types import Emitted, Examined, Floats, Proposal, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.types import Emitted, Examined, Floats, Proposal, Role, Verdict
+from engine.decode.seams import EngineParts
+from engine.faults.interface import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf
 from engine.verify.chain import recover, residual
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import q_of
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.parts import EngineParts
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, Want
 
 
 class _OneBehind(WrappedModel):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Suits
+from engine.core.types import SamplingParams
 from engine.faults.broken_draw import Seen, draw_fault
 from engine.faults.chain_walk import Origin
-from engine.types import SamplingParams
+from engine.faults.interface import Arena, Suits
 
 
 def _at_one(seen: Seen) -> Seen:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.wrapping import with_logits
-from engine.models.base import Placement
-from engine.parts import EngineParts
-from engine.types import Protocol, SamplingParams
+from engine.models.interface import Placement
 
 
 def _round(logits: Tensor, placement: Placement) -> Tensor:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.faults.base import Arena, Fault, Suits
-from engine.parts import EngineParts
-from engine.stopping import Cut, StopRule
-from engine.types import FinishReason, SamplingParams, Verdict
+from engine.core.types import FinishReason, SamplingParams, Verdict
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
+from engine.sampling.stopping import Cut, StopRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.rows import TargetRows
-from engine.sampling import Transformed, one_hot
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import Transformed, one_hot
 
 
 class _Trusting(TargetRows):

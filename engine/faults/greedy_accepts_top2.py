@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.faults.base import Arena, Fault, Suits
-from engine.parts import EngineParts
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.trees import children
-from engine.types import Proposal, Protocol, SamplingParams, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.trees import children
+from engine.core.types import Proposal, Protocol, SamplingParams, Verdict
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import match
 
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, Want
-from engine.parts import EngineParts
-from engine.types import SamplingParams
+from engine.models.interface import Forward, Placement, SlotCache, Want
 
 
 def _late(states: Tensor) -> Tensor:

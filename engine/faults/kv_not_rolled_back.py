@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.stale_columns import StaleColumns
-from engine.parts import EngineParts
-from engine.types import Protocol
 
 
 def _apply(parts: EngineParts) -> EngineParts:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.parts import EngineParts
-from engine.stopping import Cut, Decode, StopRule
-from engine.types import SamplingParams, Verdict
+from engine.core.types import SamplingParams, Verdict
+from engine.decode.seams import EngineParts
+from engine.sampling.stopping import Cut, Decode, StopRule
 
 
 @dataclass(frozen=True, slots=True)

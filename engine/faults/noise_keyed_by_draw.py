@@ -5,11 +5,11 @@ What a rejected draft used up is gone, so a sampled run never equals the plain r
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Suits
+from engine.core.types import Floats, Protocol
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.rng import Randomness
-from engine.types import Floats, Protocol
+from engine.faults.interface import Arena, Suits
+from engine.sampling.rng import Randomness
 
 
 class _Counting(Randomness):

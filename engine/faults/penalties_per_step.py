@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.retelling import Retell, Steps, retold_by_step
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _apply(parts: EngineParts) -> EngineParts:

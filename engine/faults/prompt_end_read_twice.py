@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want, chain_placement
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, Want, chain_placement
 
 
 class _ReadTwice(WrappedModel):

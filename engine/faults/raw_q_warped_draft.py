@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import WARPED
 from engine.faults.broken_draw import Seen, draw_fault
 from engine.faults.chain_walk import Origin
+from engine.faults.interface import WARPED
 
 
 def _unwarped(seen: Seen) -> Seen:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Suits
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.rng import Randomness
+from engine.faults.interface import Arena, Suits
+from engine.sampling.rng import Randomness
 
 FAULT = numbers_fault(
     "requests_share_numbers",

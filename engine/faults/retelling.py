@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.parts import EngineParts
-from engine.rows import TargetRows
-from engine.sampling import Transformed, transform
-from engine.trees import path_tokens
-from engine.types import SamplingParams, Tree
+from engine.core.trees import path_tokens
+from engine.core.types import SamplingParams, Tree
+from engine.decode.seams import EngineParts
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import Transformed, transform
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NO_MASKS: Final = {"logit_bias": (), "bad_words": (), "min_tokens": 0}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.drafting import Brood, DraftContext, Draw
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import DraftRule, Protocol
+from engine.decode.seams import EngineParts
 from engine.faults.broken_draw import Row
-from engine.parts import EngineParts
-from engine.types import DraftRule, Protocol
+from engine.faults.interface import Arena, Fault, Suits
+from engine.sampling.draw import Brood, DraftContext, Draw
 
 BUSHY = Arena(Protocol.TREE, "sequoia", 12, options={"rates": "0.5,0.3,0.15", "depth": 3})
 

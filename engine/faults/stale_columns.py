@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, Want
 
 
 class StaleColumns(WrappedModel):

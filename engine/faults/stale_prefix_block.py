@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, Want
 
 BLOCK = 4
 

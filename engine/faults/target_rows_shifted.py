@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.faults.base import Arena, Fault
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault
 from engine.faults.wrapping import with_logits
-from engine.models.base import Placement
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Placement
 
 
 def _shift(logits: Tensor, _placement: Placement) -> Tensor:

@@ -5,10 +5,10 @@ The text may be cut right and the token ids and log-probabilities beside it not.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Arena, Fault, Suits
 from engine.faults.late_stops import late
-from engine.parts import EngineParts
-from engine.types import Protocol, SamplingParams
 
 
 def _apply(parts: EngineParts) -> EngineParts:

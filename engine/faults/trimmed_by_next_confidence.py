@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.faults.base import Arena
+from engine.core.types import Proposal
 from engine.faults.broken_proposer import proposer_fault, shortened
 from engine.faults.chain_walk import Origin
-from engine.types import Proposal
+from engine.faults.interface import Arena
 
 LEAST: Final = 0.25
 

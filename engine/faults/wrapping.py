@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from engine.core.types import Proposal
+from engine.decode.seams import EngineParts
 from engine.faults.broken_proposer import ChangedProposer, as_asked, as_offered
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.parts import EngineParts
-from engine.proposers.base import Context, Proposer
-from engine.types import Proposal
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, Want
+from engine.proposers.interface import Context, Proposer
 
 ChangeLogits = Callable[[Tensor, Placement], Tensor]
 """([B, T, V] logits of a verification step, where its tokens went) -> what the verifier gets, a tensor of its own."""

@@ -14,13 +14,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from engine.cache import CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
-from engine.checkpoints.base import Slot
-from engine.models.base import Placement
+from engine.heads.checkpoint import Slot
+from engine.models.cache import CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
+from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
-from engine.numerics.base import Affine, Heads, Layout, Matrix, Norm, RopeTables, Window
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine, Heads, Layout, Matrix, Norm, RopeTables, Window
+from engine.models.numerics.layouts import flat
 
 Residual = Literal["input", "normed"]
 

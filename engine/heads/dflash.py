@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.cache import CacheShape, Opened, TensorSlotCache, aim_at
-from engine.models.base import Placement
+from engine.models.cache import CacheShape, Opened, TensorSlotCache, aim_at
+from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
-from engine.numerics.base import Affine, Heads, Matrix, Norm, RopeTables
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine, Heads, Matrix, Norm, RopeTables
+from engine.models.numerics.layouts import flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Layer:
 
 
 class BlockDecoder:
-    """Layers of a drafter in `dtype`, by the names of `engine.checkpoints.dflash`."""
+    """Layers of a drafter in `dtype`, by the names of `engine.heads.formats.dflash`."""
 
     def __init__(self, config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         self._config, self._dtype = config, dtype

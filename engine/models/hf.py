@@ -20,10 +20,10 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.utils import logging
 
-from engine.cache import cache_rows, commit_moves, require_capacity, require_rollback
-from engine.errors import InvalidRequest, ModelError
-from engine.models.base import Forward, Placement, SlotCache, Want, chain_placement
+from engine.core.errors import InvalidRequest, ModelError
+from engine.models.cache import cache_rows, commit_moves, require_capacity, require_rollback
 from engine.models.folder import ModelFolder
+from engine.models.interface import Forward, Placement, SlotCache, Want, chain_placement
 
 PROBE = 5  # tokens: a root of two and two branches
 # Largest deviation that rounding explains, as a share of the largest logit: ignored masks or positions give 0.1 to 1.

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache import Aim, CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
-from engine.errors import InvalidRequest
-from engine.models.base import Forward, Part, Placement, SlotCache, Want
+from engine.core.errors import InvalidRequest
+from engine.models.cache import Aim, CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
 from engine.models.folder import ModelFolder, read_tensors
+from engine.models.interface import Forward, Part, Placement, SlotCache, Want
 from engine.models.lean_weights import (
     LayerWeights,
     LeanConfig,
@@ -29,12 +29,12 @@ from engine.models.lean_weights import (
     read_config,
     rope_frequencies,
 )
-from engine.numerics.base import Affine, Heads, Layout, Matrix, Norm, Numerics, RopeTables, Window
-from engine.numerics.devices import CPU, moved
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat, unflat
-from engine.numerics.probe_choice import Equipped, choose
-from engine.numerics.probe_parts import parts_of
+from engine.models.numerics.devices import CPU, moved
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine, Heads, Layout, Matrix, Norm, Numerics, RopeTables, Window
+from engine.models.numerics.layouts import flat, unflat
+from engine.models.numerics.probe.choose import Equipped, choose
+from engine.models.numerics.probe.model_parts import parts_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.cache import require_rollback
-from engine.errors import ModelError
-from engine.numerics.base import Affine
-from engine.numerics.devices import CPU
-from engine.numerics.rotations import frequencies
+from engine.core.errors import ModelError
+from engine.models.cache import require_rollback
+from engine.models.numerics.devices import CPU
+from engine.models.numerics.interface import Affine
+from engine.models.numerics.rotations import frequencies
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PLAIN_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

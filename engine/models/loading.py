@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import torch
 
-from engine.checkpoints import layout_of
-from engine.checkpoints.base import LoadedHead
-from engine.errors import ModelError
-from engine.models.base import TargetModel
+from engine.core.errors import ModelError
+from engine.core.registry import resolve
+from engine.heads.checkpoint import LoadedHead
+from engine.heads.formats import layout_of
 from engine.models.folder import (
     TOKENIZER_PATTERNS,
     ModelFile,
@@ -29,11 +29,11 @@ from engine.models.folder import (
     read_tensors,
     tokenizer_digest,
 )
+from engine.models.interface import TargetModel
 from engine.models.lean_weights import build_weights, check_tensors, read_config
-from engine.numerics.devices import ask_for_stable_kernels, usable_device
-from engine.numerics.probe_choice import Equipped, NumericsFacts, foreign, require_known
-from engine.numerics.probe_parts import ModelParts, parts_of
-from engine.registry import resolve
+from engine.models.numerics.devices import ask_for_stable_kernels, usable_device
+from engine.models.numerics.probe.choose import Equipped, NumericsFacts, foreign, require_known
+from engine.models.numerics.probe.model_parts import ModelParts, parts_of
 
 __all__ = [
     "LoadedModel",
@@ -124,7 +124,7 @@ def load_model(
         loader: `lean` (own forward: llama, qwen2, qwen3) or `hf` (any causal model of transformers).
         revision: branch, tag or commit of an `hf:` source; the commit it stood for is in `resolved`.
         base: what a relative folder is relative to; by default the working directory.
-        numerics: a mode of `engine.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
+        numerics: a mode of `engine.models.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
         device: where the weights live, as torch calls it; the hf loader has `cpu` only.
 
     Raises:
@@ -240,7 +240,7 @@ def _find(source: str, revision: str | None, base: Path | None) -> Place:
 
 
 def _bundled(source: str, name: str) -> Place:
-    home = Path(str(package_files("engine"))) / "reference"
+    home = Path(str(package_files("engine"))) / "bundled"
     known = sorted(each.parent.name for each in home.glob("*/config.json"))
     if name not in known:
         raise ModelError(

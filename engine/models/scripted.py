@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.errors import CapacityError, InvalidRequest
-from engine.models.base import Forward, Placement, SlotCache, Want
-from engine.types import Floats
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import Floats
+from engine.models.interface import Forward, Placement, SlotCache, Want
 
 Script = Callable[[tuple[int, ...]], Floats]
 """Prefix of token ids -> [V] float64 logits of the next token."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.proposers.base import Context, ProposerFacts
-from engine.types import Proposal, QKind, Verdict
+from engine.core.types import Proposal, QKind, Verdict
+from engine.proposers.interface import Context, ProposerFacts
 
 
 class PlainProposer:

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Backend, Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Backend, Prompt
 from engine.backends.native import NativeWorkshop, open_models
-from engine.metrics import acceptance
-from engine.rng import stream_of
-from engine.trace import decode
+from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.metrics import acceptance
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from engine.train import corpus, recipe, trainer
 from engine.train.prompts import prompt_rows
-from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 
 GAMMA = 4
 PROMPTS = 12

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.checkpoints.dflash import SECTION
 from engine.heads.decoder import LayerForm
+from engine.heads.formats.dflash import SECTION
 from engine.models.lean_weights import rope_frequencies
-from engine.numerics.base import RopeTables
-from engine.numerics.fast import rope_tables, rotated
+from engine.models.numerics.fast import rope_tables, rotated
+from engine.models.numerics.interface import RopeTables
 from engine.train.head_layer import HeadLayer, Teacher
 from engine.train.head_stage import HeadStage
 from engine.train.passes import Pass, agreements

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import ArmPlan, ModelSource
 from engine.backends.native import NativeWorkshop, open_models
+from engine.core.types import Protocol, RecordLevel
 from engine.train import corpus, recipe, trainer
 from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain
-from engine.types import Protocol, RecordLevel
 
 
 def write_exit_card(work: Path, name: str) -> None:

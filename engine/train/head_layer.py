@@ -18,8 +18,8 @@ from transformers import LlamaForCausalLM
 
 from engine.heads.decoder import LayerForm
 from engine.models.lean_weights import LeanConfig, read_config, rope_frequencies
-from engine.numerics.base import RopeTables
-from engine.numerics.fast import rope_tables, rotated
+from engine.models.numerics.fast import rope_tables, rotated
+from engine.models.numerics.interface import RopeTables
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.checkpoints.mtp import COUNT, DEEPSEEK_ARCHITECTURE
 from engine.heads.decoder import LayerForm
+from engine.heads.formats.mtp import COUNT, DEEPSEEK_ARCHITECTURE
 from engine.train.head_layer import HeadLayer, Teacher, Unrolled
 from engine.train.head_stage import HeadStage
 from engine.train.passes import Pass, agreements, weighted_loss

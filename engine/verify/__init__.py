@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.options import Option, read_options
-from engine.registry import resolve
-from engine.types import Protocol
-from engine.verify.base import Verifier
+from engine.core.options import Option, read_options
+from engine.core.registry import resolve
+from engine.core.types import Protocol
+from engine.verify.interface import Verifier
 
 REGISTRY: Final[Mapping[str, str]] = {
     "greedy": "engine.verify.greedy:GreedyVerifier",

@@ -6,10 +6,10 @@ random numbers, and knows nothing about temperature above 0.
 
 from __future__ import annotations
 
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.types import DraftRule, Proposal, Protocol, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.types import DraftRule, Proposal, Protocol, Verdict
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import match
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.rows import TargetRows
-from engine.trees import ROOT, children
-from engine.types import Emitted, Examined, Proposal, QKind, Role, Verdict
+from engine.core.trees import ROOT, children
+from engine.core.types import Emitted, Examined, Proposal, QKind, Role, Verdict
+from engine.sampling.target_rows import TargetRows
 
 Choose = Callable[[int, int], int]
 """(row, absolute position) -> the target's own token."""

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import InvalidRequest
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf
-from engine.trees import ROOT, children
-from engine.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.errors import InvalidRequest
+from engine.core.trees import ROOT, children
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, Verdict
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf
 from engine.verify.chain import residual
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import last_role, q_of
 
 

@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from audit import arms, checks
-from audit.records import ArmKind
-from audit.suite_loader import load_suite
+from audit import checks
+from audit.evidence.records import ArmKind
+from audit.runs import arms
+from audit.suite.loader import load_suite
 from tests.audit.suite_files import write_suite
 
 

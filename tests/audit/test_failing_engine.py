@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from audit.checks.base import Verdict
-from audit.prepare import prepare
-from audit.records import Level
-from audit.runner import run
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
+from audit.runs.prepare import prepare
+from audit.runs.runner import run
 from audit.store import Store
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 from engine import backends
 from engine.backends import scripted
-from engine.backends.kinds import BackendKind, SourceKind
-from engine.observed import failed_trace
-from engine.trace import decode, encode
-from engine.types import FinishReason, Generation
-from tests.audit.test_runner import Silent
+from engine.backends.catalogue import BackendKind, SourceKind
+from engine.core.types import FinishReason, Generation
+from engine.record.foreign import failed_trace
+from engine.record.trace import decode, encode
+from tests.audit.runs.test_runner import Silent
 
 SUITE = """
 version: 1

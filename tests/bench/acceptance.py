@@ -18,16 +18,16 @@ import click
 import torch
 
 from engine import proposers
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import NativeWorkshop, open_models
-from engine.checkpoints import layout_of
-from engine.errors import InvalidRequest
-from engine.metrics import Acceptance, acceptance
-from engine.rng import stream_of
-from engine.trace import decode
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.heads.formats import layout_of
+from engine.record.metrics import Acceptance, acceptance
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from engine.train.prompts import prompt_rows
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
 from tests.bench.setting import REFERENCE
 
 DOMAINS = ("tools", "copy", "code")

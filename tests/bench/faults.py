@@ -14,10 +14,11 @@ from pathlib import Path
 import click
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
 from engine import faults
-from engine.faults.base import Fault
+from engine.faults.interface import Fault
 from tests.engine.faults.arms import arm_record, generate
 
 CHECKS = ("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.sweeping.choice import paired
-from audit.sweeping.intervals import Interval, median_interval
-from audit.sweeping.rounds import Timed, interleaved
+from audit.sweep.choice import paired
+from audit.sweep.interleave import Timed, interleaved
+from audit.sweep.intervals import Interval, median_interval
 from tests.bench.setting import Setting
 
 Cell = str | int | float | Interval | None

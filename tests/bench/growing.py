@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.anchor import ScriptedReference
-from engine.backends.arm import ArmPlan, ModelSource
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from engine.backends.engine_spec import ArmPlan, ModelSource
 from engine.backends.scripted import VOCABULARY, open_models
-from engine.faults.base import Arena
+from engine.core.types import Protocol, Request
+from engine.faults.interface import Arena
+from engine.models.reference_pass import ScriptedReference
 from engine.models.scripted import table_script
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.anchor_arms import anchor_arm
 from tests.audit.checks.simulator import record
 

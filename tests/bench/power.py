@@ -19,8 +19,9 @@ from typing import Any
 import click
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind
+from audit.evidence.verdicts import Verdict
 from engine import faults
 from tests.bench.growing import Growing
 from tests.bench.svg import Curve, chart

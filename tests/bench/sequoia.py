@@ -14,16 +14,23 @@ import click
 import numpy as np
 import torch
 
-from engine.backends.arm import ModelSource
-from engine.backends.base import Backend, Prompt
+from engine.backends.engine_spec import ModelSource
+from engine.backends.interface import Backend, Prompt
 from engine.backends.native import open_models
-from engine.plan import drafting_with, rates_by_level, rates_text
-from engine.planning import Rates, TreeShape, best_shape, chain_shape, expected_tokens, k_ary_shape
-from engine.probing import Drafting, Estimate, Trials, measure_trials
-from engine.rng import stream_of
-from engine.trace import decode
+from engine.core.types import Request, SamplingParams
+from engine.proposers.draft_model.tree_planning import (
+    Rates,
+    TreeShape,
+    best_shape,
+    chain_shape,
+    expected_tokens,
+    k_ary_shape,
+)
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
+from engine.tools.measure_acceptance import Drafting, Estimate, Trials, measure_trials
+from engine.tools.plan_tree import drafting_with, rates_by_level, rates_text
 from engine.train.prompts import prompt_rows
-from engine.types import Request, SamplingParams
 
 PAIRS = {"small": ("bundled:target", "bundled:draft"), "medium": ("bundled:medium", "bundled:medium_draft")}
 TEMPERATURES = (0.6, 1.0)

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import engine
-from audit.sweeping.rounds import Clock
+from audit.sweep.interleave import Clock
 from engine import proposers, verify
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
-from engine.drafting import draw
-from engine.loop import Loop, LoopOptions
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
+from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.folder import open_folder
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, Want
 from engine.models.lean import LeanModel, load_folder
 from engine.models.loading import DTYPES
-from engine.proposers.parts import ProposerParts
+from engine.proposers.build import ProposerParts
 from engine.proposers.plain import PlainProposer
-from engine.rng import stream_of
-from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.sampling.draw import draw
+from engine.sampling.rng import stream_of
 
-REFERENCE = Path(engine.__file__).parent / "reference"
+REFERENCE = Path(engine.__file__).parent / "bundled"
 PROMPTS = Path(__file__).parents[2] / "suites" / "prompts"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TEMPLATED = ("tools", "json", "safety", "chat")

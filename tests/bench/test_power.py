@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from audit import checks
-from audit.records import ArmKind
+from audit.evidence.records import ArmKind
 from engine import faults
-from engine.faults.base import Arena
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
+from engine.faults.interface import Arena
 from tests.bench.growing import Growing, scripted_plan
 from tests.bench.power import PAGES, PLANS, TIMED, Plan, drawn, line, needed, picture, seeds_at, sentence, shown
 from tests.bench.svg import Curve, chart

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from audit.records import ArmKind
+from audit.evidence.records import ArmKind
 from engine import faults
 from tests.bench.growing import Growing
 from tests.bench.two_sample_peer import (

@@ -24,13 +24,14 @@ import click
 import numpy as np
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord
+from audit.evidence.verdicts import Verdict
 from audit.stats.multiplicity import holm
 from audit.stats.two_sample import Sample, bigram_test, first_token_test, hamming_test, pooled
 from engine import faults
-from engine.faults.base import Arena
-from engine.types import Protocol, SamplingParams
+from engine.core.types import Protocol, SamplingParams
+from engine.faults.interface import Arena
 from tests.bench.growing import Growing
 from tests.bench.two_sample import PROMPTS, Peer, load_peer
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.drafting import Brood, DraftContext, Draw, Siblings, draw_siblings
-from engine.proposers.base import Context, ProposerFacts
-from engine.trees import path_tokens
-from engine.types import DraftRule, Proposal, QKind, Tree
+from engine.core.trees import path_tokens
+from engine.core.types import DraftRule, Proposal, QKind, Tree
+from engine.proposers.interface import Context, ProposerFacts
+from engine.sampling.draw import Brood, DraftContext, Draw, Siblings, draw_siblings
 
 from .build import Setup, draft_script, target_script
 

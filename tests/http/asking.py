@@ -1,9 +1,9 @@
 """Arms at test servers, and requests to them."""
 
 from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
-from engine.types import Protocol, Request, SamplingParams
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
+from engine.core.types import Protocol, Request, SamplingParams
 
 CHATS = tuple(
     Prompt(({"role": "user", "content": f"Extract name, city as JSON: {name} from {city} aged {age}."},))

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.backends.arm import ModelSource
+from engine.backends.engine_spec import ModelSource
+from engine.backends.local_target import LocalTarget
 from engine.backends.native import open_models
-from engine.backends.oracle import LocalTarget
 from tests.http.server import serving
 
 

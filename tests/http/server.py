@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Prompt
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.backends.engine_spec import ArmPlan
+from engine.backends.interface import Prompt
+from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import decode
 from tests.http.script import Misdeed, Script
 
 MODEL = "bundled"

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Anchoring, Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Anchoring, Prompt
 from engine.backends.native import open_models
-from engine.errors import CapacityError, EngineError, InvalidRequest
-from engine.trace import decode as decoded
-from engine.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.core.errors import CapacityError, EngineError, InvalidRequest
+from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import decode as decoded
 from tests.http.asking import CHATS, answers, arm, asked
 from tests.http.script import Misdeed, Script
 

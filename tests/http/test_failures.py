@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from engine.errors import EngineError
-from engine.trace import decode
-from engine.types import FinishReason
+from engine.core.errors import EngineError
+from engine.core.types import FinishReason
+from engine.record.trace import decode
 from tests.http.asking import answers, arm, asked
 from tests.http.script import Misdeed, Script
 from tests.http.server import serving

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.vllm.workshop import VllmWorkshop
-from engine.rng import stream_of
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import Protocol, Request, SamplingParams
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.vllm.models import VllmWorkshop
+from engine.core.types import Protocol, Request, SamplingParams
+from engine.record.trace import decode, steps_of
+from engine.sampling.rng import stream_of
+from engine.sampling.transforms import transform
 
 ENGINE = {"max_model_len": 640, "kv_cache_gib": 0.25, "timeout_s": 240, "engines": 1}
 NGRAM = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}

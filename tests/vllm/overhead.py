@@ -21,7 +21,7 @@ import click
 from vllm import LLM, SamplingParams
 
 from engine.backends.vllm.options import EXTENSION, SCHEDULER
-from engine.backends.vllm.repair import EXPAND
+from engine.backends.vllm.patches import EXPAND
 
 from .arms import NGRAM
 from .setting import GAMMA, REFERENCE, prompts

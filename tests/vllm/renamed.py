@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from engine.backends.vllm import guard
-from engine.backends.vllm.hook_worker import Recording
+from engine.backends.vllm import compat as guard
+from engine.backends.vllm.hooks.worker import Recording
 
 RENAMED = dataclasses.replace(guard.V1[1], path="rejection_sample_with_another_name")
 

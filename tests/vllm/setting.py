@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
+from engine.core.types import Protocol, RecordLevel
 from engine.models.loading import load_model
 from engine.train.prompts import prompt_rows
-from engine.types import Protocol, RecordLevel
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "engine" / "reference"
+REFERENCE = ROOT / "engine" / "bundled"
 DOMAINS = ("tools", "copy", "code")
 PER_DOMAIN = 4
 GAMMA = 3

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.trace import decode
-from engine.types import Protocol, RecordLevel, SamplingParams
+from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.record.trace import decode
 
 from .arms import answered, plan, requests, workshop
 from .renamed import RENAMED

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.record import digests
-from engine.trace import decode
-from engine.types import FinishReason, RecordLevel, Role
+from engine.core.types import FinishReason, RecordLevel, Role
+from engine.record.recorder import digests
+from engine.record.trace import decode
 
 from .arms import NGRAM, answered, plan, reconciled, requests, workshop
 

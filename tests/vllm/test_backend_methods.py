@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import ArmPlan, ModelSource
 from engine.backends.native import open_models
-from engine.backends.vllm.workshop import VllmWorkshop
-from engine.trace import decode
-from engine.types import Protocol, QKind
+from engine.backends.vllm.models import VllmWorkshop
+from engine.core.types import Protocol, QKind
+from engine.record.trace import decode
 
 from .arms import answered, plan, reconciled, requests
 from .setting import GAMMA, REFERENCE

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, QKind, SamplingParams
+from engine.core.types import FinishReason, Protocol, QKind, SamplingParams
+from engine.record.trace import decode
 
 from .arms import answered, own_p, plan, reconciled, requests, workshop
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from engine.backends.vllm.scripted_drafts import WAYS
-from engine.trace import decode
-from engine.types import FinishReason, Request, Role, SamplingParams
+from engine.backends.vllm.hooks.scripted_drafts import WAYS
+from engine.core.types import FinishReason, Request, Role, SamplingParams
+from engine.record.trace import decode
 
 from . import setting
 from .arms import ENGINE, answered, plan, reconciled, workshop
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.vllm
 KILLING = "outside"
 NEW = 20
 SAMPLING = SamplingParams(max_new_tokens=NEW)
-CLASS = "engine.backends.vllm.scripted_drafts.Scripted"
+CLASS = "engine.backends.vllm.hooks.scripted_drafts.Scripted"
 
 
 @pytest.fixture(scope="module")

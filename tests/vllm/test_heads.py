@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.metrics import acceptance, accepted_by_step
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Request, SamplingParams
+from engine.core.types import Request, SamplingParams
+from engine.record.metrics import acceptance, accepted_by_step
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 
 from . import setting
 from .replay import HEADS, difference, hidden, theirs

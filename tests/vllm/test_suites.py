@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from audit.evidence.records import Level
 from audit.gate.policy import load_policy
-from audit.records import Level
 from engine.backends import vllm as vllm_backend
-from engine.backends.vllm.workshop import VllmWorkshop
+from engine.backends.vllm.models import VllmWorkshop
 from tests.audit.invoke import invoke
 
 from .setting import ROOT

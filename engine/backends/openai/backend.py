@@ -13,24 +13,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Capabilities, Prompt
-from engine.backends.openai.answer import Answer
-from engine.backends.openai.asking import Asked, Asking
-from engine.backends.openai.body import SHARED, body_of, require_known
-from engine.backends.openai.codec import Codec, Origin, finish_of, tokens_of
-from engine.backends.openai.crew import results
+from engine.backends.engine_spec import ArmPlan
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.openai.client import Endpoint
+from engine.backends.openai.errors import Kind, Trouble
 from engine.backends.openai.facts import Served, arm_facts, request_facts
 from engine.backends.openai.metrics import change, counters
-from engine.backends.openai.pace import Pace
+from engine.backends.openai.rate_limit import Pace
+from engine.backends.openai.request import SHARED, body_of, require_known
+from engine.backends.openai.response import Answer
+from engine.backends.openai.retry import Asked, Asking
 from engine.backends.openai.settings import Api, Settings, Streaming
-from engine.backends.openai.trouble import Kind, Trouble
-from engine.backends.openai.wire import Endpoint
-from engine.backends.oracle import LocalTarget
-from engine.errors import CapacityError, InvalidRequest
-from engine.observed import Answer as Told
-from engine.observed import Observed, ObservedStep, failed_trace, header_of, observed_trace
-from engine.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.backends.openai.tokens import Codec, Origin, finish_of, tokens_of
+from engine.backends.openai.workers import results
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.record.foreign import Answer as Told
+from engine.record.foreign import Observed, ObservedStep, failed_trace, header_of, observed_trace
 
 NAME: Final = "openai"
 

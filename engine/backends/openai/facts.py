@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.backends.openai.answer import Answer
-from engine.backends.openai.asking import Asked
-from engine.backends.openai.codec import Origin, Read
+from engine.backends.engine_spec import ArmPlan
+from engine.backends.openai.response import Answer
+from engine.backends.openai.retry import Asked
 from engine.backends.openai.settings import Settings
-from engine.types import Protocol
+from engine.backends.openai.tokens import Origin, Read
+from engine.core.types import Protocol
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 

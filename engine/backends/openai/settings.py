@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
 
 
 class Api(StrEnum):

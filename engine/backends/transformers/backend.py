@@ -19,21 +19,21 @@ from typing import Any, Final
 import torch
 from transformers import GenerationConfig
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Capabilities, Prompt
-from engine.backends.oracle import LocalTarget
-from engine.backends.transformers import guard
+from engine.backends.engine_spec import ArmPlan
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.transformers import compat as guard
 from engine.backends.transformers.faulty import argmax_draft
 from engine.backends.transformers.hooks import Seen, watched
 from engine.backends.transformers.networks import network_of
-from engine.backends.transformers.observing import SOURCES, Output, logprobs, mismatches, observed, plain, told
 from engine.backends.transformers.sampling import configuration, ends, refusal
 from engine.backends.transformers.settings import ARGMAX, KINDS, Settings, assistant_keys
-from engine.errors import CapacityError, InvalidRequest
+from engine.backends.transformers.to_record import SOURCES, Output, logprobs, mismatches, observed, plain, told
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
 from engine.models.loading import LoadedModel
-from engine.observed import Answer, Observed, failed_trace, header_of, observed_trace
-from engine.stopping import StopRule
-from engine.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.record.foreign import Answer, Observed, failed_trace, header_of, observed_trace
+from engine.sampling.stopping import StopRule
 
 LEVELS: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 3}
 """Evidence level of each record level. Random numbers are torch's, from no key that a reader could draw again."""
@@ -252,7 +252,7 @@ class TransformersBackend:
         )
 
     def anchor_config(self) -> Mapping[str, Any]:
-        """The teacher-forced pass of `engine.anchor`; opens the reference."""
+        """The teacher-forced pass of `engine.models.reference_pass`; opens the reference."""
         return self._oracle.anchor_config("transformers", self._plan)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:

@@ -21,7 +21,7 @@ import transformers.generation.utils as generation_utils
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 GENERATOR = "_get_candidate_generator"
 SAMPLING = "_speculative_sampling"

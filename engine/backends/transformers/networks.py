@@ -13,9 +13,9 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel, GenerationConfig
 
-from engine.backends.arm import ModelFacts, ModelSource
-from engine.backends.oracle import facts_of
-from engine.errors import ModelError
+from engine.backends.engine_spec import ModelFacts, ModelSource
+from engine.backends.local_target import facts_of
+from engine.core.errors import ModelError
 from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
 
 BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")

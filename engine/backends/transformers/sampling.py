@@ -13,7 +13,7 @@ from typing import Any, Final
 from transformers import GenerationConfig
 
 from engine.backends.transformers.settings import Settings, generation_keys
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 
 Problem = Callable[[SamplingParams, tuple[int, ...]], bool]
 REFUSED: Final[Mapping[str, Problem]] = {

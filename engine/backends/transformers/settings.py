@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.errors import InvalidRequest
-from engine.options import Choice, Option, Setting, read_options
-from engine.types import Protocol
+from engine.backends.engine_spec import ArmPlan
+from engine.core.errors import InvalidRequest
+from engine.core.options import Choice, Option, Setting, read_options
+from engine.core.types import Protocol
 
 ARGMAX: Final = "argmax_draft"
 """The engine setting that breaks the drafts on purpose (`engine.backends.transformers.faulty`)."""

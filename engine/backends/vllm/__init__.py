@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engine.backends.arm import ModelSource
+from engine.backends.engine_spec import ModelSource
 
 if TYPE_CHECKING:
-    from engine.backends.vllm.workshop import VllmWorkshop
+    from engine.backends.vllm.models import VllmWorkshop
 
 
 def open_models(models: Mapping[str, ModelSource]) -> VllmWorkshop:
@@ -26,6 +26,6 @@ def open_models(models: Mapping[str, ModelSource]) -> VllmWorkshop:
         ModelError: a model that cannot be found or read.
     """
     # the driver imports this package where there is neither transformers nor torch to spare
-    from engine.backends.vllm.workshop import VllmWorkshop
+    from engine.backends.vllm.models import VllmWorkshop
 
     return VllmWorkshop(models)

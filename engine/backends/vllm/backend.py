@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Capabilities, Prompt
-from engine.backends.oracle import LocalTarget
-from engine.backends.vllm.asking import Asking, Batch, Pool
+from engine.backends.engine_spec import ArmPlan
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
 from engine.backends.vllm.facts import effective_of, evidence_problems, level_of
-from engine.backends.vllm.observing import Reading, generation_of
 from engine.backends.vllm.options import Setting
 from engine.backends.vllm.reconcile import NOTHING, Reconciled, reconcile_counters
-from engine.errors import CapacityError, InvalidRequest
-from engine.observed import Observed
-from engine.types import Generation, Protocol, RecordLevel, Request
+from engine.backends.vllm.supervise import Asking, Batch, Pool
+from engine.backends.vllm.to_record import Reading, generation_of
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import Generation, Protocol, RecordLevel, Request
+from engine.record.foreign import Observed
 
 AT_ONCE = 4
 """Requests in one call, times those in flight: what the witnesses wrote is read, and the engine's counters are

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.backends.oracle import LocalTarget
+from engine.backends.engine_spec import ArmPlan
+from engine.backends.local_target import LocalTarget
 from engine.backends.vllm.options import Setting
-from engine.types import Protocol, RecordLevel
+from engine.core.types import Protocol, RecordLevel
 
 LEVELS: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 3}
 """Evidence level of each record level: the engine's random numbers are not shown."""

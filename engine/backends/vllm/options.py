@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import schemas
-from engine.backends.arm import ArmPlan
-from engine.errors import InvalidRequest
-from engine.types import Protocol, Request
+from engine.backends.engine_spec import ArmPlan
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, Request
 
-EXTENSION: Final = "engine.backends.vllm.hook_worker.Recording"
-SCHEDULER: Final = "engine.backends.vllm.hook_scheduler.Witness"
-ASYNC_SCHEDULER: Final = "engine.backends.vllm.hook_scheduler.AsyncWitness"
+EXTENSION: Final = "engine.backends.vllm.hooks.worker.Recording"
+SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.Witness"
+ASYNC_SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.AsyncWitness"
 OURS: Final = (
     "python",
     "kv_cache_gib",

@@ -25,7 +25,7 @@ from typing import Any, Final
 import engine
 from engine.backends.vllm.frames import Frame, Truncated, read, write
 from engine.backends.vllm.spool import Diary
-from engine.errors import EngineError, ModelError
+from engine.core.errors import EngineError, ModelError
 
 ERROR_LINE: Final = re.compile(r"([A-Za-z_.]*(Error|Exception|Killed)\b.*)")
 QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from audit.records import ArmKind, ArmRecord, Level, RequestRecord
+from audit.evidence.records import ArmKind, ArmRecord, Level, RequestRecord
 from engine import faults
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import ArmPlan, ModelSource
 from engine.backends.scripted import VOCABULARY, open_models
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request, SamplingParams
+from engine.core.types import Protocol, Request, SamplingParams
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=64, seed=7)
 

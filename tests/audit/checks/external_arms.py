@@ -1,9 +1,9 @@
 """Arms of an engine that is not ours, made of records without an engine."""
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
-from engine.observed import Answer, Observed, ObservedStep, failed_trace, header_of, observed_trace
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.foreign import Answer, Observed, ObservedStep, failed_trace, header_of, observed_trace
+from engine.record.trace import decode
 
 WHAT = Observed(32, (), Protocol.CHAIN, "ngram", RecordLevel.TOKENS)
 SAMPLING = SamplingParams(temperature=1.0, max_new_tokens=8)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from engine import faults
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import ArmPlan, ModelSource
 from engine.backends.scripted import VOCABULARY, open_models
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request
+from engine.core.types import Protocol, Request
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.engine_arms import arena_plan
 from tests.audit.checks.simulator import Setup, arm, record
 
@@ -32,7 +32,7 @@ def simulated(world, setup: Setup, requests=16, **companions: Setup) -> Evidence
 def engine_evidence(
     plan: ArmPlan, sampling, requests=8, kinds=RERUNS, models=1, other_gamma=2, prompts=None, samples=1
 ) -> Evidence:
-    """The candidate of `plan`, a plain baseline and control, and companions, shaped as `audit.arms` does."""
+    """The candidate of `plan`, a plain baseline and control, and companions, shaped as `audit.runs.arms` does."""
     drafts = {name: f"scripted:{models + 1 + i}" for i, name in enumerate(plan.drafts)}
     shop = open_models({name: ModelSource(at) for name, at in {"target": f"scripted:{models}", **drafts}.items()})
     wanted = _requests(sampling, prompts or requests, samples)

@@ -11,12 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from audit.records import ArmKind, ArmRecord, Level, RequestRecord
-from engine.record import Recorder
-from engine.rng import Purpose, Randomness, stream_of
-from engine.sampling import inverse_cdf, transform
-from engine.trace import Header, Trace, decode
-from engine.types import (
+from audit.evidence.records import ArmKind, ArmRecord, Level, RequestRecord
+from engine.core.types import (
     Emitted,
     Examined,
     FinishReason,
@@ -30,6 +26,10 @@ from engine.types import (
     Tree,
     Verdict,
 )
+from engine.record.recorder import Recorder
+from engine.record.trace import Header, Trace, decode
+from engine.sampling.rng import Purpose, Randomness, stream_of
+from engine.sampling.transforms import inverse_cdf, transform
 
 NAN = float("nan")
 

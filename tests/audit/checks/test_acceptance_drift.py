@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from audit.checks import acceptance_drift
-from audit.checks.base import Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.errors import UserError
-from audit.records import Evidence, Level
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import Verdict
 from audit.stats.clusters import ratio_interval
 from tests.audit.checks.simulator import GREEDY, Protocol, Setup, arm, world
 

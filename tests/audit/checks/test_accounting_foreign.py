@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.accounting import CHECK
-from audit.checks.base import Verdict, evaluate
-from audit.records import Level
-from engine.observed import Answer, ObservedStep, header_of, observed_trace
-from engine.sampling import transform
-from engine.trace import decode
-from engine.types import FinishReason, RecordLevel, Request
+from audit.checks.accounting.check import CHECK
+from audit.checks.interface import evaluate
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import FinishReason, RecordLevel, Request
+from engine.record.foreign import Answer, ObservedStep, header_of, observed_trace
+from engine.record.trace import decode
+from engine.sampling.transforms import transform
 from tests.audit.checks.external_arms import SAMPLING, WHAT, evidence, record
 
 WARM = replace(SAMPLING, temperature=0.7, max_new_tokens=2)

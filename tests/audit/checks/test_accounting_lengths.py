@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from audit.checks.accounting import CHECK
-from audit.checks.accounting_lengths import Lengths, declared, length_faults
-from audit.checks.base import Verdict, evaluate
-from audit.records import Evidence
+from audit.checks.accounting.check import CHECK
+from audit.checks.accounting.lengths import Lengths, declared, length_faults
+from audit.checks.interface import evaluate
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
+from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Steady
-from engine.proposers.parts import ProposerParts
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request, SamplingParams
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Steady
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.engine import build
 from tests.engine.build import Setup, target_script

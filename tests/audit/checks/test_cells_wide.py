@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.law import CHECK
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.record import Recorder
-from engine.rng import stream_of
-from engine.sampling import inverse_cdf, softmax
-from engine.trace import Header, decode
-from engine.types import (
+from audit.checks.interface import evaluate
+from audit.checks.law.check import CHECK
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import (
     Emitted,
     Examined,
     FinishReason,
@@ -23,9 +20,11 @@ from engine.types import (
     StepRecord,
     Tree,
 )
-from engine.types import (
-    Verdict as Decision,
-)
+from engine.core.types import Verdict as Decision
+from engine.record.recorder import Recorder
+from engine.record.trace import Header, decode
+from engine.sampling.rng import stream_of
+from engine.sampling.transforms import inverse_cdf, softmax
 
 from .simulator import record
 

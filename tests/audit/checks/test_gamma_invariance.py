@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from audit.checks import gamma_invariance
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence, Level
-from engine.types import Protocol
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import arena_evidence, engine_evidence, simulated
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, world

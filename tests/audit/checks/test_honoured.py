@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.honoured import CHECK
-from audit.checks.honoured_causes import cause
-from audit.checks.honoured_rows import Compared
-from audit.selftest.arenas import suite_of
+from audit.checks.honoured.causes import cause
+from audit.checks.honoured.check import CHECK
+from audit.checks.honoured.rows import Compared
+from audit.checks.interface import evaluate
+from audit.evidence.verdicts import Verdict
 from audit.selftest.run_arm import gather
+from audit.selftest.scenarios import suite_of
 from engine import faults
-from engine.types import RecordLevel, SamplingParams
+from engine.core.types import RecordLevel, SamplingParams
 
 SEEDS = (0, 1, 2)
 DRAFTED = "drafted rows are not those of the request's parameters"

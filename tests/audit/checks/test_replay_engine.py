@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.checks.replay import CHECK
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.record import Recorder
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.stopping import StopRule
-from engine.trace import Header, decode
-from engine.trees import path_tokens
-from engine.types import Proposal, Protocol, QKind, RecordLevel, Role, SamplingParams, StepRecord, Tree
+from audit.checks.interface import evaluate
+from audit.checks.replay.check import CHECK
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.trees import path_tokens
+from engine.core.types import Proposal, Protocol, QKind, RecordLevel, Role, SamplingParams, StepRecord, Tree
+from engine.record.recorder import Recorder
+from engine.record.trace import Header, decode
+from engine.sampling.rng import Randomness
+from engine.sampling.stopping import StopRule
+from engine.sampling.target_rows import TargetRows
 from engine.verify import load
 from tests.audit.checks.simulator import record, world
 from tests.engine import build

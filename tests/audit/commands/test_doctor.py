@@ -10,14 +10,14 @@ import pytest
 import engine.models.loading  # noqa: F401 - before a test replaces `resources.files`, which it keeps
 from audit.commands import doctor
 from audit.commands.doctor import Health, card_mismatch, probe_models, probe_store
-from engine import numerics
+from engine.models import numerics
 from tests.audit.invoke import invoke as invoke_audit
 from tests.audit.store.build import made_store
 
 
 @pytest.fixture
 def models(tmp_path) -> Path:
-    folder = tmp_path / "reference"
+    folder = tmp_path / "bundled"
     for name in ("target", "draft"):
         (folder / name).mkdir(parents=True)
         files = {"config.json": b"{}", "model.safetensors": name.encode()}
@@ -80,7 +80,7 @@ def test_a_store_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
 
 
 def invoke(monkeypatch, models: Path, *arguments: str):
-    (models / "reference").mkdir(exist_ok=True)
+    (models / "bundled").mkdir(exist_ok=True)
     monkeypatch.setattr(doctor.resources, "files", lambda _: models)
     return invoke_audit("doctor", *arguments)
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from audit.checks.base import Finding
-from audit.records import Level
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Finding
 from audit.store import Attachment, Decision, Store
 from tests.audit.invoke import invoke
 from tests.audit.store.build import RESULT, fill, made_store

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from audit.checks.base import CheckResult, Verdict
-from audit.evidence import fingerprint
+from audit.evidence.environment import fingerprint
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.gate.decide import RunFacts
-from audit.records import ArmKind, Level
 from audit.store import ArmFacts, ArmStart, ArtifactRef, Counts, RunRecord, RunStatus, Store, StoredCheck
 from tests.audit.store.build import generation, start
 

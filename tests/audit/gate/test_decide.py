@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from audit.checks.base import Verdict
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
 from audit.gate.decide import Answer, Outcome, RunFacts, decide
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
 from audit.gate.subjects import Subject
-from audit.records import Level
 from audit.store import ArtifactRef, RunStatus
 from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 import schemas
-from audit.checks.base import Verdict
+from audit.evidence.verdicts import Verdict
 from audit.gate.decide import Answer
 from audit.gate.judge import judge
 from audit.gate.policy import load_policy

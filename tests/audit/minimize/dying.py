@@ -2,8 +2,8 @@
 
 from engine.backends.scripted import ALPHABET
 from engine.backends.scripted import open_models as open_scripted
-from engine.observed import Observed, failed_trace, header_of
-from engine.types import FinishReason, Generation, Protocol, RecordLevel
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel
+from engine.record.foreign import Observed, failed_trace, header_of
 
 DEADLY = ALPHABET.index("e")
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from audit.checks.base import CheckResult, Verdict
-from audit.records import Level
+from audit.evidence.records import Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.selftest import battery, detect
-from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.detect import Limits, Sight
 from audit.selftest.run_arm import alone, gather
+from audit.selftest.scenarios import recording_of, suite_of
 from engine import faults
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict
-from audit.records import ArmKind, Level
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Verdict
 from audit.selftest import battery
-from audit.selftest.arenas import suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import gather
+from audit.selftest.scenarios import suite_of
 from engine import faults
-from engine.types import Role
+from engine.core.types import Role
 
 FAULT = "argmax_draft_soft_q"
 

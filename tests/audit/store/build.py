@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import Connection
 
-from audit.checks.base import CheckResult, Finding, Verdict
-from audit.evidence import fingerprint
-from audit.records import ArmKind, Level
+from audit.evidence.environment import fingerprint
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.store import ArmStart, ArtifactRef, RunStart, RunStatus, Store
-from audit.store.engine import open_engine, open_readonly, parse_url
-from engine.record import Recorder
-from engine.trace import Header
-from engine.types import (
+from audit.store.connection import open_engine, open_readonly, parse_url
+from engine.core.types import (
     Emitted,
     Examined,
     FinishReason,
@@ -33,9 +31,9 @@ from engine.types import (
     Timing,
     Tree,
 )
-from engine.types import (
-    Verdict as Decided,
-)
+from engine.core.types import Verdict as Decided
+from engine.record.recorder import Recorder
+from engine.record.trace import Header
 
 VOCABULARY = 8
 BIG_STREAM = 2**64 - 1

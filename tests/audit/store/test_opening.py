@@ -13,8 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from audit.errors import CannotDecide, UserError
 from audit.store import Store, default_url, migrate
-from audit.store import engine as engines
-from audit.store.engine import open_engine, parse_url, readonly_uri, shown
+from audit.store import connection as engines
+from audit.store.connection import open_engine, parse_url, readonly_uri, shown
 from audit.store.health import expected_guards
 from audit.store.models import APPEND_ONLY, REVISION, Base
 from tests.audit.store.build import connected, fill_finished, generation, made_store, start

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import zstandard
 
-from audit.checks.base import Finding, Verdict
 from audit.errors import CannotDecide, UserError
-from audit.records import ArmKind, Level
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Finding, Verdict
 from audit.store import ArtifactRef, Attachment, Decision, NewRequest, RequestKey, RunStatus, Store, integrity
-from engine import trace as traces
-from engine.errors import TraceError
-from engine.trace import decode
-from engine.types import FinishReason, RecordLevel, SamplingParams
+from engine.core.errors import TraceError
+from engine.core.types import FinishReason, RecordLevel, SamplingParams
+from engine.record import trace as traces
+from engine.record.trace import decode
 from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, generation, start
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
-from engine.errors import CapacityError, InvalidRequest, ModelError
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.loading import load_model
-from engine.trace import decode
+from engine.record.trace import decode
 from engine.train import recipe, trainer
 from engine.train.tokenizer import train_tokenizer
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]

@@ -3,11 +3,11 @@
 import pytest
 
 from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.scripted import ALPHABET, VOCABULARY
-from engine.errors import InvalidRequest, ModelError
-from engine.types import Protocol, Request, SamplingParams
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import Protocol, Request, SamplingParams
 
 SEEDS = {"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")}
 GREEDY = SamplingParams(max_new_tokens=20)

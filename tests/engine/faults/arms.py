@@ -5,14 +5,14 @@ import json
 from dataclasses import replace
 from importlib.resources import files
 
-from audit.records import ArmKind, ArmRecord, Level
+from audit.evidence.records import ArmKind, ArmRecord, Level
 from engine.backends import native, scripted
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.scripted import VOCABULARY
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Request
+from engine.core.types import Request
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
 
 TIMES = ("draft_us", "verify_us")

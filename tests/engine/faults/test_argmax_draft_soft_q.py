@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 
 from engine import verify
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import ArmPlan, ModelSource
 from engine.backends.scripted import open_models
-from engine.drafting import DraftContext
+from engine.core.types import DraftRule, Protocol, QKind, Request, SamplingParams
+from engine.decode.seams import EngineParts
 from engine.faults import break_parts
-from engine.metrics import acceptance
-from engine.parts import EngineParts
-from engine.rng import Randomness
-from engine.trace import decode
-from engine.types import DraftRule, Protocol, QKind, Request, SamplingParams
+from engine.record.metrics import acceptance
+from engine.record.trace import decode
+from engine.sampling.draw import DraftContext
+from engine.sampling.rng import Randomness
 
 CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=40, seed=3)

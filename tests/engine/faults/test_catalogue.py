@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
 from engine import faults, proposers, verify
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
 from engine.faults.retelling import NO_MASKS
-from engine.metrics import acceptance
-from engine.parts import EngineParts
-from engine.trace import Trace
-from engine.types import Protocol
+from engine.record.metrics import acceptance
+from engine.record.trace import Trace
 from tests.engine.faults.arms import TIMES, arm, arm_record, generate, traces
 
 CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from engine import faults, verify
+from engine.core.types import FinishReason, Protocol, Role, SamplingParams, Tree
+from engine.decode.seams import EngineParts
 from engine.faults import break_parts
 from engine.faults.retelling import Steps, retold
 from engine.faults.stale_columns import StaleColumns
 from engine.faults.wrapping import WrappedModel
-from engine.metrics import acceptance
-from engine.models.base import TargetModel
-from engine.parts import EngineParts
-from engine.rng import Purpose, Randomness
-from engine.types import FinishReason, Protocol, Role, SamplingParams, Tree
+from engine.models.interface import TargetModel
+from engine.record.metrics import acceptance
+from engine.sampling.rng import Purpose, Randomness
 from tests.engine.build import Setup, make_loop, requests
 from tests.engine.faults.arms import generate, traces
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from engine.core.trees import path_tokens, require_valid
+from engine.core.types import Protocol, QKind, SamplingParams
 from engine.heads.dflash import BlockDecoder
-from engine.models.base import Want, chain_placement
+from engine.models.interface import Want, chain_placement
 from engine.models.lean_weights import read_config
-from engine.proposers.block_draft import whole
-from engine.proposers.ddtree import best_prefixes
-from engine.sampling import transform
-from engine.trees import path_tokens, require_valid
-from engine.types import Protocol, QKind, SamplingParams
+from engine.proposers.trained.block_draft import whole
+from engine.proposers.trained.ddtree import best_prefixes
+from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 
 from .tiny import dflash_head, make_loop, tiny_target

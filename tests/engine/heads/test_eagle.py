@@ -8,17 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.checkpoints.eagle import forms
-from engine.errors import InvalidRequest, ModelError
-from engine.heads.feature_reader import FeatureReader
-from engine.heads.features import feature_head
-from engine.models.base import Want, chain_placement, to_numpy
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.trees import path_tokens
+from engine.core.types import DraftRule, Protocol, QKind, SamplingParams
+from engine.heads.formats.eagle import forms
+from engine.models.interface import Want, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
-from engine.proposers.feature_draft import Reach, _Growing
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.trees import path_tokens
-from engine.types import DraftRule, Protocol, QKind, SamplingParams
+from engine.proposers.trained.feature_draft import Reach, _Growing
+from engine.proposers.trained.feature_head import feature_head
+from engine.proposers.trained.feature_reader import FeatureReader
+from engine.record.trace import decode, steps_of
+from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 
 from . import tiny

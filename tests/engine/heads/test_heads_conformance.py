@@ -8,20 +8,21 @@ import pytest
 import torch
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
-from engine.checkpoints.base import Head
-from engine.drafting import draw
-from engine.errors import InvalidRequest, ModelError, ModelNeeded
-from engine.models.base import Want, chain_placement
+from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
+from engine.core.trees import require_valid
+from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
+from engine.heads.checkpoint import Head
+from engine.models.interface import Want, chain_placement
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Context, Read
-from engine.proposers.parts import ProposerParts, TargetSide
-from engine.rng import Randomness, stream_of
-from engine.trace import decode
-from engine.trees import require_valid
-from engine.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.interface import Context, Read
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness, stream_of
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, requests, target_script
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions

@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from engine import proposers
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
-from engine.checkpoints import layout_of
-from engine.checkpoints.medusa import LAYOUT
-from engine.errors import InvalidRequest, ModelError
-from engine.metrics import acceptance
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.heads.formats import layout_of
+from engine.heads.formats.medusa import LAYOUT
+from engine.heads.loading import load_head
 from engine.models.folder import open_folder
-from engine.models.loading import load_head
-from engine.trace import decode
+from engine.record.metrics import acceptance
+from engine.record.trace import decode
 from engine.train.prompts import prompt_rows
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
 from tests.engine.build import Setup, requests
 
 from .single_state import drafted_steps

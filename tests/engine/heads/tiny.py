@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from engine import proposers, verify
-from engine.checkpoints import eagle, eagle3
-from engine.checkpoints.base import Head
-from engine.checkpoints.dflash import dflash_slots
-from engine.checkpoints.mimo import BEFORE_NORM, mimo_slots
-from engine.checkpoints.mtp import deepseek_slots
-from engine.drafting import draw
-from engine.loop import Loop, LoopOptions
-from engine.models.base import Want, chain_placement, to_numpy
+from engine.core.types import DraftRule
+from engine.decode.loop import Loop, LoopOptions
+from engine.heads.checkpoint import Head
+from engine.heads.formats import eagle, eagle3
+from engine.heads.formats.dflash import dflash_slots
+from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots
+from engine.heads.formats.mtp import deepseek_slots
+from engine.models.interface import Want, chain_placement, to_numpy
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
-from engine.sampling import transform
-from engine.types import DraftRule
+from engine.sampling.draw import draw
+from engine.sampling.transforms import transform
 from tests.engine.build import spell
 
 CAPACITY = 96

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from engine.models.base import Placement, Want, chain_placement
+from engine.models.interface import Placement, Want, chain_placement
 
 VOCABULARY = 80
 HEAD = 8

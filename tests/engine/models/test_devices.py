@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from engine import numerics
-from engine.cache import CacheShape
-from engine.errors import ModelError
-from engine.models.base import Want, chain_placement
+from engine.core.errors import ModelError
+from engine.core.types import Tree
+from engine.models import numerics
+from engine.models.cache import CacheShape
+from engine.models.interface import Want, chain_placement
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, read_config
-from engine.numerics.devices import ask_for_stable_kernels, moved, usable_device
-from engine.placement import Placed, place
-from engine.types import Tree
+from engine.models.numerics.devices import ask_for_stable_kernels, moved, usable_device
+from engine.models.placement import Placed, place
 
 META = torch.device("meta")
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 import transformers
 
-from engine.errors import CapacityError, ModelError
-from engine.models.base import TargetModel, Want, chain_placement
+from engine.core.errors import CapacityError, ModelError
 from engine.models.hf import HfModel, require_honest_masks
+from engine.models.interface import TargetModel, Want, chain_placement
 
 KINDS = ("llama", "qwen2", "qwen3", "gpt2")
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.errors import CapacityError, ModelError
-from engine.models.base import TargetModel, Want, chain_placement
+from engine.core.errors import CapacityError, ModelError
+from engine.models.interface import TargetModel, Want, chain_placement
 from engine.models.lean import from_tensors
 
 KINDS = ("llama", "qwen2", "qwen3")

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from engine.errors import ModelError
-from engine.models.base import Want, chain_placement
+from engine.core.errors import ModelError
+from engine.models.interface import Want, chain_placement
 from engine.models.loading import check_same_tokenizer, load_model, model_digest, tokenizer_digest
 
 VOCABULARY = {"<eos>": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.errors import InvalidRequest
-from engine.models.base import Part, Want, chain_placement
+from engine.core.errors import InvalidRequest
 from engine.models.hf import HfModel
+from engine.models.interface import Part, Want, chain_placement
 from engine.models.lean import from_tensors
 from engine.models.scripted import ScriptedModel, table_script
 

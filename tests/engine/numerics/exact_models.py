@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.models.base import Want, chain_placement
+from engine.core.types import Tree
+from engine.models.interface import Want, chain_placement
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
-from engine.placement import Placed, accepted_columns, place
-from engine.types import Tree
+from engine.models.placement import Placed, accepted_columns, place
 
 DOCUMENT = {
     "vocab_size": 160,

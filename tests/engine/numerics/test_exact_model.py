@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from engine.errors import ModelError
+from engine.core.errors import ModelError
 from engine.models.lean import LeanModel
 from engine.models.loading import load_model
-from engine.numerics import load
-from engine.numerics.base import Heads, Invariance
-from engine.numerics.exact import LARGEST_CONTEXT, ExactNumerics
-from engine.numerics.fast import FastNumerics
+from engine.models.numerics import load
+from engine.models.numerics.exact import LARGEST_CONTEXT, ExactNumerics
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Heads, Invariance
 
 from .exact_models import by_batch, by_chains, by_trees, make, some_tokens
 

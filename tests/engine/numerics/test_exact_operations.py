@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.cache import Aim, CacheShape
-from engine.models.base import Placement, Want, chain_placement
-from engine.numerics.base import Affine, Heads, RopeTables
-from engine.numerics.exact import VALUE_BITS, ExactNumerics
-from engine.numerics.fast import FastNumerics
-from engine.numerics.fixed_point import factor_bits, row_unit
+from engine.models.cache import Aim, CacheShape
+from engine.models.interface import Placement, Want, chain_placement
+from engine.models.numerics.exact import VALUE_BITS, ExactNumerics
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.fixed_point import factor_bits, row_unit
+from engine.models.numerics.interface import Affine, Heads, RopeTables
 
 from .exact_models import by_chains, by_trees, make, some_tokens
 

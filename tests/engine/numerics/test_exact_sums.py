@@ -5,10 +5,10 @@ from fractions import Fraction
 import pytest
 import torch
 
-from engine.numerics.base import Affine, Heads
-from engine.numerics.exact import VALUE_BITS, ExactNumerics, weighted_sum
-from engine.numerics.fixed_point import SMALLEST_PEAK, factor_bits, gridded, on_grid, power_of_two, row_unit
-from engine.numerics.fixed_point import sum_of_squares as squares
+from engine.models.numerics.exact import VALUE_BITS, ExactNumerics, weighted_sum
+from engine.models.numerics.fixed_point import SMALLEST_PEAK, factor_bits, gridded, on_grid, power_of_two, row_unit
+from engine.models.numerics.fixed_point import sum_of_squares as squares
+from engine.models.numerics.interface import Affine, Heads
 
 
 @pytest.fixture(autouse=True)

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from engine import verify
-from engine.drafting import draw
-from engine.errors import InvalidRequest
-from engine.loop import Loop, LoopOptions
+from engine.core.errors import InvalidRequest
+from engine.core.trees import children, path_tokens, require_valid
+from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams, Tree
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Context
-from engine.proposers.lookahead import LookaheadProposer, NgramPool, Settings, Window, merged
-from engine.proposers.parts import ProposerParts
-from engine.proposers.suffix import SuffixProposer
-from engine.rng import Randomness
-from engine.trace import decode
-from engine.trees import children, path_tokens, require_valid
-from engine.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams, Tree
+from engine.proposers.build import ProposerParts
+from engine.proposers.copying.lookahead import LookaheadProposer, NgramPool, Settings, Window, merged
+from engine.proposers.copying.suffix import SuffixProposer
+from engine.proposers.interface import Context
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 

@@ -8,19 +8,20 @@ import pytest
 import torch
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
-from engine.metrics import acceptance
-from engine.models.base import Want, chain_placement
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.models.interface import Want, chain_placement
 from engine.models.loading import load_model
-from engine.proposers.draft_model import DraftModelProposer
-from engine.rng import stream_of
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.proposers.draft_model.draft_model import DraftModelProposer
+from engine.record.metrics import acceptance
+from engine.record.trace import decode, steps_of
+from engine.sampling.rng import stream_of
+from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts"

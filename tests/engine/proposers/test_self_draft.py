@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from engine import proposers, verify
-from engine.drafting import draw
-from engine.errors import InvalidRequest
-from engine.loop import Loop, LoopOptions
-from engine.models.base import Want, chain_placement
+from engine.core.errors import InvalidRequest
+from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
+from engine.models.interface import Want, chain_placement
 from engine.models.loading import load_model
 from engine.models.scripted import ScriptedModel, table_script
-from engine.proposers.base import Context
-from engine.proposers.layer_skip import SkipSet
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.interface import Context
 from engine.proposers.plain import PlainProposer
-from engine.rng import Randomness, stream_of
-from engine.trace import decode
-from engine.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
+from engine.proposers.self_draft.layer_skip import SkipSet
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness, stream_of
 from tests.engine.build import spell
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts" / "copy.jsonl"

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from engine.drafting import draw
-from engine.errors import InvalidRequest
-from engine.proposers.base import Context
-from engine.proposers.parts import ProposerParts
-from engine.proposers.suffix import OPTIONS, Settings, SuffixProposer, draft
-from engine.proposers.suffix_tree import SuffixTree
-from engine.rng import Randomness
-from engine.trees import children, is_chain, path_tokens, require_valid
-from engine.types import DraftRule, Emitted, Protocol, QKind, Request, Role, SamplingParams, Tree, Verdict
+from engine.core.errors import InvalidRequest
+from engine.core.trees import children, is_chain, path_tokens, require_valid
+from engine.core.types import DraftRule, Emitted, Protocol, QKind, Request, Role, SamplingParams, Tree, Verdict
+from engine.proposers.build import ProposerParts
+from engine.proposers.copying.suffix import OPTIONS, Settings, SuffixProposer, draft
+from engine.proposers.copying.suffix_tree import SuffixTree
+from engine.proposers.interface import Context
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 
 from engine.heads.dflash import BlockDecoder
-from engine.models.base import chain_placement
+from engine.heads.loading import load_head
+from engine.models.interface import chain_placement
 from engine.models.lean_weights import read_config
-from engine.models.loading import load_head
-from engine.proposers.block_draft import whole
+from engine.proposers.trained.block_draft import whole
 from engine.train.dflash import Blocks, DFlashHead, compare, fitting_layers, loss_of, mask_token, train_dflash
 from engine.train.head_stage import HeadStage
 from engine.train.recipe import DFlashRecipe, TrainRecipe

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from engine.drafting import draw
-from engine.errors import ModelError
-from engine.heads.features import feature_head
-from engine.models.base import chain_placement
+from engine.core.errors import ModelError
+from engine.core.types import DraftRule
+from engine.heads.loading import load_head
+from engine.models.interface import chain_placement
 from engine.models.lean import from_tensors
-from engine.models.loading import load_head
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.trained.feature_head import feature_head
+from engine.sampling.draw import draw
 from engine.train import eagle, eagle3, user_data
 from engine.train.corpus import Corpus
 from engine.train.head_layer import Unrolled
@@ -21,7 +22,6 @@ from engine.train.head_stage import HeadStage
 from engine.train.held_out import held_out_windows
 from engine.train.passes import Pass, agreements, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
-from engine.types import DraftRule
 
 TRAINING = TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2)
 ONE = EagleRecipe(TRAINING, ffn=20)

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from engine.backends.openai.answer import Collector, Piece, ToolCall, read
-from engine.backends.openai.trouble import Kind, Trouble, of_status, said
+from engine.backends.openai.errors import Kind, Trouble, of_status, said
+from engine.backends.openai.response import Collector, Piece, ToolCall, read
 
 CHAT = {
     "id": "a",

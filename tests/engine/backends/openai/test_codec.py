@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from engine.backends.arm import ModelSource
-from engine.backends.base import Prompt
-from engine.backends.openai.answer import Answer, Piece
-from engine.backends.openai.codec import CODE_POINTS, CharacterCodec, LocalCodec, Origin, finish_of, tokens_of
-from engine.backends.oracle import LocalTarget
-from engine.types import FinishReason, Request, SamplingParams
+from engine.backends.engine_spec import ModelSource
+from engine.backends.interface import Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.openai.response import Answer, Piece
+from engine.backends.openai.tokens import CODE_POINTS, CharacterCodec, LocalCodec, Origin, finish_of, tokens_of
+from engine.core.types import FinishReason, Request, SamplingParams
 
 LENGTH = FinishReason.LENGTH
 

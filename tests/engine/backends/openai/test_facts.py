@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from engine.backends.openai.answer import Answer, Piece, ToolCall
-from engine.backends.openai.asking import Asked
-from engine.backends.openai.codec import Origin, Read
 from engine.backends.openai.facts import reconciled, request_facts
+from engine.backends.openai.response import Answer, Piece, ToolCall
+from engine.backends.openai.retry import Asked
 from engine.backends.openai.settings import settings_of
+from engine.backends.openai.tokens import Origin, Read
 
 TOKENS = (5, 6, 7)
 READ = Read(TOKENS, Origin.SERVER, (-1.0,) * 3)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engine.backends.openai.pace import Pace, Stopped, pause, retry_after
+from engine.backends.openai.rate_limit import Pace, Stopped, pause, retry_after
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import pytest
 
 import schemas
 from engine.backends.openai.settings import DIALECTS, OWNED, Settings, settings_of
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
 
 URL = "http://127.0.0.1:8000/v1"
 

@@ -3,11 +3,11 @@
 import torch
 
 from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.interface import Prompt
+from engine.core.types import Protocol, Request, SamplingParams
 from engine.train import recipe, trainer
 from engine.train.tokenizer import train_tokenizer
-from engine.types import Protocol, Request, SamplingParams
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]

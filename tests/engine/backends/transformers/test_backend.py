@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.base import Prompt
+from engine.backends.interface import Prompt
 from engine.backends.transformers.backend import seed_of
-from engine.errors import CapacityError, InvalidRequest, ModelError
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.record.trace import decode, steps_of
+from engine.sampling.transforms import transform
 from tests.engine.backends.transformers.family import (
     GREEDY,
     PROMPTS,

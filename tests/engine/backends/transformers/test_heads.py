@@ -15,9 +15,9 @@ from transformers import (
     MuseGlimmerAssistantModel,
 )
 
-from engine.errors import InvalidRequest, ModelError
-from engine.trace import decode
-from engine.types import Protocol, QKind, SamplingParams
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import Protocol, QKind, SamplingParams
+from engine.record.trace import decode
 from tests.engine.backends.transformers.family import GREEDY, VOCABULARY, plan, run, workshop_of
 
 WARM = SamplingParams(temperature=1.0, max_new_tokens=20, seed=2)
@@ -78,7 +78,7 @@ def predicting(home):
 
 def open_target(home, name):
     from engine.backends import open_workshop
-    from engine.backends.arm import ModelSource
+    from engine.backends.engine_spec import ModelSource
 
     return open_workshop("transformers", {"target": ModelSource(name, base=home)})
 

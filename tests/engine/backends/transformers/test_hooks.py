@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from transformers.generation import candidate_generator, utils
 
-from engine.backends.transformers import guard
+from engine.backends.transformers import compat as guard
 from engine.backends.transformers.hooks import GENERATOR, Seen, SeenStep, watched
-from engine.backends.transformers.observing import Output, mismatches, observed
-from engine.trace import decode
-from engine.types import FinishReason, QKind, RecordLevel
+from engine.backends.transformers.to_record import Output, mismatches, observed
+from engine.core.types import FinishReason, QKind, RecordLevel
+from engine.record.trace import decode
 from tests.engine.backends.transformers.family import GREEDY, PROMPTS, SAMPLED, networks, plan, requests, run
 
 KINDS = ("draft_model", "prompt_lookup", "early_exit", "universal")

@@ -7,9 +7,9 @@ from transformers.generation.candidate_generator import AssistantToTargetTransla
 from transformers.generation.utils import _speculative_sampling
 
 from engine.backends import open_workshop
-from engine.backends.arm import ModelSource
-from engine.trace import decode, steps_of
-from engine.types import FinishReason, Protocol, SamplingParams
+from engine.backends.engine_spec import ModelSource
+from engine.core.types import FinishReason, Protocol, SamplingParams
+from engine.record.trace import decode, steps_of
 from tests.engine.backends.transformers.family import PROMPTS, SAMPLED, networks, plan, run, workshop_of
 
 WARM = SamplingParams(temperature=1.0, max_new_tokens=12, seed=3)

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from engine.backends.vllm.asking import Asking, Pool
 from engine.backends.vllm.options import Setting
-from engine.errors import EngineError, ModelError
-from engine.types import Request, SamplingParams
+from engine.backends.vllm.supervise import Asking, Pool
+from engine.core.errors import EngineError, ModelError
+from engine.core.types import Request, SamplingParams
 
 from .fake_driver import ABORTED, FAILS, HANGS, KILLS, REFUSED
 

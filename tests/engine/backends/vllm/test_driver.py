@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from engine.backends.vllm.asking import Pool
 from engine.backends.vllm.frames import Frame, read, write
 from engine.backends.vllm.options import Setting
-from engine.errors import ModelError
+from engine.backends.vllm.supervise import Pool
+from engine.core.errors import ModelError
 
 SECONDS = 60
 JOB = {"op": "start", "arguments": {}, "repair": None, "model_runner": "auto", "script": None}

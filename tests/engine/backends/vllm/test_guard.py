@@ -1,7 +1,7 @@
 import pytest
 
-from engine.backends.vllm import guard
-from engine.backends.vllm.guard import TRIED, Point, look, problems
+from engine.backends.vllm import compat as guard
+from engine.backends.vllm.compat import TRIED, Point, look, problems
 
 HERE = __name__
 

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from engine.backends.vllm.asking import Call, Failure, Outcome
-from engine.backends.vllm.observing import Reading, generation_of
 from engine.backends.vllm.reconcile import NOTHING, Reconciled
 from engine.backends.vllm.spool import Seen, SeenRows
-from engine.observed import Observed
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.backends.vllm.supervise import Call, Failure, Outcome
+from engine.backends.vllm.to_record import Reading, generation_of
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.record.foreign import Observed
+from engine.record.trace import decode
 
 V = 10
 REQUEST = Request("r", (1, 2), SamplingParams(temperature=1.0, max_new_tokens=5))

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 import schemas
-from engine.backends.arm import ArmPlan
+from engine.backends.engine_spec import ArmPlan
 from engine.backends.vllm.options import OURS, Places, sampling_of, seed_of, setting_of
-from engine.errors import InvalidRequest
-from engine.types import Protocol, Request, SamplingParams
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, Request, SamplingParams
 
 PLACES = Places(Path("/models/target"), {"draft": Path("/models/draft")}, 1024, "float32")
 NGRAM = ArmPlan(Protocol.GREEDY, "ngram", 4, options={"prompt_lookup_max": 3})

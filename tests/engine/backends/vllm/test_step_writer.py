@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from engine.backends.vllm.frames import write
+from engine.backends.vllm.hooks.step import Batch, Law, best_of, frame_of
 from engine.backends.vllm.spool import worker_steps
-from engine.backends.vllm.step_writer import Batch, Law, best_of, frame_of
 
 V = 8
 BATCH = Batch(
