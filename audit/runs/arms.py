@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from audit.checks import load
-from audit.errors import UserError
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
-from audit.suite.spec import ArmSpec, Case, Suite
+from audit.suite.spec import ArmSpec, Suite
+from audit.suite.streams import Slot
 from engine.backends import REGISTRY
 from engine.backends.engine_spec import ArmPlan
 from engine.core.types import Protocol, RecordLevel, SamplingParams
-from engine.sampling.rng import stream_of
 
 LEVELS = tuple(RecordLevel)
 COMPANION_REQUESTS = 16
@@ -50,19 +49,6 @@ class PlannedArm:
     """At most so many requests, spread evenly over the suite's; None runs all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One request of an arm: which case, which repetition."""
-
-    case: Case
-    sample: int
-
-    @property
-    def stream(self) -> int:
-        """The random stream: the same in every arm, another for every case and repetition."""
-        return stream_of(f"{self.case.id}#{self.sample}")
-
-
 def slots(suite: Suite, arm: PlannedArm, earlier: int = 0) -> list[Slot]:
     """The arm's requests in order, after `earlier` rounds of as many.
 
@@ -72,27 +58,6 @@ def slots(suite: Suite, arm: PlannedArm, earlier: int = 0) -> list[Slot]:
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
     return every[::-1] if arm.backwards else every
-
-
-def require_streams(suite: Suite) -> None:
-    """Refuse a suite of which two requests of an arm would draw the same random numbers.
-
-    Pooled tests need independent requests: with shared numbers they reject clean engines or miss faults.
-
-    Raises:
-        UserError: the first two such requests.
-    """
-    first: dict[int, Slot] = {}
-    for case in suite.cases:
-        for sample in case.repetitions(suite.samples):
-            slot = Slot(case, sample)
-            other = first.setdefault(slot.stream, slot)
-            if other is not slot:
-                names = f"{other.case.id}#{other.sample} and {case.id}#{sample}"
-                raise UserError(
-                    f"{suite.path}: requests {names} would share seed {suite.seed} and stream {slot.stream}; "
-                    "give one of the cases another id"
-                )
 
 
 def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:

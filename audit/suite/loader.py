@@ -19,6 +19,7 @@ from audit.suite.matrix import cells
 from audit.suite.models import Models
 from audit.suite.prompts import Prompts, Workload, read_prompts
 from audit.suite.spec import ArmSpec, ProposerSpec, Suite
+from audit.suite.streams import require_streams
 from audit.text.documents import Document, Place, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine.core.errors import InvalidRequest, ModelNeeded
@@ -46,9 +47,6 @@ def load_suite(name: str | Path) -> Suite:
     _refuse_seeds(document)
     check_document(document, schemas.load("suite"))
     suite = _Loader(document, path.parent).suite()
-    # Imported here, as the registries are: the engine's packages take seconds to import.
-    from audit.suite.streams import require_streams
-
     require_streams(suite)
     return suite
 

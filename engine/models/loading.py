@@ -18,8 +18,6 @@ import torch
 
 from engine.core.errors import ModelError
 from engine.core.registry import resolve
-from engine.heads.checkpoint import LoadedHead
-from engine.heads.formats import layout_of
 from engine.models.folder import (
     TOKENIZER_PATTERNS,
     ModelFile,
@@ -39,12 +37,12 @@ __all__ = [
     "LoadedModel",
     "ModelFile",
     "check_same_tokenizer",
-    "load_head",
     "load_model",
-    "load_model_or_head",
+    "load_opened",
     "load_tokenizer",
     "model_digest",
     "open_source",
+    "require_way",
     "tokenizer_digest",
 ]
 
@@ -133,30 +131,16 @@ def load_model(
         NumericsRefused: a mode that was asked for by name and does not hold on this machine.
     """
     way = Way(dtype, loader, numerics, device)
-    _require_way(source, way)
-    return _whole(open_source(source, revision, base), way)
+    require_way(source, way)
+    return load_opened(open_source(source, revision, base), way)
 
 
-def load_model_or_head(source: str, way: Way, revision: str | None, base: Path | None) -> LoadedModel | LoadedHead:
-    """Whatever the source holds; its files are found and read once. Raises as `load_model`."""
-    opened = open_source(source, revision, base)
-    head = _head(opened)
-    if head is not None:
-        return head
-    _require_way(source, way)
-    return _whole(opened, way)
-
-
-def load_head(source: str, *, revision: str | None = None, base: Path | None = None) -> LoadedHead | None:
-    """The draft head in a folder; None if what is there is a model that runs alone.
+def require_way(source: str, way: Way) -> None:
+    """Refuse a dtype, loader, arithmetic or device that does not exist or cannot be used together.
 
     Raises:
-        ModelError: the source cannot be opened, or its head cannot be read whole.
+        ModelError: the first such argument.
     """
-    return _head(open_source(source, revision, base))
-
-
-def _require_way(source: str, way: Way) -> None:
     if way.dtype not in DTYPES:
         raise ModelError(f"{source}: dtype {way.dtype!r} is not one of {', '.join(DTYPES)}")
     if way.loader not in LOADERS:
@@ -177,7 +161,8 @@ def open_source(source: str, revision: str | None = None, base: Path | None = No
     return Opened(source, place.resolved, open_folder(place.path, source))
 
 
-def _whole(opened: Opened, way: Way) -> LoadedModel:
+def load_opened(opened: Opened, way: Way) -> LoadedModel:
+    """The model and the tokenizer of a folder whose files are known. Raises as `load_model`."""
     folder = opened.folder
     facts = {
         **opened.facts,
@@ -190,15 +175,6 @@ def _whole(opened: Opened, way: Way) -> LoadedModel:
     return LoadedModel(
         ready.model, load_tokenizer(folder), folder.files, opened.source, opened.resolved, numerics=ready.numerics
     )
-
-
-def _head(opened: Opened) -> LoadedHead | None:
-    layout = layout_of(opened.folder.config)
-    if layout is None:
-        return None
-    head = layout.read(opened.folder)
-    own = {"architecture": head.layout, "family": head.family, "declared_lossy": list(head.lossy)}
-    return LoadedHead(head, opened.folder.files, opened.source, opened.resolved, {**opened.facts, **own})
 
 
 def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Equipped:

@@ -28,7 +28,7 @@ NAN: Final = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """E emitted tokens on C cells; columns as in `engine.record.trace.Trace`. Columns of q are NaN where q is not known."""
+    """E emitted tokens on C cells; columns as in `engine.record.trace.Trace`. Columns of an unknown q are NaN."""
 
     cell_id: NDArray[np.uint32]
     cell_p: NDArray[np.float32]

@@ -165,7 +165,7 @@ class Trace:
     q_rows: Floats
     """[X, V] the distribution that each examined node was drawn from."""
     cell_id: Ints
-    """[E, C] the K likeliest tokens of p, descending, then those of q that are not among them; `engine.record.lumping.PAD`."""
+    """[E, C] the K likeliest tokens of p, descending, then those of q that p lacks; `engine.record.lumping.PAD`."""
     cell_p: Rows
     cell_q: Rows
     """[E, C] q of the place; NaN where nothing was drafted or its law is not known, as in the next columns of q."""

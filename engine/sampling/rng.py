@@ -32,7 +32,7 @@ class Purpose(IntEnum):
     RESIDUAL = 3
     BONUS = 4
     INNER_DRAFT = 5
-    """From here on: a draft model that is itself decoded speculatively, with rejection (`engine.proposers.draft_model.cascade`)."""
+    """From here on: a draft model that is itself decoded speculatively (`engine.proposers.draft_model.cascade`)."""
     INNER_ACCEPT = 6
     INNER_RESIDUAL = 7
     INNER_BONUS = 8

@@ -1,8 +1,8 @@
-"""``python -m engine.tools.plan_tree``: which tree `sequoia` should draft for a pair, prompts, a temperature and this machine.
+"""``python -m engine.tools.plan_tree``: the best tree for `sequoia` on a pair, prompts, temperature and machine.
 
-Measures acceptance and times (`engine.tools.measure_acceptance`), plans (`engine.proposers.draft_model.tree_planning`), and sets
-the chosen tree beside its rivals: chains and complete k-ary trees. Knows nothing
-about suites or stores.
+Measures acceptance and times (`engine.tools.measure_acceptance`), plans
+(`engine.proposers.draft_model.tree_planning`), and compares the chosen tree with
+chains and complete k-ary trees.
 """
 
 from __future__ import annotations

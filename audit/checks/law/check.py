@@ -27,8 +27,8 @@ from audit.checks.law.battery import Component, battery
 from audit.checks.law.table import Law, moments_of, tabulate
 from audit.checks.plans import plan_law
 from audit.evidence.decisions import unreadable
-from audit.evidence.random_numbers import seed_of
-from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.alternatives import ranking
 from audit.stats.multiplicity import holm
@@ -55,20 +55,6 @@ class Leak:
 def _applies(evidence: Evidence) -> str | None:
     if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
         return "at temperature 0 there is no law to test; see greedy_equality"
-    return None
-
-
-def shared_numbers(arm: ArmRecord) -> str | None:
-    """The first two requests that draw the same random numbers, if any do."""
-    seen: dict[tuple[int, int], str] = {}
-    for request in arm.requests:
-        header = request.trace.header
-        key = (header.sampling.seed, header.stream)
-        if key in seen:
-            return (
-                f"requests {seen[key]} and {request.request_id} share seed and stream; pooled tests need independence"
-            )
-        seen[key] = request.request_id
     return None
 
 

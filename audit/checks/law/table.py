@@ -8,7 +8,6 @@ grow with the vocabulary. Knows nothing about p-values.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -66,14 +65,6 @@ class Law:
     table: Table
     process: alternatives.Evidence
     impossible: tuple[Finding, ...]
-
-
-def seed_of(requests: Sequence[RequestRecord]) -> int:
-    """A seed from the tokens themselves: the same evidence is always judged by the same numbers."""
-    content = hashlib.sha256()
-    for request in requests:
-        content.update(repr((request.request_id, request.tokens)).encode())
-    return int.from_bytes(content.digest()[:8], "big")
 
 
 def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Law:

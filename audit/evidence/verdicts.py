@@ -1,0 +1,53 @@
+"""What a check answers: a verdict with its numbers and the places where the claim broke."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """Three verdicts, and the absence of one."""
+
+    CERTIFIED = "certified"
+    """An upper bound is within the margin, on this workload."""
+    FAULT = "fault"
+    """A lower bound exceeds the margin, or a zero-tolerance hit."""
+    INCONCLUSIVE = "inconclusive"
+    """The evidence can show neither; not a pass."""
+    NOT_RUN = "not_run"
+    """The evidence that the check needs is missing, or it does not apply; the reason is in the summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One concrete place where the claim broke. `step` counts from 0 within the request."""
+
+    request: str
+    step: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found on one arm.
+
+    `statistic`, `effect` and `bound` are in the units that the check's page
+    names; None where it has none. `n` counts its sampling units.
+    """
+
+    verdict: Verdict
+    summary: str
+    n: int = 0
+    statistic: float | None = None
+    p_value: float | None = None
+    effect: float | None = None
+    bound: float | None = None
+    margin: float | None = None
+    detectable: float | None = None
+    """The smallest effect that this much evidence would have shown with probability 0.9, in the effect's unit."""
+    findings: tuple[Finding, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-able numbers behind the summary."""

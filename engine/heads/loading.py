@@ -1,0 +1,37 @@
+"""From the name of a source to a model or a draft head, whichever its folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.heads.checkpoint import LoadedHead
+from engine.heads.formats import layout_of
+from engine.models.loading import LoadedModel, Opened, Way, load_opened, open_source, require_way
+
+
+def load_model_or_head(source: str, way: Way, revision: str | None, base: Path | None) -> LoadedModel | LoadedHead:
+    """The model or the head that the source holds, its files read once. Raises as `load_model`."""
+    opened = open_source(source, revision, base)
+    head = _head(opened)
+    if head is not None:
+        return head
+    require_way(source, way)
+    return load_opened(opened, way)
+
+
+def load_head(source: str, *, revision: str | None = None, base: Path | None = None) -> LoadedHead | None:
+    """The draft head in a folder; None if what is there is a model that runs alone.
+
+    Raises:
+        ModelError: the source cannot be opened, or its head cannot be read whole.
+    """
+    return _head(open_source(source, revision, base))
+
+
+def _head(opened: Opened) -> LoadedHead | None:
+    layout = layout_of(opened.folder.config)
+    if layout is None:
+        return None
+    head = layout.read(opened.folder)
+    own = {"architecture": head.layout, "family": head.family, "declared_lossy": list(head.lossy)}
+    return LoadedHead(head, opened.folder.files, opened.source, opened.resolved, {**opened.facts, **own})
