@@ -31,7 +31,7 @@ MAX_FINDINGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _PairComparison:
     """One pair: how many positions were compared, and the indices [D] of those that differ."""
 
     pair: Pair
@@ -124,10 +124,10 @@ def _incomparable(pair: Pair) -> str | None:
     return None
 
 
-def _compare(pair: Pair) -> _Compared:
+def _compare(pair: Pair) -> _PairComparison:
     count = compared(pair)
     ours, theirs = pair.candidate.trace.logits_digest[:count], pair.baseline.trace.logits_digest[:count]
-    return _Compared(pair, count, tuple(int(index) for index in np.flatnonzero(ours != theirs)))
+    return _PairComparison(pair, count, tuple(int(index) for index in np.flatnonzero(ours != theirs)))
 
 
 def _verdict(positions: int, differing: int, pairing: Pairing, params: Params) -> Verdict:

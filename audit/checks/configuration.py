@@ -28,7 +28,7 @@ def _applies(evidence: Evidence) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ArmSettings:
     """One arm's settings as asked for and as they are, in effect."""
 
     place: str
@@ -51,8 +51,8 @@ class Settings:
         ]
 
 
-def _settings(place: str, effective: Mapping[str, Any]) -> Settings:
-    return Settings(place, effective.get("requested", {}), effective.get("effective", {}))
+def _settings(place: str, effective: Mapping[str, Any]) -> ArmSettings:
+    return ArmSettings(place, effective.get("requested", {}), effective.get("effective", {}))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

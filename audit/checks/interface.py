@@ -12,21 +12,21 @@ from typing import Any
 
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.stats.power import Need
+from audit.stats.power import SampleSize
 from engine.core.types import RecordLevel
 
 Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class PlanAssumptions:
     """What a plan takes for granted of one arm and check; None leaves the check's own default."""
 
     spread: float | None = None
     """Standard deviation of the estimate behind the bound, per unit, in the margin's unit."""
 
 
-NOTHING_ASSUMED = Assumed()
+NOTHING_ASSUMED = PlanAssumptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Design:
     greedy: bool
     level: Level
     record: RecordLevel = RecordLevel.FULL
-    assumed: Assumed = NOTHING_ASSUMED
+    assumed: PlanAssumptions = NOTHING_ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Check:
     applies: Callable[[Evidence], str | None]
     null: str
     effect: str
-    plan: Callable[[Params, Design], Need | None]
+    plan: Callable[[Params, Design], SampleSize | None]
     companions: tuple[ArmKind, ...] = ()
     """Further arms that it compares with; they run only if a check asks for them."""
     anytime: bool = False

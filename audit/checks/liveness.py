@@ -19,7 +19,7 @@ from audit.checks.interface import Check, Design, Params
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import Need, replay_effect, zero_need
+from audit.stats.power import SampleSize, replay_effect, zero_need
 
 REFUSED = "refused"
 UNTRIED = "not_tried"
@@ -76,7 +76,7 @@ def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Fin
     return tuple(found)[:MAX_FINDINGS]
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     del design
     margin = float(params["margin"])
     # every prompt is a request at least

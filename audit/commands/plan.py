@@ -32,12 +32,12 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     """
     loaded = load_suite(suite)
     from audit.evidence.environment import hardware
-    from audit.runs.sizing import History, history, plan
+    from audit.runs.sizing import RunHistory, history, plan
     from audit.store import Store
     from audit.store.connection import is_sqlite, parse_url, sqlite_path
 
     target = parse_url(store)
-    told = History()
+    told = RunHistory()
     if not is_sqlite(target) or sqlite_path(target).is_file():
         with Store.open(store, create=False, read_only=True) as opened:
             told = history(opened, loaded.name, hardware())

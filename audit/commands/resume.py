@@ -9,7 +9,7 @@ import click
 from audit.commands.options import store_option
 from audit.commands.running import finish
 from audit.errors import UserError
-from audit.store import RunRecord, Store
+from audit.store import Store, StoredRun
 from audit.suite.loader import load_suite
 
 
@@ -37,7 +37,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
 
 
-def suite_path(record: RunRecord) -> str:
+def suite_path(record: StoredRun) -> str:
     """Where the run's suite was read from.
 
     Raises:

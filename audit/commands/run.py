@@ -9,7 +9,7 @@ import click
 from audit.commands.options import store_option
 from audit.commands.running import finish
 from audit.errors import UserError
-from audit.runs.interim_looks import StopRule
+from audit.runs.interim_looks import RunStopRule
 from audit.store import Store
 from audit.suite.loader import load_suite
 
@@ -56,7 +56,7 @@ def command(
     import torch
 
     from audit.runs.prepare import prepare
-    from audit.runs.reused_baseline import earlier_run
+    from audit.runs.reused_baseline import reused_run
     from audit.runs.rounds import require_first_round
     from audit.runs.runner import run
 
@@ -65,7 +65,7 @@ def command(
     earlier = None
     if baseline is not None:
         with Store.open(store, create=False, read_only=True) as before:
-            earlier = earlier_run(before, baseline)
+            earlier = reused_run(before, baseline)
     prepared = prepare(loaded, earlier)
     if rule is not None:
         # before a store is made
@@ -74,7 +74,7 @@ def command(
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))
 
 
-def _rule(until: str | None, max_tokens: int | None) -> StopRule | None:
+def _rule(until: str | None, max_tokens: int | None) -> RunStopRule | None:
     if (until is None) != (max_tokens is None):
         raise UserError("--until decided and --max-tokens N go together; give both or neither")
-    return None if max_tokens is None else StopRule(max_tokens)
+    return None if max_tokens is None else RunStopRule(max_tokens)

@@ -14,14 +14,14 @@ from engine.record.trace import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class EntryIndex:
     """[n] the step of each entry of a counted column, and the entry's number within it."""
 
     step: NDArray[np.int64]
     local: NDArray[np.int64]
 
 
-def numbered(counts: Ints) -> Numbered:
+def numbered(counts: Ints) -> EntryIndex:
     """The entries that `counts` [S] count, none of them negative."""
     step = np.repeat(np.arange(len(counts)), counts)
-    return Numbered(step, np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step])
+    return EntryIndex(step, np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step])

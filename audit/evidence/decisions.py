@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.draft_places import NO_NODE, Places, places
+from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.evidence.shape import shape_fault
 from engine.core.types import Floats, Protocol, QKind, RecordLevel
 from engine.record.lumping import PAD
 from engine.record.trace import Trace
-from engine.sampling.transforms import Transformed, plain_laws, transform
+from engine.sampling.transforms import TransformedRow, plain_laws, transform
 
 TAIL = -1
 """In `Lumped.ids`: the cell that holds all other tokens."""
@@ -29,7 +29,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Lumped:
+class LumpedDecisions:
     """What the whole rows gave, for E tokens on C cells; NaN where q is not known."""
 
     ids: Indices
@@ -75,7 +75,7 @@ class Decisions:
     """[E] number of tokens drafted at the position."""
     one_hot: NDArray[np.bool_]
     """[E] the drafted tokens were functions of the prefix."""
-    lumped: Lumped | None = None
+    lumped: LumpedDecisions | None = None
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -151,23 +151,23 @@ def distributions(trace: Trace) -> Floats:
     return np.stack(rows) if rows else np.empty((0, trace.header.vocabulary))
 
 
-def deciding_rows(trace: Trace, begin: int, end: int) -> Transformed:
+def deciding_rows(trace: Trace, begin: int, end: int) -> TransformedRow:
     """`deciding_row` of the emitted tokens from `begin` to before `end`, at least one: arrays [end - begin, V]."""
     logits, sampling = trace.logits[begin:end], trace.header.sampling
     if sampling.plain_scores:
-        return Transformed(logits.astype(np.float64), plain_laws(logits, sampling))
+        return TransformedRow(logits.astype(np.float64), plain_laws(logits, sampling))
     rows = [deciding_row(trace, index) for index in range(begin, end)]
-    return Transformed(np.stack([row.scores for row in rows]), np.stack([row.p for row in rows]))
+    return TransformedRow(np.stack([row.scores for row in rows]), np.stack([row.p for row in rows]))
 
 
-def deciding_row(trace: Trace, index: int) -> Transformed:
+def deciding_row(trace: Trace, index: int) -> TransformedRow:
     """The row that decided an emitted token, transformed after the tokens before it; the trace holds rows."""
     header = trace.header
     history = [*header.prompt, *trace.token[:index].tolist()]
     return transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids)
 
 
-def _q_rows(trace: Trace, found: Places) -> Floats:
+def _q_rows(trace: Trace, found: DraftPlaces) -> Floats:
     rows = np.full((len(found.step), trace.header.vocabulary), np.nan)
     # a coupled draft looked at the target's noise: its token says nothing that may be conditioned on
     fixed = (found.kind == QKind.ONE_HOT) & (found.candidates > 0) & (not trace.header.coupled_draft)
@@ -180,13 +180,13 @@ def _q_rows(trace: Trace, found: Places) -> Floats:
     return rows
 
 
-def _lumped(trace: Trace, found: Places) -> Lumped:
+def _lumped(trace: Trace, found: DraftPlaces) -> LumpedDecisions:
     ids = trace.cell_id.astype(np.int64)
     ids[ids == PAD] = UNUSED
     one = (found.candidates == 1) & (found.examined != NO_NODE)
     drafted = np.full((2, len(found.step)), np.nan)
     drafted[:, one] = trace.examined_p[found.examined[one]], trace.examined_q[found.examined[one]]
-    return Lumped(
+    return LumpedDecisions(
         ids=np.concatenate([ids, np.full((len(ids), 1), TAIL)], axis=1),
         token=trace.token.astype(np.int64),
         refused=found.drafted,
@@ -213,7 +213,7 @@ def cell_of(ids: Indices, token: Indices) -> Indices:
     return np.where(own == NO_NODE, ids.shape[1] - 1, own)
 
 
-def _drafted_cells(lumped: Lumped) -> Indices:
+def _drafted_cells(lumped: LumpedDecisions) -> Indices:
     return np.where(lumped.refused == NO_NODE, NO_NODE, cell_of(lumped.ids, lumped.refused))
 
 
@@ -225,7 +225,7 @@ def _law(cells: NDArray[np.floating], tail: Floats) -> Floats:
         return np.asarray(law / law.sum(axis=1, keepdims=True))
 
 
-def _q_cells(trace: Trace, found: Places) -> Floats:
+def _q_cells(trace: Trace, found: DraftPlaces) -> Floats:
     rows = _law(trace.cell_q, trace.tail[:, 1])
     if trace.header.coupled_draft:
         rows[found.kind == QKind.ONE_HOT] = np.nan

@@ -21,7 +21,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DraftPlaces:
     """One trace's E emitted tokens."""
 
     step: Indices
@@ -39,14 +39,14 @@ class Places:
     """Index of the first drafted node among the examined ones, `NO_NODE` if it is not among them."""
 
 
-def places(trace: Trace) -> Places:
+def places(trace: Trace) -> DraftPlaces:
     """The places of a trace whose columns are in shape."""
     first = np.concatenate([[0], np.cumsum(trace.n_drafted, dtype=np.int64)])
     local = np.arange(len(trace.node_token)) - np.repeat(first[:-1], trace.n_drafted)
     return _chain(trace, first) if np.array_equal(trace.node_parent, local - 1) else _tree(trace)
 
 
-def _chain(trace: Trace, first: Indices) -> Places:
+def _chain(trace: Trace, first: Indices) -> DraftPlaces:
     step = np.repeat(np.arange(trace.steps), trace.n_emitted)
     begin = np.concatenate([[0], np.cumsum(trace.n_emitted, dtype=np.int64)])[:-1]
     depth = np.arange(len(step)) - begin[step]
@@ -60,7 +60,7 @@ def _chain(trace: Trace, first: Indices) -> Places:
     row = np.full(len(trace.node_token) + 1, NO_NODE, dtype=np.int64)
     owner = np.repeat(np.arange(trace.steps), trace.n_examined)
     row[(first[owner] + trace.examined_node)[::-1]] = np.arange(len(owner))[::-1]
-    return Places(
+    return DraftPlaces(
         step=step,
         depth=depth,
         kind=trace.q_kind[step].astype(np.int64),
@@ -71,13 +71,13 @@ def _chain(trace: Trace, first: Indices) -> Places:
     )
 
 
-def _tree(trace: Trace) -> Places:
+def _tree(trace: Trace) -> DraftPlaces:
     found = [each for view in steps_of(trace) for each in _walk(trace, view)]
 
     def column(values: Iterator[int]) -> Indices:
         return np.fromiter(values, dtype=np.int64, count=len(found))
 
-    return Places(
+    return DraftPlaces(
         step=column(each.step for each in found),
         depth=column(each.depth for each in found),
         kind=column(int(each.kind) for each in found),
@@ -89,7 +89,7 @@ def _tree(trace: Trace) -> Places:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TokenPlace:
     step: int
     depth: int
     kind: QKind
@@ -97,7 +97,7 @@ class _Place:
     examined: int
 
 
-def _walk(trace: Trace, view: StepView) -> Iterator[_Place]:
+def _walk(trace: Trace, view: StepView) -> Iterator[_TokenPlace]:
     """Follow the emitted tokens down the step's tree."""
     tokens = [int(token) for token in trace.node_token[view.nodes]]
     parents = [int(parent) for parent in trace.node_parent[view.nodes]]
@@ -107,7 +107,7 @@ def _walk(trace: Trace, view: StepView) -> Iterator[_Place]:
     for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
         offered = [] if lost else [child for child, parent in enumerate(parents) if parent == node]
         row = view.examined.start + examined.index(offered[0]) if offered and offered[0] in examined else NO_NODE
-        yield _Place(view.index, depth, view.q_kind, tuple(tokens[child] for child in offered), row)
+        yield _TokenPlace(view.index, depth, view.q_kind, tuple(tokens[child] for child in offered), row)
         kept = [child for child in offered if tokens[child] == int(trace.token[at])]
         lost = not kept or int(trace.role[at]) != Role.ACCEPTED
         node = kept[0] if kept else NO_NODE

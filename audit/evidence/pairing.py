@@ -59,7 +59,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class MarginNoise:
     """Differences of margins between two runs of the same arm at equal prefixes.
 
     `bound` is the largest of `positions` differences; it covers `quantile` of
@@ -118,7 +118,7 @@ def compared(pair: Pair) -> int:
     return min(shared + 1, len(pair.candidate.tokens), len(pair.baseline.tokens))
 
 
-def measure_noise(baseline: ArmRecord, controls: Sequence[ArmRecord], margins: Margins) -> Noise:
+def measure_noise(baseline: ArmRecord, controls: Sequence[ArmRecord], margins: Margins) -> MarginNoise:
     """The largest difference of margins between baseline and any control at equal prefixes."""
     parts: list[Floats] = []
     flips = 0
@@ -128,7 +128,7 @@ def measure_noise(baseline: ArmRecord, controls: Sequence[ArmRecord], margins: M
         flips += bool(len(part)) and compared(pair) > agreeing(pair.candidate.tokens, pair.baseline.tokens)
     changes = np.concatenate(parts) if parts else np.empty(0)
     count = len(changes)
-    return Noise(count, float(changes.max()) if count else 0.0, covered_quantile(count), flips)
+    return MarginNoise(count, float(changes.max()) if count else 0.0, covered_quantile(count), flips)
 
 
 def _changes(pair: Pair, margins: Margins) -> Floats:

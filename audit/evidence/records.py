@@ -46,7 +46,7 @@ class ArmKind(StrEnum):
     """The candidate, one request at a time."""
     REVERSED = "reversed"
     """The candidate with its requests in reverse order."""
-    REGAMMA = "regamma"
+    OTHER_GAMMA = "regamma"
     """The candidate at another draft length."""
     ANCHOR = "anchor"
     """The target's own rows on the candidate's tokens, by a pass that shares nothing with the candidate's."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from audit.checks import load
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
-from audit.suite.spec import ArmSpec, Suite
-from audit.suite.streams import Slot
+from audit.suite.spec import CandidateSpec, Suite
+from audit.suite.streams import RequestSlot
 from engine.backends import REGISTRY
-from engine.backends.engine_spec import ArmPlan
+from engine.backends.engine_spec import EngineSpec
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 
 LEVELS = tuple(RecordLevel)
@@ -28,15 +28,15 @@ ANCHOR_REQUESTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedArm:
+class Arm:
     """One arm to run. `baseline` and `control` name other arms; `spec` is a candidate's."""
 
     name: str
     kind: ArmKind
-    plan: ArmPlan
+    plan: EngineSpec
     sampling: SamplingParams
     samples: int
-    spec: ArmSpec | None = None
+    spec: CandidateSpec | None = None
     baseline: str | None = None
     control: str | None = None
     noise: tuple[str, ...] = ()
@@ -49,20 +49,20 @@ class PlannedArm:
     """At most so many requests, spread evenly over the suite's; None runs all."""
 
 
-def slots(suite: Suite, arm: PlannedArm, earlier: int = 0) -> list[Slot]:
+def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
     """The arm's requests in order, after `earlier` rounds of as many.
 
     Greedy arms run each case once, for repetitions would be copies; a case that names its own runs those.
     """
-    every = [Slot(case, sample) for case in suite.cases for sample in case.repetitions(arm.samples, earlier)]
+    every = [RequestSlot(case, sample) for case in suite.cases for sample in case.repetitions(arm.samples, earlier)]
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
     return every[::-1] if arm.backwards else every
 
 
-def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
+def plan_arms(suite: Suite) -> tuple[Arm, ...]:
     """Baselines, then controls, then the candidates in the suite's order, each with its companions behind it."""
-    groups: dict[SamplingParams, list[ArmSpec]] = {}
+    groups: dict[SamplingParams, list[CandidateSpec]] = {}
     for arm in suite.arms:
         groups.setdefault(arm.sampling, []).append(arm)
     names = _baseline_names(groups, {arm.name for arm in suite.arms})
@@ -83,7 +83,7 @@ def plan_arms(suite: Suite) -> tuple[PlannedArm, ...]:
     return (*baselines, *controls, *planned)
 
 
-def evidence_for(planned: PlannedArm, listed: Iterable[PlannedArm], record_of: Callable[[str], ArmRecord]) -> Evidence:
+def evidence_for(planned: Arm, listed: Iterable[Arm], record_of: Callable[[str], ArmRecord]) -> Evidence:
     """A candidate's record with those that it is compared to, of all arms that were planned."""
     return Evidence(
         candidate=record_of(planned.name),
@@ -94,7 +94,7 @@ def evidence_for(planned: PlannedArm, listed: Iterable[PlannedArm], record_of: C
     )
 
 
-def _with_companions(candidate: PlannedArm) -> Iterator[PlannedArm]:
+def _with_companions(candidate: Arm) -> Iterator[Arm]:
     """The candidate, then the arms that its checks compare it with."""
     yield candidate
     assert candidate.spec is not None
@@ -103,15 +103,15 @@ def _with_companions(candidate: PlannedArm) -> Iterator[PlannedArm]:
         yield _companion(candidate, kind)
 
 
-def _companion(candidate: PlannedArm, kind: ArmKind) -> PlannedArm:
+def _companion(candidate: Arm, kind: ArmKind) -> Arm:
     plan = candidate.plan
     if kind is ArmKind.ANCHOR:
         # whole rows only where the candidate has them too; a fault of the candidate is not the reference's
         level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
-        plan = ArmPlan(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
+        plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1)
-    if kind is ArmKind.REGAMMA:
+    if kind is ArmKind.OTHER_GAMMA:
         plan = dataclasses.replace(plan, gamma=_other_gamma(plan.gamma))
     return dataclasses.replace(
         candidate,
@@ -133,7 +133,7 @@ def _other_gamma(gamma: int) -> int:
     return gamma // 2 or gamma + 1
 
 
-def _noise(suite: Suite, name: str, sampling: SamplingParams, level: RecordLevel) -> tuple[PlannedArm, ...]:
+def _noise(suite: Suite, name: str, sampling: SamplingParams, level: RecordLevel) -> tuple[Arm, ...]:
     """Another engine's own noise: the baseline as it was, and in another order. Ours has none but by batch."""
     again, other = (
         _plain(suite, f"{name}/{kind}", ArmKind.CONTROL, sampling, _control_level(sampling, level), suite.batch_size)
@@ -142,7 +142,7 @@ def _noise(suite: Suite, name: str, sampling: SamplingParams, level: RecordLevel
     return again, dataclasses.replace(other, backwards=True)
 
 
-def _promises_equality(arm: ArmSpec) -> bool:
+def _promises_equality(arm: CandidateSpec) -> bool:
     return arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
 
 
@@ -164,20 +164,18 @@ def _baseline_names(groups: Iterable[SamplingParams], taken: set[str]) -> dict[S
     return names
 
 
-def _plain(
-    suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int
-) -> PlannedArm:
+def _plain(suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int) -> Arm:
     """The target alone; sampled by Gumbel-max, so that coupled arms can be compared token by token."""
-    plan = ArmPlan(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine)
-    return PlannedArm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
+    plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine)
+    return Arm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
 
 
 def _plain_rule(sampling: SamplingParams) -> Protocol:
     return Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL
 
 
-def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -> PlannedArm:
-    plan = ArmPlan(
+def _candidate(suite: Suite, arm: CandidateSpec, baseline: str, control: str | None) -> Arm:
+    plan = EngineSpec(
         protocol=arm.verifier,
         proposer=arm.proposer.kind,
         gamma=arm.proposer.gamma,
@@ -192,7 +190,7 @@ def _candidate(suite: Suite, arm: ArmSpec, baseline: str, control: str | None) -
         beside=arm.beside,
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
-    return PlannedArm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)
+    return Arm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)
 
 
 def _seeded(suite: Suite, sampling: SamplingParams) -> SamplingParams:

@@ -22,12 +22,12 @@ def generations(
         EngineError: the arm cannot go on.
     """
     if arm.planned.kind is not ArmKind.ANCHOR:
-        return arm.backend.generate(requests)
+        return arm.engine.generate(requests)
     return _anchored(arm, requests, done)
 
 
 def _anchored(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]) -> Iterator[Generation]:
-    assert isinstance(arm.backend, Anchoring)
+    assert isinstance(arm.engine, Anchoring)
     assert arm.planned.of is not None
     if not requests:
         return
@@ -36,4 +36,4 @@ def _anchored(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str
     for request in requests:
         # the engine did not answer every one
         if cases[request.id] in emitted:
-            yield arm.backend.anchor(request, emitted[cases[request.id]])
+            yield arm.engine.anchor(request, emitted[cases[request.id]])

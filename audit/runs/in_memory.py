@@ -46,7 +46,7 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
         EngineError: the arm cannot go on.
     """
     keys = {request.id: key for key, request in arm.requests.items()}
-    arm.backend.forget()
+    arm.engine.forget()
     made = generations(arm, list(arm.requests.values()), done.__getitem__)
     records = [_record(arm, keys[each.request.id], each) for each in made]
     records.sort(key=lambda each: (each.case_id, each.sample))
@@ -57,7 +57,7 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
 
 
 def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
-    whole = Level.L2 if arm.planned.kind is ArmKind.ANCHOR else Level(arm.backend.capabilities().level)
+    whole = Level.L2 if arm.planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
     return min([whole, *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
 
 

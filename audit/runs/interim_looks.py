@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from audit.checks.interface import Check, Params
-from audit.store import RunEventRecord, RunRecord
+from audit.store import StoredEvent, StoredRun
 
 UNTIL: Final = "decided"
 SCHEDULE: Final = "6 / (pi^2 k^2)"
@@ -28,7 +28,7 @@ PREFIX: Final = "look "
 
 
 @dataclass(frozen=True, slots=True)
-class StopRule:
+class RunStopRule:
     """Stop as soon as every check is decided, and begin no round that could pass `max_tokens` in all arms."""
 
     max_tokens: int
@@ -41,7 +41,7 @@ class StopRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InterimLook:
     """One reading of the evidence, counted from 1."""
 
     number: int
@@ -53,7 +53,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class InterimResult:
     """What a look found. `stopped` is why the run ends there; None if it goes on."""
 
     look: int
@@ -83,19 +83,19 @@ def spent(number: int) -> float:
     return math.fsum(share(each) for each in range(1, number + 1))
 
 
-def stop_rule(record: RunRecord) -> StopRule | None:
+def stop_rule(record: StoredRun) -> RunStopRule | None:
     """The rule that a run was begun with, or None."""
     found = next((arm.spec[STOP_RULE] for arm in record.arms if STOP_RULE in arm.spec), None)
-    return None if found is None else StopRule(**found)
+    return None if found is None else RunStopRule(**found)
 
 
-def looked(events: Iterable[RunEventRecord]) -> tuple[Looked, ...]:
+def interim_results(events: Iterable[StoredEvent]) -> tuple[InterimResult, ...]:
     """The looks of a run so far, from its events."""
     told = (json.loads(event.detail.removeprefix(PREFIX)) for event in events if event.detail.startswith(PREFIX + "{"))
-    return tuple(Looked(**{**each, "undecided": tuple(each["undecided"])}) for each in told)
+    return tuple(InterimResult(**{**each, "undecided": tuple(each["undecided"])}) for each in told)
 
 
-def at_look(check: Check, overrides: Params, look: Look | None) -> Params:
+def at_interim_look(check: Check, overrides: Params, look: InterimLook | None) -> Params:
     """A suite's overrides with `alpha` and `confidence` as they are at a look."""
     if look is None or check.anytime:
         return overrides
@@ -108,9 +108,9 @@ def at_look(check: Check, overrides: Params, look: Look | None) -> Params:
     return {**overrides, **levels}
 
 
-def look_lines(events: Iterable[RunEventRecord]) -> list[str]:
+def interim_look_lines(events: Iterable[StoredEvent]) -> list[str]:
     """What a reader wants to know about a run that stops by itself; nothing of other runs."""
-    every = looked(events)
+    every = interim_results(events)
     if not every or every[-1].stopped is None:
         return []
     last = every[-1]

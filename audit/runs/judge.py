@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from audit.checks import load
 from audit.checks.interface import evaluate
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.runs.arms import PlannedArm, evidence_for
-from audit.runs.interim_looks import Look, at_look
+from audit.runs.arms import Arm, evidence_for
+from audit.runs.interim_looks import InterimLook, at_interim_look
 from audit.store import Store, StoredCheck
 
 NEIGHBOURS = 8
@@ -22,7 +22,7 @@ NEIGHBOURS = 8
 
 
 def judge(
-    arms: Iterable[PlannedArm], store: Store, run: str, announce: Callable[[str], None], look: Look | None = None
+    arms: Iterable[Arm], store: Store, run: str, announce: Callable[[str], None], look: InterimLook | None = None
 ) -> None:
     """Run every candidate's checks and store their results; at a `look` with its share of their error probabilities."""
     listed = tuple(arms)
@@ -34,11 +34,11 @@ def judge(
         evidence = evidence_for(planned, listed, record_of)
         for name, overrides in planned.spec.checks.items():
             check = load(name)
-            result = _told(evaluate(check, evidence, at_look(check, overrides, look)), look)
+            result = _with_look(evaluate(check, evidence, at_interim_look(check, overrides, look)), look)
             store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result)
 
 
-def _told(result: CheckResult, look: Look | None) -> CheckResult:
+def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
     """The result, saying at which look it was found."""
     if look is None:
         return result

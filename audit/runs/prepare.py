@@ -15,15 +15,15 @@ from typing import Any
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment, actor, environment
 from audit.evidence.records import ArmKind, Level
-from audit.runs.arms import PlannedArm, plan_arms, slots
-from audit.runs.interim_looks import STOP_RULE, StopRule
-from audit.runs.reused_baseline import PLAIN, EarlierRun
-from audit.store import ArmStart, ArtifactRef, RequestKey, RunStart
+from audit.runs.arms import Arm, plan_arms, slots
+from audit.runs.interim_looks import STOP_RULE, RunStopRule
+from audit.runs.reused_baseline import PLAIN, ReusedRun
+from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite
-from engine.backends import open_workshop
-from engine.backends.engine_spec import ModelFacts, ModelSource, Workshop
-from engine.backends.interface import Anchoring, Backend, Prompt
-from engine.backends.neighbour import BesideBackend
+from engine.backends import open_backend
+from engine.backends.engine_spec import Backend, ModelFacts, ModelSource
+from engine.backends.interface import Anchoring, Engine, Prompt
+from engine.backends.neighbour import NeighbourEngine
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Request
 
@@ -32,8 +32,8 @@ from engine.core.types import Request
 class PreparedArm:
     """An arm with its engine and its requests by key."""
 
-    planned: PlannedArm
-    backend: Backend
+    planned: Arm
+    engine: Engine
     requests: Mapping[RequestKey, Request]
     domains: Mapping[str, str]
     """Domain by case id."""
@@ -49,43 +49,43 @@ class PreparedRun:
     environment: Environment
 
 
-def prepare(suite: Suite, earlier: EarlierRun | None = None) -> PreparedRun:
+def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
     """Load and check everything that the suite names; plain arms come from an earlier run, if one is given.
 
     Raises:
         UserError: a model that cannot be loaded, a request that cannot be served, or one that the earlier run lacks.
         CannotDecide: a numerics mode that the suite asks for and this machine does not keep.
     """
-    with _told(suite):
-        workshop = open_workshop(suite.backend, sources(suite))
-        models = workshop.models()
+    with _user_errors(suite):
+        backend = open_backend(suite.backend, sources(suite))
+        models = backend.models()
         if earlier is not None:
             earlier.require_models(models)
-        return PreparedRun(suite, build_arms(suite, workshop, earlier), models, environment())
+        return PreparedRun(suite, build_arms(suite, backend, earlier), models, environment())
 
 
-def build_arms(suite: Suite, workshop: Workshop, earlier: EarlierRun | None = None) -> tuple[PreparedArm, ...]:
+def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None) -> tuple[PreparedArm, ...]:
     """Every arm of the suite with its engine and its requests, in the order in which they run.
 
     Raises:
         EngineError: an arm that cannot be built, or a request that cannot be served.
         UserError: a plain arm that the earlier run lacks.
     """
-    built = [(planned, _backend(workshop, planned, earlier)) for planned in plan_arms(suite)]
+    built = [(planned, _backend(backend, planned, earlier)) for planned in plan_arms(suite)]
     # checks that want an anchor say themselves that there is none
-    possible = [(planned, backend) for planned, backend in built if _can_run(planned, backend)]
-    return tuple(_prepare_arm(suite, planned, backend) for planned, backend in possible)
+    possible = [(planned, engine) for planned, engine in built if _can_run(planned, engine)]
+    return tuple(_prepare_arm(suite, planned, engine) for planned, engine in possible)
 
 
-def _backend(workshop: Workshop, planned: PlannedArm, earlier: EarlierRun | None) -> Backend:
-    backend, beside = workshop.arm(planned.plan), planned.plan.beside
+def _backend(backend: Backend, planned: Arm, earlier: ReusedRun | None) -> Engine:
+    engine, beside = backend.arm(planned.plan), planned.plan.beside
     if earlier is not None and planned.kind in PLAIN:
-        return earlier.backend(planned.name, backend)
-    return backend if beside is None else BesideBackend(backend, beside)
+        return earlier.engine(planned.name, engine)
+    return engine if beside is None else NeighbourEngine(engine, beside)
 
 
 @contextlib.contextmanager
-def _told(suite: Suite) -> Iterator[None]:
+def _user_errors(suite: Suite) -> Iterator[None]:
     """An engine's refusal as the one line that a user reads."""
     try:
         yield
@@ -95,16 +95,16 @@ def _told(suite: Suite) -> Iterator[None]:
         raise UserError(f"{suite.path}: {error}") from error
 
 
-def _can_run(planned: PlannedArm, backend: Backend) -> bool:
-    return planned.kind is not ArmKind.ANCHOR or isinstance(backend, Anchoring)
+def _can_run(planned: Arm, engine: Engine) -> bool:
+    return planned.kind is not ArmKind.ANCHOR or isinstance(engine, Anchoring)
 
 
 def effective_config(arm: PreparedArm) -> Mapping[str, Any]:
     """What runs: the engine's decoding, or its reference pass."""
     if arm.planned.kind is ArmKind.ANCHOR:
-        assert isinstance(arm.backend, Anchoring)
-        return arm.backend.anchor_config()
-    return arm.backend.effective_config()
+        assert isinstance(arm.engine, Anchoring)
+        return arm.engine.anchor_config()
+    return arm.engine.effective_config()
 
 
 def sources(suite: Suite) -> dict[str, ModelSource]:
@@ -117,19 +117,19 @@ def sources(suite: Suite) -> dict[str, ModelSource]:
     }
 
 
-def _prepare_arm(suite: Suite, planned: PlannedArm, backend: Backend) -> PreparedArm:
-    requests = _requests(suite, planned, _prompts(suite, backend), 0)
-    backend.require(list(requests.values()))
-    return PreparedArm(planned, backend, requests, {case.id: case.domain for case in suite.cases})
+def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
+    requests = _requests(suite, planned, _prompts(suite, engine), 0)
+    engine.require(list(requests.values()))
+    return PreparedArm(planned, engine, requests, {case.id: case.domain for case in suite.cases})
 
 
 def for_round(suite: Suite, arm: PreparedArm, earlier: int) -> PreparedArm:
     """The arm with the requests that it has after `earlier` rounds: the same cases, other samples and streams."""
-    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.backend), earlier))
+    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), earlier))
 
 
 def _requests(
-    suite: Suite, planned: PlannedArm, prompts: Mapping[str, tuple[int, ...]], earlier: int
+    suite: Suite, planned: Arm, prompts: Mapping[str, tuple[int, ...]], earlier: int
 ) -> dict[RequestKey, Request]:
     requests = {}
     for slot in slots(suite, planned, earlier):
@@ -139,20 +139,20 @@ def _requests(
     return requests
 
 
-def _prompts(suite: Suite, backend: Backend) -> dict[str, tuple[int, ...]]:
+def _prompts(suite: Suite, engine: Engine) -> dict[str, tuple[int, ...]]:
     """Tokens by case id."""
-    return {case.id: case.tokens or backend.encode(_prompt(case)) for case in suite.cases}
+    return {case.id: case.tokens or engine.encode(_prompt(case)) for case in suite.cases}
 
 
 def _prompt(case: Case) -> Prompt:
     return Prompt(case.messages, case.tools, case.prompt)
 
 
-def run_start(prepared: PreparedRun, rule: StopRule | None = None) -> RunStart:
+def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:
     """What the store is told when the run begins; every arm's specification has the stop rule, if there is one."""
     suite = prepared.suite
     commit = prepared.environment.code.get("commit")
-    return RunStart(
+    return NewRun(
         suite_name=suite.name,
         suite_sha256=suite.sha256,
         suite_document=suite.document,
@@ -177,11 +177,11 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     return found
 
 
-def _arm_start(arm: PreparedArm, rule: StopRule | None) -> ArmStart:
+def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
     planned, effective = arm.planned, effective_config(arm)
     # a reference pass draws nothing: it shows rows and no random numbers
-    level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.backend.capabilities().level)
-    return ArmStart(
+    level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
+    return NewArm(
         name=planned.name,
         kind=planned.kind,
         level=level,
@@ -191,7 +191,7 @@ def _arm_start(arm: PreparedArm, rule: StopRule | None) -> ArmStart:
     )
 
 
-def _spec(planned: PlannedArm) -> dict[str, Any]:
+def _spec(planned: Arm) -> dict[str, Any]:
     plan = planned.plan
     return {
         "verifier": plan.protocol.value,

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ORIGIN, ArmKind, ArmRecord, RequestRecord
-from audit.store import RunRecord, RunStatus, Store
+from audit.store import RunStatus, Store, StoredRun
 from engine.backends.engine_spec import ModelFacts
-from engine.backends.interface import Backend, Capabilities, Prompt
+from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.core.errors import EngineError
 from engine.core.types import Generation, Request
-from engine.record.trace import Header, encode
+from engine.record.trace import TraceHeader, encode
 
 PLAIN: Final = (ArmKind.BASELINE, ArmKind.CONTROL)
 """Kinds of arms that decode without speculation."""
@@ -28,10 +28,10 @@ MEND: Final = "make it first, with this suite at the engine without speculation"
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierRun:
+class ReusedRun:
     """A finished run and its plain arms by name."""
 
-    run: RunRecord
+    run: StoredRun
     arms: Mapping[str, ArmRecord]
 
     def require_models(self, models: Sequence[ModelFacts]) -> None:
@@ -44,7 +44,7 @@ class EarlierRun:
                     f"run {self.run.ulid}: its {role} is not this suite's; a baseline needs the same, {MEND}"
                 )
 
-    def backend(self, name: str, live: Backend) -> Backend:
+    def engine(self, name: str, live: Engine) -> Engine:
         """The earlier arm as the backend of the arm of that name.
 
         Raises:
@@ -56,10 +56,10 @@ class EarlierRun:
         arm = self.arms[name]
         origin = {"run": self.run.ulid, "record_root": self.run.record_root}
         headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed)}
-        return EarlierBackend(live, arm, origin, headers)
+        return ReusedEngine(live, arm, origin, headers)
 
 
-def earlier_run(store: Store, name: str) -> EarlierRun:
+def reused_run(store: Store, name: str) -> ReusedRun:
     """Read a run's plain arms.
 
     Raises:
@@ -73,26 +73,26 @@ def earlier_run(store: Store, name: str) -> EarlierRun:
     if broken:
         raise CannotDecide(f"run {record.ulid} has changed since it finished; see: audit verify {record.ulid}")
     names = [arm.name for arm in record.arms if arm.kind in PLAIN]
-    return EarlierRun(record, {arm: store.load_arm(record.ulid, arm) for arm in names})
+    return ReusedRun(record, {arm: store.load_arm(record.ulid, arm) for arm in names})
 
 
-def begun_with(store: Store, run: RunRecord) -> EarlierRun | None:
+def begun_with(store: Store, run: StoredRun) -> ReusedRun | None:
     """The earlier run whose plain arms a run took over when it began; None if it makes its own.
 
-    Raises as `earlier_run`.
+    Raises as `reused_run`.
     """
     origin = next((arm.effective[ORIGIN]["run"] for arm in run.arms if ORIGIN in arm.effective), None)
-    return None if origin is None else earlier_run(store, origin)
+    return None if origin is None else reused_run(store, origin)
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierBackend:
+class ReusedEngine:
     """Answers what an earlier arm answered; prompts are read by the engine that is there now."""
 
-    live: Backend
+    live: Engine
     arm: ArmRecord
     origin: Mapping[str, Any]
-    headers: Mapping[str, Header]
+    headers: Mapping[str, TraceHeader]
     """By the request's name; the rest is read when it is asked for, and not kept."""
 
     def capabilities(self) -> Capabilities:
@@ -136,7 +136,7 @@ class EarlierBackend:
         return Generation(request, found.tokens, found.finish_reason, trace, found.text, found.latency_us, facts)
 
 
-def _difference(then: Header, now: Request) -> str | None:
+def _difference(then: TraceHeader, now: Request) -> str | None:
     parts = {
         "another prompt": then.prompt == now.prompt,
         "other sampling parameters or another seed": then.sampling == now.sampling,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from audit.errors import UserError
-from audit.runs.interim_looks import Look, Looked, StopRule, looked, share, spent
+from audit.runs.interim_looks import InterimLook, InterimResult, RunStopRule, interim_results, share, spent
 from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, for_round
 from audit.store import RunStatus, Store
@@ -28,7 +28,7 @@ class Rounds:
     """What the rounds of one run need."""
 
     prepared: PreparedRun
-    rule: StopRule
+    rule: RunStopRule
     store: Store
     run: str
     generate: Callable[[PreparedArm], None]
@@ -36,7 +36,7 @@ class Rounds:
     announce: Callable[[str], None]
 
 
-def require_first_round(prepared: PreparedRun, rule: StopRule) -> None:
+def require_first_round(prepared: PreparedRun, rule: RunStopRule) -> None:
     """Refuse a limit under which nothing could run.
 
     Raises:
@@ -52,18 +52,18 @@ def require_first_round(prepared: PreparedRun, rule: StopRule) -> None:
 
 def run_rounds(rounds: Rounds) -> None:
     """Run and look until the rule says to stop."""
-    last = next(iter(reversed(looked(rounds.store.load_run(rounds.run).events))), None)
+    last = next(iter(reversed(interim_results(rounds.store.load_run(rounds.run).events))), None)
     while last is None or last.stopped is None:
         last = _round(rounds, last)
 
 
-def _round(rounds: Rounds, last: Looked | None) -> Looked:
+def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
     number = 1 if last is None else last.look + 1
     arms = _arms(rounds.prepared, None if last is None else last.undecided, number)
     for arm in arms:
         rounds.generate(arm)
-    judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.announce, Look(number))
-    found = _look(rounds, number)
+    judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.announce, InterimLook(number))
+    found = _interim_look(rounds, number)
     rounds.store.set_status(rounds.run, RunStatus.RUNNING, found.detail())
     return found
 
@@ -81,7 +81,7 @@ def _arms(prepared: PreparedRun, undecided: Sequence[str] | None, number: int) -
     return tuple(for_round(prepared.suite, arm, number - 1) for arm in kept)
 
 
-def _look(rounds: Rounds, number: int) -> Looked:
+def _interim_look(rounds: Rounds, number: int) -> InterimResult:
     checks, record = rounds.store.checks(rounds.run), rounds.store.load_run(rounds.run)
     candidates = [arm.planned.name for arm in rounds.prepared.arms if arm.planned.spec is not None]
     codes = {name: exit_code(each for each in checks if each.arm == name) for name in candidates}
@@ -89,7 +89,7 @@ def _look(rounds: Rounds, number: int) -> Looked:
     tokens = sum(arm.counts.output for arm in record.arms)
     code = exit_code(checks)
     stopped = _reason(rounds, code, undecided, number, tokens)
-    return Looked(number, share(number), spent(number), tokens, undecided, code, stopped)
+    return InterimResult(number, share(number), spent(number), tokens, undecided, code, stopped)
 
 
 def _reason(rounds: Rounds, code: int, undecided: Sequence[str], number: int, tokens: int) -> str | None:

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from audit.errors import UserError
 from audit.runs.generate import generations
-from audit.runs.interim_looks import StopRule, stop_rule
+from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
-from audit.store import RequestKey, RunRecord, RunStatus, Store
+from audit.store import RequestKey, RunStatus, Store, StoredRun
 from engine.core.errors import EngineError
 
 
@@ -39,7 +39,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     run: str
@@ -54,7 +54,7 @@ class Interrupted(Exception):
         self.run = run
 
 
-def run(prepared: PreparedRun, store: Store, progress: Progress, rule: StopRule | None = None) -> Outcome:
+def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRule | None = None) -> RunOutcome:
     """Run a prepared suite from its beginning: once, or with a rule in rounds until it says to stop.
 
     Raises:
@@ -66,7 +66,7 @@ def run(prepared: PreparedRun, store: Store, progress: Progress, rule: StopRule 
     return _go(prepared, store, store.begin_run(run_start(prepared, rule)), progress, rule)
 
 
-def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> Outcome:
+def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> RunOutcome:
     """Go on with an interrupted run.
 
     Raises:
@@ -84,7 +84,7 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
     return _go(prepared, store, name, progress, stop_rule(record))
 
 
-def _require_same_numerics(prepared: PreparedRun, record: RunRecord) -> None:
+def _require_same_numerics(prepared: PreparedRun, record: StoredRun) -> None:
     """An arm whose requests came from two numerics modes would compare with neither."""
     before = {arm.name: _mode(arm.effective) for arm in record.arms}
     for arm in prepared.arms:
@@ -101,13 +101,13 @@ def _mode(effective: Mapping[str, Any]) -> str | None:
     return str(facts.get("mode")) if isinstance(facts, Mapping) else None
 
 
-def require_unfinished(record: RunRecord) -> None:
+def require_unfinished(record: StoredRun) -> None:
     """Raise UserError if there is nothing to go on with."""
     if record.status is RunStatus.FINISHED:
         raise UserError(f"run {record.ulid} is finished; see it with: audit show {record.ulid}")
 
 
-def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: StopRule | None) -> Outcome:
+def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None) -> RunOutcome:
     try:
         finished = store.finished(name)
 
@@ -128,7 +128,7 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule
         raise UserError(f"run {name} failed: {error}") from error
     code = exit_code(store.checks(name))
     store.finish_run(name, RunStatus.FINISHED, code)
-    return Outcome(name, code)
+    return RunOutcome(name, code)
 
 
 def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[RequestKey], progress: Progress) -> None:
@@ -136,12 +136,12 @@ def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[Req
     todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
     progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
     requests = [request for request in arm.requests.values() if request.id in todo]
-    arm.backend.forget()
-    before = arm.backend.memory()
+    arm.engine.forget()
+    before = arm.engine.memory()
     for generation in generations(arm, requests, partial(store.load_arm, name)):
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
     if before is not None and requests:
-        detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.backend.memory()}"
+        detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.engine.memory()}"
         store.set_status(name, RunStatus.RUNNING, detail)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks import load
-from audit.checks.interface import Assumed, Check, Design
+from audit.checks.interface import Check, Design, PlanAssumptions
 from audit.evidence.records import ArmKind, Level
-from audit.runs.arms import ANCHOR_REQUESTS, PlannedArm, plan_arms, slots
-from audit.stats.power import MOST, Need, replay_effect
-from audit.store import ArmFacts, RunRecord, RunStatus, Store, StoredCheck
+from audit.runs.arms import ANCHOR_REQUESTS, Arm, plan_arms, slots
+from audit.stats.power import MOST, SampleSize, replay_effect
+from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from audit.suite.spec import Suite
 
 FORMAT: Final = 1
@@ -48,7 +48,7 @@ class PlannedCheck:
     check: str
     claim: str
     outcome: str
-    need: Need | None
+    need: SampleSize | None
     """None where any amount decides."""
     given: int | None
     """Units that the suite is expected to give."""
@@ -95,14 +95,14 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """What stored runs tell: the last of the same suite with its checks, and one on this machine."""
 
-    same: RunRecord | None = None
+    same: StoredRun | None = None
     checks: tuple[StoredCheck, ...] = ()
-    here: RunRecord | None = None
+    here: StoredRun | None = None
 
-    def arm(self, planned: PlannedArm) -> ArmFacts | None:
+    def arm(self, planned: Arm) -> StoredArm | None:
         """The arm of that name, if it decoded in the same way and has finished requests."""
         found = self.same.arm(planned.name) if self.same else None
         if found is None or not found.counts.requests or not found.counts.output:
@@ -115,13 +115,13 @@ class History:
         return next((each for each in self.checks if (each.arm, each.check) == (arm, check)), None)
 
 
-def history(store: Store, suite: str, hardware: Mapping[str, Any]) -> History:
+def history(store: Store, suite: str, hardware: Mapping[str, Any]) -> RunHistory:
     """Search the newest runs; interrupted ones are left out, for their duration says nothing."""
     names = [run.ulid for run in store.list_runs(LOOKED_AT) if run.status is RunStatus.FINISHED and run.tokens]
     runs = [run for run in map(store.load_run, names) if not any(_stopped(event.status) for event in run.events)]
     same = next((run for run in runs if run.suite_name == suite), None)
     here = next((run for run in runs if _machine(run.environment.hardware) == _machine(hardware)), None)
-    return History(same, store.checks(same.ulid) if same else (), here)
+    return RunHistory(same, store.checks(same.ulid) if same else (), here)
 
 
 def _stopped(status: RunStatus) -> bool:
@@ -132,7 +132,7 @@ def _machine(hardware: Mapping[str, Any]) -> tuple[str, str]:
     return str(hardware.get("cpu")), str(hardware.get("gpus"))
 
 
-def plan(suite: Suite, told: History) -> RunPlan:
+def plan(suite: Suite, told: RunHistory) -> RunPlan:
     """Plan a suite with what stored runs tell."""
     rate, rate_from = _rate(told.here)
     arms = plan_arms(suite)
@@ -143,7 +143,7 @@ def plan(suite: Suite, told: History) -> RunPlan:
     return RunPlan(FORMAT, suite.name, suite.sha256, loads, checks, total, total / rate, rate, rate_from, _code(checks))
 
 
-def _rate(here: RunRecord | None) -> tuple[float, str]:
+def _rate(here: StoredRun | None) -> tuple[float, str]:
     if here is None or here.finished_at is None or not here.tokens:
         return RATE, "the default, for no finished run on this machine is in the store"
     seconds = (here.finished_at - here.started_at).total_seconds()
@@ -152,7 +152,7 @@ def _rate(here: RunRecord | None) -> tuple[float, str]:
     return here.tokens / seconds, f"run {here.ulid} of {here.suite_name} on this machine"
 
 
-def _load(suite: Suite, arm: PlannedArm, told: History, rate: float) -> ArmLoad:
+def _load(suite: Suite, arm: Arm, told: RunHistory, rate: float) -> ArmLoad:
     requests = len(slots(suite, arm))
     before = told.arm(arm)
     most = requests * arm.sampling.max_new_tokens
@@ -160,9 +160,7 @@ def _load(suite: Suite, arm: PlannedArm, told: History, rate: float) -> ArmLoad:
     return ArmLoad(arm.name, arm.kind, requests, tokens, most, tokens / rate)
 
 
-def _checks(
-    suite: Suite, arms: Sequence[PlannedArm], tokens: Mapping[str, int], told: History
-) -> Iterable[PlannedCheck]:
+def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], told: RunHistory) -> Iterable[PlannedCheck]:
     for arm in arms:
         for name, overrides in arm.spec.checks.items() if arm.spec else ():
             check = load(name)
@@ -170,12 +168,12 @@ def _checks(
 
 
 def _check(
-    suite: Suite, arm: PlannedArm, check: Check, params: Mapping[str, Any], tokens: int, told: History
+    suite: Suite, arm: Arm, check: Check, params: Mapping[str, Any], tokens: int, told: RunHistory
 ) -> PlannedCheck:
     before, arm_before = told.check(arm.name, check.name), told.arm(arm)
     measured = before if arm_before is not None and before is not None and before.n else None
     spread = _spread(measured)
-    design = _design(suite, arm, tokens, Assumed(spread))
+    design = _design(suite, arm, tokens, PlanAssumptions(spread))
     need = check.plan(params, design)
     basis = f"run {told.same.ulid}" if measured is not None and told.same is not None else "defaults"
     given = None if need is None else _given(check, need.unit, design, measured, arm_before)
@@ -200,7 +198,7 @@ def _spread(measured: StoredCheck | None) -> float | None:
     return None if error is None or measured is None or error <= 0 else float(error) * math.sqrt(measured.n)
 
 
-def _design(suite: Suite, arm: PlannedArm, tokens: int, assumed: Assumed) -> Design:
+def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> Design:
     # Imported here: the engine's packages take seconds to import.
     from engine.backends.native import EVIDENCE
 
@@ -216,14 +214,14 @@ def _design(suite: Suite, arm: PlannedArm, tokens: int, assumed: Assumed) -> Des
     )
 
 
-def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None, arm: ArmFacts | None) -> int:
+def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None, arm: StoredArm | None) -> int:
     if unit == PROMPTS:
         return min(design.prompts, ANCHOR_REQUESTS) if ArmKind.ANCHOR in check.companions else design.prompts
     ratio = PER_TOKEN[unit] if measured is None or arm is None else measured.n / arm.counts.output
     return int(design.tokens * ratio)
 
 
-def _outcome(check: Check, design: Design, need: Need | None, given: int | None) -> tuple[str, str]:
+def _outcome(check: Check, design: Design, need: SampleSize | None, given: int | None) -> tuple[str, str]:
     if design.level < check.needs:
         return "not_run", f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
     if need is None or given is None or given >= need.units:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
-from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepRecord, Verdict
+from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepOutcome, StepRecord
 from engine.record.recorder import reduce, to_trace
 from engine.record.trace import Trace
 
@@ -45,5 +45,5 @@ def plain_trace(trace: Trace, level: Level) -> Trace:
 
 
 def _step(index: int, position: int, token: int, vocabulary: int) -> StepRecord:
-    verdict = Verdict((Emitted(token, Role.PLAIN, 0, float("nan")),))
+    verdict = StepOutcome((Emitted(token, Role.PLAIN, 0, float("nan")),))
     return StepRecord(index, position, Proposal(), verdict, np.empty((0, vocabulary), np.float32), None)

@@ -16,10 +16,10 @@ import numpy as np
 
 from audit.suite.loader import packaged_file
 from audit.suite.prompts import Workload, read_prompts
-from audit.suite.spec import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends.scripted import ALPHABET
 from engine.core.types import Protocol, RecordLevel, SamplingParams
-from engine.faults.interface import Arena
+from engine.faults.interface import Scenario
 
 DOMAINS: Final = ("prose", "verse")
 PROMPTS: Final = ("chat", "code", "copy", "json", "safety", "tools")
@@ -41,15 +41,15 @@ SAMPLINGS: Final[Mapping[str, SamplingParams]] = {
         temperature=1.0, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2
     ),
 }
-FAMILIES: Final[Mapping[str, Arena]] = {
-    "chain": Arena(Protocol.CHAIN),
-    "tree": Arena(Protocol.TREE, "specinfer", gamma=6),
-    "block": Arena(Protocol.BLOCK),
-    "gumbel": Arena(Protocol.GUMBEL),
-    "n-gram": Arena(Protocol.CHAIN, "ngram", drafts=0),
-    "early exit": Arena(Protocol.CHAIN, "early_exit", drafts=0, models="bundled"),
+FAMILIES: Final[Mapping[str, Scenario]] = {
+    "chain": Scenario(Protocol.CHAIN),
+    "tree": Scenario(Protocol.TREE, "specinfer", gamma=6),
+    "block": Scenario(Protocol.BLOCK),
+    "gumbel": Scenario(Protocol.GUMBEL),
+    "n-gram": Scenario(Protocol.CHAIN, "ngram", drafts=0),
+    "early exit": Scenario(Protocol.CHAIN, "early_exit", drafts=0, models="bundled"),
 }
-COMMON: Final = tuple(name for name, arena in FAMILIES.items() if arena.models == "scripted")
+COMMON: Final = tuple(name for name, scenario in FAMILIES.items() if scenario.models == "scripted")
 RARE_EVERY: Final = 10
 """One round in so many includes the families over bundled models, which are slow and do the same for every check."""
 
@@ -63,7 +63,7 @@ class CleanArm:
     seed: int
 
     @property
-    def arena(self) -> Arena:
+    def scenario(self) -> Scenario:
         """The family's arena at this sampling."""
         return replace(FAMILIES[self.family], sampling=SAMPLINGS[self.sampling])
 
@@ -82,28 +82,30 @@ def _places() -> Iterator[tuple[str, str]]:
         turn += 1
 
 
-def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: Iterable[str]) -> Suite:
+def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, checks: Iterable[str]) -> Suite:
     """A suite of one arm of at most about `tokens` tokens."""
-    requests = math.ceil(tokens / arena.sampling.max_new_tokens)
-    samples = _samples(arena, requests)
-    drafts = arena.draft_names
-    proposer = ProposerSpec(arena.proposer, arena.gamma, drafts[0] if drafts else None, arena.options, drafts[1:])
+    requests = math.ceil(tokens / scenario.sampling.max_new_tokens)
+    samples = _samples(scenario, requests)
+    drafts = scenario.draft_names
+    proposer = ProposerSpec(
+        scenario.proposer, scenario.gamma, drafts[0] if drafts else None, scenario.options, drafts[1:]
+    )
     return Suite(
         name="selftest",
         path="selftest",
         description="",
-        backend="scripted" if arena.models == "scripted" else "native",
+        backend="scripted" if scenario.models == "scripted" else "native",
         seed=seed,
-        batch_size=arena.rows,
+        batch_size=scenario.rows,
         samples=samples,
-        models={name: ModelSpec(name, at) for name, at in arena.sources(SEEDS_PER_WORLD * seed).items()},
-        cases=_cases(arena.models, math.ceil(requests / samples), seed),
+        models={name: ModelSpec(name, at) for name, at in scenario.sources(SEEDS_PER_WORLD * seed).items()},
+        cases=_cases(scenario.models, math.ceil(requests / samples), seed),
         arms=(
-            ArmSpec(
+            CandidateSpec(
                 name="candidate",
                 proposer=proposer,
-                verifier=arena.protocol,
-                sampling=arena.sampling,
+                verifier=scenario.protocol,
+                sampling=scenario.sampling,
                 record=RecordLevel.FULL,
                 checks={name: {} for name in checks},
                 fault=fault,
@@ -114,14 +116,14 @@ def suite_of(arena: Arena, fault: str | None, seed: int, tokens: int, checks: It
     )
 
 
-def _samples(arena: Arena, requests: int) -> int:
+def _samples(scenario: Scenario, requests: int) -> int:
     """Repetitions of each prompt: as many as prompts, because some checks need many of the one and some of the other.
 
     A greedy arm has one, and so have the packaged prompts until they are used up: these differ among each other.
     """
-    if arena.sampling.greedy:
+    if scenario.sampling.greedy:
         return 1
-    return math.isqrt(requests) if arena.models == "scripted" else math.ceil(requests / MOST_PACKAGED)
+    return math.isqrt(requests) if scenario.models == "scripted" else math.ceil(requests / MOST_PACKAGED)
 
 
 def recording_of(suite: Suite) -> Suite:

@@ -16,9 +16,9 @@ from typing import Any, Final, NoReturn
 
 import schemas
 from audit.suite.matrix import cells
-from audit.suite.models import Models
-from audit.suite.prompts import Prompts, Workload, read_prompts
-from audit.suite.spec import ArmSpec, ProposerSpec, Suite
+from audit.suite.models import ModelsParser
+from audit.suite.prompts import Workload, WorkloadCases, read_prompts
+from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
 from audit.text.documents import Document, Place, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
@@ -96,7 +96,7 @@ class _Loader:
 
     def suite(self) -> Suite:
         data = self._document.data
-        known = Models(self._document, self._folder, self._kind)
+        known = ModelsParser(self._document, self._folder, self._kind)
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
         defaults = self._parameters(("checks",), data.get("checks", {}))
         arms = [
@@ -141,7 +141,7 @@ class _Loader:
         domain = entry.get("domain", entry["name"])
         return Workload(entry["name"], path, domain, None if limit is None else int(limit))
 
-    def _prompts(self, index: int, workload: Workload) -> Prompts:
+    def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
         if not workload.path.is_file():
             problem = f"{quoted(str(workload.path))} is not a file; name a JSONL file"
             raise self._document.error(("workloads", index, "prompts"), problem)
@@ -154,7 +154,7 @@ class _Loader:
             raise self._document.error(("workloads", index, "prompts"), problem)
         return prompts
 
-    def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[ArmSpec]:
+    def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
         """The arm, or all arms that its `vary` stands for."""
         vary = entry.get("vary", {})
         for key, values in vary.items():
@@ -170,7 +170,7 @@ class _Loader:
             sampling = {**entry.get("sampling", {}), **cell.sampling}
             yield self._arm(place, {**entry, "name": name, "sampling": sampling}, defaults)
 
-    def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> ArmSpec:
+    def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> CandidateSpec:
         sampling = self._sampling(place, entry.get("sampling", {}))
         options = _verifier_entry(entry["verifier"])
         verifier = Protocol(options.pop("kind"))
@@ -178,7 +178,7 @@ class _Loader:
         if verifier is Protocol.GREEDY and not sampling.greedy:
             problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
             raise self._document.error((*place, "verifier"), problem)
-        return ArmSpec(
+        return CandidateSpec(
             name=entry["name"],
             proposer=self._proposer((*place, "proposer"), entry["proposer"]),
             verifier=verifier,
@@ -341,7 +341,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) else value
 
 
-def _digest(raw: bytes, prompts: Iterable[Prompts]) -> str:
+def _digest(raw: bytes, prompts: Iterable[WorkloadCases]) -> str:
     """SHA-256 over the digest of the YAML bytes and the digests of the prompt files, in order."""
     parts = [hashlib.sha256(raw).digest(), *(each.digest for each in prompts)]
     return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -13,31 +13,31 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One arm of the matrix: what its name has behind the arm's, and the parameters that it sets."""
 
     suffix: str
     sampling: Mapping[str, Any]
 
 
-def cells(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> Iterator[Cell]:
+def cells(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> Iterator[MatrixCell]:
     """The arm itself, every value of every parameter alone, then, with `pairs`, every two parameters' values together.
 
     Values of one parameter are never combined, and the order is that of the mapping.
     """
-    yield Cell("", {})
+    yield MatrixCell("", {})
     single = {key: [_cell(key, index, value) for index, value in enumerate(values)] for key, values in vary.items()}
     for found in single.values():
         yield from found
     for first, second in combinations(single, 2) if pairs else ():
         yield from (
-            Cell(one.suffix + two.suffix, {**one.sampling, **two.sampling})
+            MatrixCell(one.suffix + two.suffix, {**one.sampling, **two.sampling})
             for one in single[first]
             for two in single[second]
         )
 
 
-def _cell(key: str, index: int, value: Any) -> Cell:
+def _cell(key: str, index: int, value: Any) -> MatrixCell:
     # a list has no short name; its place among the values has
     label = str(index) if isinstance(value, list) else str(value).lower()
-    return Cell(f".{key}-{label}", {key: value})
+    return MatrixCell(f".{key}-{label}", {key: value})

@@ -18,7 +18,7 @@ HUB: Final = "hf:"
 SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
 
-class Models:
+class ModelsParser:
     """One suite's models on their way from a schema-valid document to values."""
 
     def __init__(self, document: Document, folder: Path, kind: BackendKind) -> None:

@@ -34,14 +34,14 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
+class WorkloadCases:
     """A workload's cases, and the SHA-256 digest of the whole prompt file (32 bytes)."""
 
     cases: tuple[Case, ...]
     digest: bytes
 
 
-def read_prompts(workload: Workload) -> Prompts:
+def read_prompts(workload: Workload) -> WorkloadCases:
     """Read a workload. Every row of the file is validated, also those beyond the limit.
 
     Raises:
@@ -51,7 +51,7 @@ def read_prompts(workload: Workload) -> Prompts:
     cases = tuple(_cases(workload, decode_text(str(workload.path), raw)))
     if not cases:
         raise mistake(str(workload.path), 1, "the file has no rows; write one JSON object per line")
-    return Prompts(cases[: workload.limit], hashlib.sha256(raw).digest())
+    return WorkloadCases(cases[: workload.limit], hashlib.sha256(raw).digest())
 
 
 def _cases(workload: Workload, text: str) -> Iterator[Case]:

@@ -65,7 +65,7 @@ class ProposerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmSpec:
+class CandidateSpec:
     """One candidate: a proposer under a verification rule at sampling parameters.
 
     `checks` maps a check's name to its parameters, defaults of the suite merged in.
@@ -101,7 +101,7 @@ class Suite:
     """Independent repetitions of each case in sampled arms."""
     models: Mapping[str, ModelSpec]
     cases: tuple[Case, ...]
-    arms: tuple[ArmSpec, ...]
+    arms: tuple[CandidateSpec, ...]
     sha256: str
     document: Mapping[str, Any]
     """The validated YAML as JSON, stored with the run."""

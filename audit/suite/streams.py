@@ -10,7 +10,7 @@ from engine.sampling.rng import stream_of
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RequestSlot:
     """One request of an arm: which case, which repetition."""
 
     case: Case
@@ -30,10 +30,10 @@ def require_streams(suite: Suite) -> None:
     Raises:
         UserError: the first two such requests.
     """
-    first: dict[int, Slot] = {}
+    first: dict[int, RequestSlot] = {}
     for case in suite.cases:
         for sample in case.repetitions(suite.samples):
-            slot = Slot(case, sample)
+            slot = RequestSlot(case, sample)
             other = first.setdefault(slot.stream, slot)
             if other is not slot:
                 names = f"{other.case.id}#{other.sample} and {case.id}#{sample}"

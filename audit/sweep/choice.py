@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from audit.sweep.intervals import Interval, median_interval
+from audit.sweep.intervals import MedianInterval, median_interval
 
 ENOUGH: Final = 0.9
 """Least coverage of an interval that may decide; five rounds reach 0.94."""
@@ -25,7 +25,7 @@ class Advice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Recommendation:
     """A recommendation.
 
     `gamma` had the largest tokens per second; `confirmed` is its speed-up over
@@ -35,7 +35,7 @@ class Choice:
 
     advice: Advice
     gamma: int
-    confirmed: Interval
+    confirmed: MedianInterval
     alike: tuple[int, ...]
 
 
@@ -50,7 +50,7 @@ def alike(rates: Mapping[int, Sequence[float]], chosen: int) -> tuple[int, ...]:
     return tuple(sorted(gamma for gamma, ratio in ratios.items() if ratio.low <= 1.0 <= ratio.high))
 
 
-def advise(confirmed: Interval) -> Advice:
+def advise(confirmed: MedianInterval) -> Advice:
     """What a speed-up over plain decoding allows to say."""
     if confirmed.coverage < ENOUGH:
         return Advice.TOO_FEW_ROUNDS

@@ -20,7 +20,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Timed(Generic[T]):
+class TimedJob(Generic[T]):
     """One run of one job: round from 0, seconds by the clock, and what the job returned."""
 
     round: int
@@ -31,7 +31,7 @@ class Timed(Generic[T]):
 
 def interleaved(
     jobs: Mapping[str, Callable[[], T]], rounds: int, clock: Clock = time.perf_counter
-) -> Iterator[Timed[T]]:
+) -> Iterator[TimedJob[T]]:
     """Run every job once unmeasured, then once per round; each round begins with another job.
 
     Garbage is collected between the jobs and never while one runs.
@@ -45,13 +45,13 @@ def interleaved(
             yield _timed(index, name, jobs[name], clock)
 
 
-def _timed(index: int, name: str, job: Callable[[], T], clock: Clock) -> Timed[T]:
+def _timed(index: int, name: str, job: Callable[[], T], clock: Clock) -> TimedJob[T]:
     gc.collect()
     with _no_garbage_collection():
         began = clock()
         result = job()
         seconds = clock() - began
-    return Timed(index, name, seconds, result)
+    return TimedJob(index, name, seconds, result)
 
 
 @contextmanager

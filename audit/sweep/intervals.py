@@ -18,7 +18,7 @@ LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MedianInterval:
     """A median between two order statistics; `coverage` is the probability that they hold the true median."""
 
     median: float
@@ -27,7 +27,7 @@ class Interval:
     coverage: float
 
 
-def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def median_interval(values: Sequence[float], level: float = LEVEL) -> MedianInterval:
     """The shortest symmetric pair of order statistics that covers with at least `level`.
 
     Fewer than six values cannot reach 0.95; then it is the smallest and the
@@ -40,7 +40,7 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
         raise ValueError("a median needs at least one value")
     ordered, n = sorted(values), len(values)
     rank = next((j for j in range((n + 1) // 2, 1, -1) if coverage(n, j) >= level), 1)
-    return Interval(float(np.median(ordered)), ordered[rank - 1], ordered[n - rank], coverage(n, rank))
+    return MedianInterval(float(np.median(ordered)), ordered[rank - 1], ordered[n - rank], coverage(n, rank))
 
 
 def coverage(n: int, rank: int) -> float:

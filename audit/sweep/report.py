@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from audit.store.canonical import jsonable
-from audit.sweep.choice import Advice, Choice
-from audit.sweep.intervals import Interval
-from audit.sweep.sweep import RECORD, ArmSweep, Point, Sweep
+from audit.sweep.choice import Advice, Recommendation
+from audit.sweep.intervals import MedianInterval
+from audit.sweep.sweep import RECORD, ArmSweep, Sweep, SweepPoint
 
 FORMAT: Final = 1
 COLUMNS: Final = (
@@ -34,7 +34,7 @@ def table(arm: ArmSweep) -> list[list[Any]]:
     return [plain, *(_row(point) for point in arm.points)]
 
 
-def _row(point: Point) -> list[Any]:
+def _row(point: SweepPoint) -> list[Any]:
     counts = point.acceptance
     return [
         point.gamma,
@@ -62,7 +62,7 @@ def _rounded(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _span(interval: Interval, digits: int) -> str:
+def _span(interval: MedianInterval, digits: int) -> str:
     return f"{interval.low:.{digits}f}..{interval.high:.{digits}f}"
 
 
@@ -74,7 +74,7 @@ def heading(arm: ArmSweep) -> str:
     return f"{spec.name}: " + "; ".join(parts + ([f"broken on purpose: {spec.fault}"] if spec.fault else []))
 
 
-def recommendation(choice: Choice) -> str:
+def recommendation(choice: Recommendation) -> str:
     """One sentence: what to run and what shows it."""
     interval, gamma = choice.confirmed, choice.gamma
     again = f"measured again, gamma {gamma} is {interval.median:.2f} times plain decoding ({_span(interval, 2)})"
@@ -142,7 +142,7 @@ def _arm(arm: ArmSweep) -> dict[str, Any]:
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: SweepPoint) -> dict[str, Any]:
     counts = point.acceptance
     return {
         "gamma": point.gamma,

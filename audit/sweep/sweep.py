@@ -15,10 +15,10 @@ import numpy as np
 
 from audit.errors import UserError
 from audit.runs.prepare import PreparedArm, PreparedRun, prepare
-from audit.suite.spec import ArmSpec, Case, Suite
-from audit.sweep.choice import Choice, advise, alike, fastest, paired
-from audit.sweep.interleave import Timed, interleaved
-from audit.sweep.intervals import Interval, median_interval
+from audit.suite.spec import CandidateSpec, Case, Suite
+from audit.sweep.choice import Recommendation, advise, alike, fastest, paired
+from audit.sweep.interleave import TimedJob, interleaved
+from audit.sweep.intervals import MedianInterval, median_interval
 from audit.text.schema_errors import suggestion
 from engine.core.errors import EngineError
 from engine.core.types import Generation, RecordLevel
@@ -45,13 +45,13 @@ class SweepOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One arm at one draft length; rates in tokens per second, speed-ups over plain decoding."""
 
     gamma: int
     acceptance: Acceptance
-    rate: Interval
-    speedup: Interval
+    rate: MedianInterval
+    speedup: MedianInterval
     costs: Costs
     modelled: float
     """Speed-up by the cost model from tokens per forward, rho and sigma."""
@@ -61,11 +61,11 @@ class Point:
 class ArmSweep:
     """One arm's measurement. `config` is what its engine says of itself at the chosen length."""
 
-    arm: ArmSpec
+    arm: CandidateSpec
     requests: int
-    plain: Interval
-    points: tuple[Point, ...]
-    choice: Choice
+    plain: MedianInterval
+    points: tuple[SweepPoint, ...]
+    choice: Recommendation
     config: Mapping[str, Any]
 
 
@@ -81,7 +81,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimedRun:
     """One timed run of all requests."""
 
     rate: float
@@ -89,7 +89,7 @@ class Sample:
     acceptance: Acceptance
 
 
-Samples = Mapping[str, Sequence[Sample]]
+Samples = Mapping[str, Sequence[TimedRun]]
 """By job, in the order of the rounds."""
 
 
@@ -117,7 +117,7 @@ def thinned(cases: Sequence[Case], most: int | None) -> tuple[Case, ...]:
     return tuple(cases[index * len(cases) // most] for index in range(most))
 
 
-def _chosen(suite: Suite, names: Sequence[str]) -> tuple[ArmSpec, ...]:
+def _chosen(suite: Suite, names: Sequence[str]) -> tuple[CandidateSpec, ...]:
     known = {arm.name: arm for arm in suite.arms}
     for name in names:
         if name not in known:
@@ -125,11 +125,11 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[ArmSpec, ...]:
     return tuple(known[name] for name in dict.fromkeys(names)) or suite.arms
 
 
-def _job(arm: ArmSpec, gamma: int) -> str:
+def _job(arm: CandidateSpec, gamma: int) -> str:
     return f"{arm.name}/gamma={gamma}"
 
 
-def _at_lengths(suite: Suite, arms: Sequence[ArmSpec], cases: tuple[Case, ...], gammas: Sequence[int]) -> Suite:
+def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, ...], gammas: Sequence[int]) -> Suite:
     """The suite with one arm per chosen arm and length, so that it is prepared as any suite is."""
     variants = [
         dataclasses.replace(
@@ -147,7 +147,7 @@ def _hardware(prepared: PreparedRun) -> dict[str, Any]:
     return {key: prepared.environment.hardware[key] for key in wanted if key in prepared.environment.hardware}
 
 
-def _sweep_arm(spec: ArmSpec, arms: Mapping[str, PreparedArm], options: SweepOptions, note: Note) -> ArmSweep:
+def _sweep_arm(spec: CandidateSpec, arms: Mapping[str, PreparedArm], options: SweepOptions, note: Note) -> ArmSweep:
     lengths = {gamma: arms[_job(spec, gamma)] for gamma in options.gammas}
     some = next(iter(lengths.values()))
     assert some.planned.baseline is not None
@@ -164,13 +164,13 @@ def _sweep_arm(spec: ArmSpec, arms: Mapping[str, PreparedArm], options: SweepOpt
         requests=len(some.requests),
         plain=median_interval(_rates(samples[PLAIN])),
         points=tuple(point_of(gamma, samples) for gamma in options.gammas),
-        choice=Choice(advise(confirmed), best, confirmed, alike(rates, best)),
-        config=lengths[best].backend.effective_config(),
+        choice=Recommendation(advise(confirmed), best, confirmed, alike(rates, best)),
+        config=lengths[best].engine.effective_config(),
     )
 
 
 def _measure(name: str, arms: Mapping[str, PreparedArm], rounds: int, note: Note) -> Samples:
-    samples: dict[str, list[Sample]] = {job: [] for job in arms}
+    samples: dict[str, list[TimedRun]] = {job: [] for job in arms}
     jobs = {job: _generate(arm) for job, arm in arms.items()}
     last = -1
     for timed in interleaved(jobs, rounds):
@@ -186,28 +186,28 @@ def _generate(arm: PreparedArm) -> Callable[[], tuple[Generation, ...]]:
 
     def job() -> tuple[Generation, ...]:
         # a round that remembered the last one's answers would draft from them
-        arm.backend.forget()
-        return tuple(arm.backend.generate(requests))
+        arm.engine.forget()
+        return tuple(arm.engine.generate(requests))
 
     return job
 
 
-def _sample(timed: Timed[tuple[Generation, ...]]) -> Sample:
+def _sample(timed: TimedJob[tuple[Generation, ...]]) -> TimedRun:
     traces = [trace.decode(each.trace) for each in timed.result]
     tokens = sum(len(each.tokens) for each in timed.result)
-    return Sample(tokens / timed.seconds, step_times(traces), acceptance(traces))
+    return TimedRun(tokens / timed.seconds, step_times(traces), acceptance(traces))
 
 
-def _rates(samples: Sequence[Sample]) -> list[float]:
+def _rates(samples: Sequence[TimedRun]) -> list[float]:
     return [each.rate for each in samples]
 
 
-def point_of(gamma: int, samples: Samples) -> Point:
+def point_of(gamma: int, samples: Samples) -> SweepPoint:
     """One draft length's figures; costs are medians over rounds, each against plain decoding in the same round."""
     own, plain = samples[str(gamma)], samples[PLAIN]
     found = [costs(each.times, other.times, gamma) for each, other in zip(own, plain, strict=True)]
     typical = Costs(float(np.median([each.rho for each in found])), float(np.median([each.sigma for each in found])))
-    return Point(
+    return SweepPoint(
         gamma=gamma,
         acceptance=own[0].acceptance,
         rate=median_interval(_rates(own)),

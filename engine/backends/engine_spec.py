@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.backends.interface import Backend
+from engine.backends.interface import Engine
 from engine.core import types
 
 
@@ -29,7 +29,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmPlan:
+class EngineSpec:
     """One arm. `proposer` None is plain decoding; `draft` and `others` name models of the suite, for proposers that
     draft with several.
     """
@@ -67,14 +67,14 @@ class ModelFacts:
     manifest: Mapping[str, Any]
 
 
-class Workshop(Protocol):
+class Backend(Protocol):
     """A suite's models in memory."""
 
     def models(self) -> tuple[ModelFacts, ...]:
         """The models by name."""
         ...
 
-    def arm(self, plan: ArmPlan) -> Backend:
+    def arm(self, plan: EngineSpec) -> Engine:
         """A backend for one arm.
 
         Raises:

@@ -35,7 +35,7 @@ class Prompt:
     text: str | None = None
 
 
-class Backend(Protocol):
+class Engine(Protocol):
     """One arm's engine."""
 
     def capabilities(self) -> Capabilities:

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.backends.engine_spec import ArmPlan, ModelFacts, ModelSource
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.tokenizer import Tokens, tokens_by
+from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
-from engine.models.loading import Opened, load_model, load_tokenizer, open_source
+from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
 from engine.models.reference_pass import Reference, TransformersReference, anchored
-from engine.record.foreign import Observed, header_of
+from engine.record.foreign import ForeignEngine, header_of
 
 
 class LocalTarget:
@@ -31,7 +31,7 @@ class LocalTarget:
 
     def __init__(self, source: ModelSource) -> None:
         self._source = source
-        self._opened: Opened = open_source(source.source, source.revision, source.base)
+        self._opened: OpenedSource = open_source(source.source, source.revision, source.base)
         self._tokenizer = load_tokenizer(self._opened.folder)
         self._reference: Reference | None = None
         self.eos_ids: tuple[int, ...] = self._opened.folder.eos_ids
@@ -50,7 +50,7 @@ class LocalTarget:
         return self._opened.folder.path
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> PromptTokenizer:
         """The tokenizer.
 
         Raises:
@@ -96,7 +96,7 @@ class LocalTarget:
             self._reference = TransformersReference(network, loaded.model.facts)
         return self._reference
 
-    def anchor_config(self, backend: str, plan: ArmPlan) -> Mapping[str, Any]:
+    def anchor_config(self, backend: str, plan: EngineSpec) -> Mapping[str, Any]:
         """What the pass is; opens the reference."""
         return {
             "backend": backend,
@@ -110,16 +110,16 @@ class LocalTarget:
             "record": plan.level.value,
         }
 
-    def anchor(self, request: Request, tokens: Sequence[int], plan: ArmPlan) -> Generation:
+    def anchor(self, request: Request, tokens: Sequence[int], plan: EngineSpec) -> Generation:
         """The reference's rows at every one of `tokens`, as a plain generation whose tokens were given."""
         if plan.protocol not in (Protocol.GREEDY, Protocol.GUMBEL):
             raise InvalidRequest(f"a reference pass has no {plan.protocol} rule")
-        given = Observed(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)
+        given = ForeignEngine(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)
         header = header_of(request, given, FinishReason.LENGTH, {})
         return anchored(self.reference(), request, tokens, header, self.tokens.decode)
 
 
-def facts_of(name: str, opened: Opened) -> ModelFacts:
+def facts_of(name: str, opened: OpenedSource) -> ModelFacts:
     """What identifies files that are not loaded."""
     source = opened.source
     revision = opened.resolved.partition("@")[2] or None if source.startswith("hf:") else None

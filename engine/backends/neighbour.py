@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from engine.backends.interface import Backend, Capabilities, Prompt
+from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.core.types import Generation, Request, SamplingParams
 from engine.sampling.rng import stream_of
 
@@ -19,46 +19,46 @@ SUFFIX = "/beside"
 
 
 @dataclass(frozen=True, slots=True)
-class BesideBackend:
+class NeighbourEngine:
     """A backend with company; everything else is the backend's."""
 
-    backend: Backend
+    engine: Engine
     sampling: SamplingParams
 
     def capabilities(self) -> Capabilities:
         """The backend's."""
-        return self.backend.capabilities()
+        return self.engine.capabilities()
 
     def effective_config(self) -> Mapping[str, Any]:
         """The backend's, and the company's parameters."""
-        return {**self.backend.effective_config(), "beside": asdict(self.sampling)}
+        return {**self.engine.effective_config(), "beside": asdict(self.sampling)}
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The backend's."""
-        return self.backend.encode(prompt)
+        return self.engine.encode(prompt)
 
     def require(self, requests: Sequence[Request]) -> None:
         """As the backend, of both."""
-        self.backend.require(self._pairs(requests))
+        self.engine.require(self._pairs(requests))
 
     def memory(self) -> str | None:
         """The backend's."""
-        return self.backend.memory()
+        return self.engine.memory()
 
     def forget(self) -> None:
         """The backend's."""
-        self.backend.forget()
+        self.engine.forget()
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Both run; the arm's own are yielded."""
-        for generation in self.backend.generate(self._pairs(requests)):
+        for generation in self.engine.generate(self._pairs(requests)):
             if not generation.request.id.endswith(SUFFIX):
                 yield generation
 
     def _pairs(self, requests: Sequence[Request]) -> list[Request]:
-        return [each for request in requests for each in (self._company(request), request)]
+        return [each for request in requests for each in (self._neighbour(request), request)]
 
-    def _company(self, request: Request) -> Request:
+    def _neighbour(self, request: Request) -> Request:
         name = request.id + SUFFIX
         sampling = replace(self.sampling, seed=request.sampling.seed)
         return replace(request, id=name, sampling=sampling, stream=stream_of(name))

@@ -12,14 +12,14 @@ from engine.sampling.stopping import Decode
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class PromptTokenizer:
     """How prompts become tokens and tokens text: a tokenizer, reduced to what a loop needs."""
 
     encode: Callable[[Prompt], Sequence[int]]
     decode: Decode
 
 
-def tokens_by(tokenizer: Any, source: str) -> Tokens:
+def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
     """A transformers tokenizer with its chat template; `source` is what messages name."""
 
     def encode(prompt: Prompt) -> list[int]:
@@ -36,4 +36,4 @@ def tokens_by(tokenizer: Any, source: str) -> Tokens:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    return Tokens(encode, decode)
+    return PromptTokenizer(encode, decode)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from engine.core.errors import InvalidRequest
 
 
-class Setting(Protocol):
+class OptionType(Protocol):
     """What a setting takes."""
 
     @property
@@ -32,7 +32,7 @@ class Setting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ScalarOption:
     """A setting that takes what its default is: true or false, a whole number, or a number.
 
     Numbers go from `low` to `high`, both included; true and false may be written as 1 and 0.
@@ -63,7 +63,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceOption:
     """A setting that takes one of some words."""
 
     default: str
@@ -80,11 +80,11 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NumberListOption:
     """A setting that takes one number or more, written as text: "2,2,1"."""
 
     default: str
-    each: Option
+    each: ScalarOption
     """What every number must be."""
 
     @property
@@ -110,7 +110,7 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(int(part) if part.isdecimal() else float(part) for part in parts)
 
 
-def read_options(what: str, given: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+def read_options(what: str, given: Mapping[str, Any], known: Mapping[str, OptionType]) -> dict[str, Any]:
     """The `given` settings over the defaults, each of its default's type; `what` begins the messages.
 
     Raises:

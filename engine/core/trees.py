@@ -67,7 +67,7 @@ def ancestors(tree: Tree) -> NDArray[np.bool_]:
     return mask
 
 
-def beside(tree: Tree, other: Tree) -> Tree:
+def side_by_side(tree: Tree, other: Tree) -> Tree:
     """Both trees under one root; the other's nodes follow the first's."""
     shift = len(tree)
     parents = (parent if parent == ROOT else parent + shift for parent in other.parents)

@@ -149,7 +149,7 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class SteadyDrafts:
     """Every step drafts a chain as long as gamma and the request's end allow, whatever the text says.
 
     Said of prefixes of two tokens or more, since hidden states come after one has been read.
@@ -212,7 +212,7 @@ class Proposal:
     """[N, V] the distribution that each token was drawn from, given its earlier siblings (`QKind.FULL`)."""
     uniforms: Floats | None = None
     """[N] the draft's own random numbers, NaN where a token was not drawn by one."""
-    scouts: Tree = Tree()
+    lookahead_tokens: Tree = Tree()
     """Tokens that the target reads in the same forward and that cannot be accepted; -1 is the root here too."""
     version: DraftVersion | None = None
     """Which version drafted, of a draft that learns while it serves."""
@@ -244,7 +244,7 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StepOutcome:
     """The verifier's decision on one proposal."""
 
     emitted: tuple[Emitted, ...]
@@ -283,7 +283,7 @@ class StepRecord:
     step: int
     position: int
     proposal: Proposal
-    verdict: Verdict
+    verdict: StepOutcome
     logits: NDArray[np.floating[Any]]
     scores: Floats | None
     timing: Timing = Timing()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from engine.core.trees import beside
+from engine.core.trees import side_by_side
 from engine.core.types import (
     DraftRule,
     FinishReason,
@@ -23,17 +23,17 @@ from engine.core.types import (
     Proposal,
     RecordLevel,
     Request,
+    StepOutcome,
     StepRecord,
     Timing,
-    Verdict,
 )
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
-from engine.models.interface import Forward, SlotCache, TargetModel, Want, chain_placement, to_numpy
+from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.models.placement import Placed, place
-from engine.proposers.interface import NOTHING_READ, Context, Proposer, Read, require_fits
+from engine.proposers.interface import NOTHING_READ, Context, Proposer, TargetOutputs, require_fits
 from engine.record.recorder import Recorder
-from engine.record.trace import Header
+from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode
 from engine.sampling.target_rows import TargetRows
@@ -75,7 +75,7 @@ class Loop:
         self._parts = parts or LoopParts()
         # a proposer that drafts with the target's own keys and values has the cache before the loop
         self._cache = cache or target.new_cache(options.rows, options.capacity)
-        self._want = Want(hidden=proposer.facts.hidden)
+        self._want = WantedOutputs(hidden=proposer.facts.hidden)
 
     @torch.inference_mode()
     def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
@@ -132,17 +132,17 @@ class Loop:
         read = NOTHING_READ
         if prompt:
             placement = chain_placement([prompt], [0], self._cache.trash, first_row=row)
-            forward = self._target.forward(self._cache, placement, Want(logits=False, hidden=hidden))
-            read = Read({layer: forward.hidden[layer][0] for layer in hidden})
+            forward = self._target.forward(self._cache, placement, WantedOutputs(logits=False, hidden=hidden))
+            read = TargetOutputs({layer: forward.hidden[layer][0] for layer in hidden})
         self._proposer.start(replace(self._context(state), read=read))
         return state
 
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
 
-    def _header(self, request: Request) -> Header:
+    def _header(self, request: Request) -> TraceHeader:
         facts = self._verifier.facts
-        return Header(
+        return TraceHeader(
             request=request.id,
             level=self._options.level,
             protocol=facts.protocol,
@@ -161,7 +161,11 @@ class Loop:
         """Logits and hidden states after the root, the drafts and the scouts, in this order, of each row."""
         steps: list[Placed | None] = [None] * (active[-1].row + 1)
         for state, proposal in zip(active, proposals, strict=True):
-            tree = beside(proposal.tree, proposal.scouts) if len(proposal.scouts) else proposal.tree
+            tree = (
+                side_by_side(proposal.tree, proposal.lookahead_tokens)
+                if len(proposal.lookahead_tokens)
+                else proposal.tree
+            )
             steps[state.row] = Placed(state.history[-1], len(state.history), tree)
         return self._target.forward(self._cache, place(steps, self._cache.trash), self._want)
 
@@ -190,19 +194,25 @@ class Loop:
         context = replace(context, read=self._read(state.row, proposal, cut.verdict, forward, rows))
         self._proposer.observe(context, cut.verdict)
 
-    def _read(self, row: int, proposal: Proposal, verdict: Verdict, forward: Forward, rows: TargetRows) -> Read:
+    def _read(
+        self, row: int, proposal: Proposal, verdict: StepOutcome, forward: Forward, rows: TargetRows
+    ) -> TargetOutputs:
         """What one row's proposer gets to see of a step's forward."""
         decided = rows.logits[[each.row for each in verdict.emitted]] if self._proposer.facts.decided else None
-        if not (self._want.hidden or len(proposal.scouts)):
-            return NOTHING_READ if decided is None else Read(decided=decided)
+        if not (self._want.hidden or len(proposal.lookahead_tokens)):
+            return NOTHING_READ if decided is None else TargetOutputs(decided=decided)
         kept = [0, *(1 + each.node for each in verdict.examined if each.accepted)]
         first = 1 + len(proposal.tree)
         assert forward.logits is not None
-        scouted = forward.logits[row, first : first + len(proposal.scouts)]
-        return Read({layer: states[row, kept] for layer, states in forward.hidden.items()}, scouted, decided)
+        looked_ahead = forward.logits[row, first : first + len(proposal.lookahead_tokens)]
+        return TargetOutputs(
+            {layer: states[row, kept] for layer, states in forward.hidden.items()}, looked_ahead, decided
+        )
 
 
-def _step_record(state: RowState, proposal: Proposal, verdict: Verdict, rows: TargetRows, timing: Timing) -> StepRecord:
+def _step_record(
+    state: RowState, proposal: Proposal, verdict: StepOutcome, rows: TargetRows, timing: Timing
+) -> StepRecord:
     """Copies of the rows that decided: the model may use its own again."""
     decided = [each.row for each in verdict.emitted]
     spared = [row for row in range(len(rows.logits)) if row not in decided] if verdict.joint else []

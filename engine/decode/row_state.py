@@ -9,7 +9,7 @@ from engine.core.types import FinishReason, Generation, Request
 from engine.proposers.interface import Context, Shape
 from engine.record.recorder import Recorder
 from engine.sampling.rng import Randomness
-from engine.sampling.stopping import Cut, StopRule
+from engine.sampling.stopping import StopRule, TruncatedOutcome
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class RowState:
         budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
         return Context(self.row, self.request, self.history, budget, self.numbers, depth, room)
 
-    def commit(self, cut: Cut) -> None:
+    def commit(self, cut: TruncatedOutcome) -> None:
         """Append the emitted tokens."""
         self.history.extend(each.token for each in cut.verdict.emitted)
         self.step += 1

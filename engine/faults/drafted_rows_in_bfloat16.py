@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_logits
 from engine.models.interface import Placement
 
@@ -35,5 +35,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(temperature="both"),
-    arena=Arena(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
+    scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import Told, retold, without
 
 
@@ -28,5 +28,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
-    arena=Arena(sampling=SamplingParams(temperature=0.0)),
+    scenario=Scenario(sampling=SamplingParams(temperature=0.0)),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from engine.backends.engine_spec import ArmPlan
+from engine.backends.engine_spec import EngineSpec
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.proposers.interface import Shape
@@ -51,7 +51,7 @@ class Suits:
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class Scenario:
     """One arm in which a fault shows itself, for a self-test to build.
 
     drafts: how many draft models the proposer needs.
@@ -82,10 +82,10 @@ class Arena:
         draft = self.proposer if head.is_dir() else "draft"
         return {name: f"bundled:{'target' if name == 'target' else draft}" for name in names}
 
-    def plan(self, fault: str | None = None) -> ArmPlan:
+    def plan(self, fault: str | None = None) -> EngineSpec:
         """Its arm, with a fault or without."""
         names = self.draft_names
-        return ArmPlan(
+        return EngineSpec(
             self.protocol,
             self.proposer,
             self.gamma,
@@ -98,8 +98,8 @@ class Arena:
 
 
 CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")
-SAMPLED_ARENA: Final = Arena()
-WARPED: Final = Arena(sampling=SamplingParams(temperature=0.6, top_p=0.95))
+SAMPLED_SCENARIO: Final = Scenario()
+WARPED: Final = Scenario(sampling=SamplingParams(temperature=0.6, top_p=0.95))
 """Sampling that makes a difference between a row and its softmax."""
 
 
@@ -118,4 +118,4 @@ class Fault:
     """The fields of `engine.decode.seams.EngineParts` that it replaces."""
     apply: Callable[[EngineParts], EngineParts]
     suits: Suits = Suits()
-    arena: Arena = Arena()
+    scenario: Scenario = Scenario()

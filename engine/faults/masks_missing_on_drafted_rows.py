@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from engine.core.types import SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import NO_MASKS, Told, retold, without
 
 
@@ -27,7 +27,7 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("masks",)),
-    arena=Arena(
+    scenario=Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
     ),
 )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from engine.core.types import SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import Retell, Steps, Told, retold_by_step
 
 
@@ -39,5 +39,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("masks", "end tokens")),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from engine.core.types import Floats, Protocol
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.faults.interface import Arena, Suits
+from engine.faults.interface import Scenario, Suits
 from engine.sampling.rng import Randomness
 
 
@@ -32,5 +32,5 @@ FAULT = numbers_fault(
     ),
     _Counting,
     Suits((Protocol.GUMBEL,)),
-    Arena(Protocol.GUMBEL),
+    Scenario(Protocol.GUMBEL),
 )

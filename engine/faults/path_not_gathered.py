@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.models.interface import SlotCache
 
 
@@ -31,5 +31,5 @@ FAULT = Fault(
     parts=("keep",),
     apply=_apply,
     suits=Suits(shape="tree", temperature="both"),
-    arena=Arena(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
+    scenario=Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
 )

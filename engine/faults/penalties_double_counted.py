@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from engine.core.types import SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import Told, retold
 
 
@@ -30,5 +30,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("penalties",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_placement
 from engine.models.interface import Placement
 
@@ -35,5 +35,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("weights",)),
-    arena=Arena(protocol=Protocol.GUMBEL, models="bundled"),
+    scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
 )

@@ -14,4 +14,4 @@ def _unwarped(seen: Seen) -> Seen:
     return replace(seen, context=replace(seen.context, params=params))
 
 
-FAULT = draw_fault("raw_q_warped_draft", Origin("huggingface/transformers#47932"), q_of=_unwarped, arena=WARPED)
+FAULT = draw_fault("raw_q_warped_draft", Origin("huggingface/transformers#47932"), q_of=_unwarped, scenario=WARPED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.core.types import Emitted, Proposal, Protocol, Role, Verdict
+from engine.core.types import Emitted, Proposal, Protocol, Role, StepOutcome
 from engine.decode.seams import EngineParts
 from engine.faults.interface import Fault, Suits
 from engine.sampling.rng import Randomness
@@ -23,7 +23,7 @@ class _Leaking:
         self._inner = inner
         self.facts = inner.facts
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         verdict = self._inner.verify(proposal, rows, randomness)
         last = verdict.emitted[-1]
         at = rows.position + len(verdict.emitted) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.faults.interface import Arena, Suits
+from engine.faults.interface import Scenario, Suits
 from engine.sampling.rng import Randomness
 
 FAULT = numbers_fault(
@@ -12,5 +12,5 @@ FAULT = numbers_fault(
     Origin("none known: what one seed for all requests gives in engines that key by the seed alone"),
     lambda seed, _stream: Randomness(seed, 0),
     Suits(needs=("several requests",)),
-    Arena(),
+    Scenario(),
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault
+from engine.faults.interface import Fault, Scenario
 from engine.faults.wrapping import with_logits
 from engine.models.interface import Placement
 
@@ -32,5 +32,5 @@ FAULT = Fault(
     seen_from="text",
     parts=("target",),
     apply=_apply,
-    arena=Arena(protocol=Protocol.GUMBEL),
+    scenario=Scenario(protocol=Protocol.GUMBEL),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.late_stops import late
 
 
@@ -23,5 +23,5 @@ FAULT = Fault(
     parts=("stops",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("stop strings",)),
-    arena=Arena(protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))),
+    scenario=Scenario(protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))),
 )

@@ -12,7 +12,7 @@ import torch
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_placement
 from engine.models.interface import Placement
 
@@ -38,5 +38,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(shape="tree", temperature="both"),
-    arena=Arena(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
+    scenario=Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
 )

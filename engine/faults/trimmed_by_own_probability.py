@@ -10,7 +10,7 @@ from typing import Final
 from engine.core.types import Proposal
 from engine.faults.broken_proposer import proposer_fault, shortened
 from engine.faults.chain_walk import Origin
-from engine.faults.interface import Arena
+from engine.faults.interface import Scenario
 from engine.verify.matching import q_of
 
 LEAST: Final = 0.2
@@ -27,5 +27,5 @@ FAULT = proposer_fault(
     Origin("none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn"),
     offer=sure_ones,
     # a draft that declares early stops, so that a short one is no contradiction in itself
-    arena=Arena(options={"stop_below": 0.05}),
+    scenario=Scenario(options={"stop_below": 0.05}),
 )

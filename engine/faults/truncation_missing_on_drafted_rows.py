@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.core.types import SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Arena, Fault, Suits
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import NO_TRUNCATION, Told, retold, without
 
 
@@ -28,5 +28,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(needs=("truncation",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, top_k=5)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine import verify
-from engine.core.types import Proposal, Protocol, Verdict
+from engine.core.types import Proposal, Protocol, StepOutcome
 from engine.decode.seams import EngineParts
 from engine.faults.interface import CHAIN_ONLY, Fault
 from engine.sampling.rng import Randomness
@@ -25,7 +25,7 @@ class Disguised:
     facts: VerifierFacts
     rule: Verifier
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """The rule's verdict."""
         return self.rule.verify(proposal, rows, randomness)
 

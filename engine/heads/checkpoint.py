@@ -19,7 +19,7 @@ from engine.models.folder import ModelFile, ModelFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadCheckpoint:
     """A head as its checkpoint describes it.
 
     tensors: by this project's names, which the layout's page lists.
@@ -40,7 +40,7 @@ class Head:
 class LoadedHead:
     """A head with where it came from; `facts` are those of a model: source, dtype, digests."""
 
-    head: Head
+    head: HeadCheckpoint
     files: tuple[ModelFile, ...]
     source: str
     resolved: str
@@ -48,16 +48,16 @@ class LoadedHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CheckpointLayout:
     """One published format: how to recognise its config.json, and how to read it."""
 
     name: str
     matches: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[ModelFolder], Head]
+    read: Callable[[ModelFolder], HeadCheckpoint]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TensorSpec:
     """A tensor that a layout has: its published name, ours, and its shape."""
 
     published: str
@@ -66,7 +66,7 @@ class Slot:
     optional: bool = False
 
 
-def take(tensors: Mapping[str, Tensor], slots: Sequence[Slot], where: str) -> dict[str, Tensor]:
+def take(tensors: Mapping[str, Tensor], slots: Sequence[TensorSpec], where: str) -> dict[str, Tensor]:
     """The tensors by our names.
 
     Raises:

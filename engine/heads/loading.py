@@ -6,10 +6,12 @@ from pathlib import Path
 
 from engine.heads.checkpoint import LoadedHead
 from engine.heads.formats import layout_of
-from engine.models.loading import LoadedModel, Opened, Way, load_opened, open_source, require_way
+from engine.models.loading import LoadedModel, LoadOptions, OpenedSource, load_opened, open_source, require_way
 
 
-def load_model_or_head(source: str, way: Way, revision: str | None, base: Path | None) -> LoadedModel | LoadedHead:
+def load_model_or_head(
+    source: str, way: LoadOptions, revision: str | None, base: Path | None
+) -> LoadedModel | LoadedHead:
     """The model or the head that the source holds, its files read once. Raises as `load_model`."""
     opened = open_source(source, revision, base)
     head = _head(opened)
@@ -28,7 +30,7 @@ def load_head(source: str, *, revision: str | None = None, base: Path | None = N
     return _head(open_source(source, revision, base))
 
 
-def _head(opened: Opened) -> LoadedHead | None:
+def _head(opened: OpenedSource) -> LoadedHead | None:
     layout = layout_of(opened.folder.config)
     if layout is None:
         return None

@@ -49,7 +49,7 @@ class CacheShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class WriteSlots:
     """Where one forward's N placed tokens go: index tensors [N], or one run of columns in one row."""
 
     rows: Tensor
@@ -60,7 +60,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class CacheViews:
     """One forward's places in every layer's keys and values: views to copy into, or rows to write by index."""
 
     keys: tuple[Tensor, ...]
@@ -89,19 +89,19 @@ class TensorSlotCache:
         self.keys: tuple[Tensor, ...] = tuple(self.all_keys)
         self.values: tuple[Tensor, ...] = tuple(self.all_values)
 
-    def open(self, aim: Aim) -> Opened:
+    def open(self, aim: WriteSlots) -> CacheViews:
         """Prepare one forward's writes, for all layers at once."""
         if aim.run is not None:
             keys = self.all_keys[:, aim.row, :, aim.run]
             values = self.all_values[:, aim.row, :, aim.run, : self._width]
-            return Opened(keys.unbind(), values.unbind(), None)
+            return CacheViews(keys.unbind(), values.unbind(), None)
         _, _, heads, columns, _ = self.all_keys.shape
         first = (aim.rows[:, None] * heads + torch.arange(heads, device=aim.rows.device)) * columns
         index = (first + aim.slots[:, None]).flatten()
         keys, values = self.all_keys.flatten(1, 3), self.all_values.flatten(1, 3)
-        return Opened(keys.unbind(), values[..., : self._width].unbind(), index)
+        return CacheViews(keys.unbind(), values[..., : self._width].unbind(), index)
 
-    def write(self, layer: int, opened: Opened, keys: Tensor, values: Tensor) -> None:
+    def write(self, layer: int, opened: CacheViews, keys: Tensor, values: Tensor) -> None:
         """Store keys and values [N, kv_heads, head_dim] where this forward's tokens go."""
         if opened.index is None:
             opened.keys[layer].copy_(keys.transpose(0, 1))
@@ -122,14 +122,14 @@ class TensorSlotCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class ColumnMoves:
     """Columns to copy: `source[i]` to `target[i]`, [n] int64 each."""
 
     source: Tensor
     target: Tensor
 
 
-def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int) -> Moves | None:
+def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int) -> ColumnMoves | None:
     """The copies that a commit needs; None if every column is already in place.
 
     Raises:
@@ -143,18 +143,18 @@ def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int
     pairs = [(a, b) for a, b in zip(source, target, strict=True) if a != b]
     if not pairs:
         return None
-    return Moves(torch.tensor([a for a, _ in pairs]), torch.tensor([b for _, b in pairs]))
+    return ColumnMoves(torch.tensor([a for a, _ in pairs]), torch.tensor([b for _, b in pairs]))
 
 
-def aim_at(placement: Placement) -> Aim:
+def aim_at(placement: Placement) -> WriteSlots:
     """The cache columns of the placed tokens, padding left out."""
     lengths, first = placement.lengths, placement.first_row
     if len(lengths) == 1 and placement.branches is None:
         start = int(placement.slots[0, 0])
-        return Aim(placement.slots[0], placement.slots[0], slice(start, start + lengths[0]), first)
+        return WriteSlots(placement.slots[0], placement.slots[0], slice(start, start + lengths[0]), first)
     rows = np.repeat(np.arange(first, first + len(lengths)), lengths)
     slots = np.concatenate([row[:count] for row, count in zip(placement.slots.numpy(), lengths, strict=True)])
-    return Aim(torch.from_numpy(rows), torch.from_numpy(slots), None)
+    return WriteSlots(torch.from_numpy(rows), torch.from_numpy(slots), None)
 
 
 def cache_rows(placement: Placement) -> Tensor:

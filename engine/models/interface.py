@@ -68,7 +68,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Sublayers:
     """The sublayers that run, by layer index from 0: attention and feed-forward apart.
 
     What is left out adds nothing to the residual stream, and an attention left out writes no keys and
@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class WantedOutputs:
     """What a forward should return: logits of all queries or none, hidden states by layer id.
 
     Layer ids index HF `hidden_states`: 0 is the embedding, i the output of layer i, the last one after the final norm.
@@ -89,7 +89,7 @@ class Want:
 
     logits: bool = True
     hidden: tuple[int, ...] = ()
-    part: Part | None = None
+    part: Sublayers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class TargetModel(Protocol):
         """
         ...
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Write the placed tokens into the cache and return what is wanted.
 
         Raises:

@@ -30,7 +30,7 @@ from engine.models.folder import (
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import build_weights, check_tensors, read_config
 from engine.models.numerics.devices import ask_for_stable_kernels, usable_device
-from engine.models.numerics.probe.choose import Equipped, NumericsFacts, foreign, require_known
+from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts, foreign, require_known
 from engine.models.numerics.probe.model_parts import ModelParts, parts_of
 
 __all__ = [
@@ -68,7 +68,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedSource:
     """A source that was found on disk."""
 
     path: Path
@@ -76,7 +76,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LoadOptions:
     """How a model is loaded: the arguments of `load_model` of the same names."""
 
     dtype: str
@@ -86,7 +86,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSource:
     """A source whose folder was found and whose files have their digests."""
 
     source: str
@@ -130,12 +130,12 @@ def load_model(
         InvalidRequest: no such numerics mode, or not with this loader.
         NumericsRefused: a mode that was asked for by name and does not hold on this machine.
     """
-    way = Way(dtype, loader, numerics, device)
+    way = LoadOptions(dtype, loader, numerics, device)
     require_way(source, way)
     return load_opened(open_source(source, revision, base), way)
 
 
-def require_way(source: str, way: Way) -> None:
+def require_way(source: str, way: LoadOptions) -> None:
     """Refuse a dtype, loader, arithmetic or device that does not exist or cannot be used together.
 
     Raises:
@@ -151,17 +151,17 @@ def require_way(source: str, way: Way) -> None:
     ask_for_stable_kernels(usable_device(way.device, source))
 
 
-def open_source(source: str, revision: str | None = None, base: Path | None = None) -> Opened:
+def open_source(source: str, revision: str | None = None, base: Path | None = None) -> OpenedSource:
     """Find a source's files and digest them; no weight is read.
 
     Raises:
         ModelError: there is no such source, or its files are incomplete.
     """
     place = _find(source, revision, base)
-    return Opened(source, place.resolved, open_folder(place.path, source))
+    return OpenedSource(source, place.resolved, open_folder(place.path, source))
 
 
-def load_opened(opened: Opened, way: Way) -> LoadedModel:
+def load_opened(opened: OpenedSource, way: LoadOptions) -> LoadedModel:
     """The model and the tokenizer of a folder whose files are known. Raises as `load_model`."""
     folder = opened.folder
     facts = {
@@ -177,14 +177,14 @@ def load_opened(opened: Opened, way: Way) -> LoadedModel:
     )
 
 
-def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Equipped:
+def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> ModelWithNumerics:
     """The model by its loader; transformers' own arithmetic cannot be chosen."""
     load, dtype = resolve(LOADERS, facts["loader"], "loader"), DTYPES[facts["dtype"]]
     if facts["loader"] == "hf":
         chosen = foreign(numerics, folder.name())
         model: TargetModel = load(folder, dtype, facts)
-        return Equipped(model, chosen)
-    ready: Equipped = load(folder, dtype, facts, numerics)
+        return ModelWithNumerics(model, chosen)
+    ready: ModelWithNumerics = load(folder, dtype, facts, numerics)
     return ready
 
 
@@ -201,7 +201,7 @@ def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None)
     return parts_of(config, build_weights(config, tensors, DTYPES[dtype]))
 
 
-def _find(source: str, revision: str | None, base: Path | None) -> Place:
+def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSource:
     kind, _, name = source.partition(":")
     if kind == "hf":
         return _download(source, name, revision)
@@ -212,20 +212,20 @@ def _find(source: str, revision: str | None, base: Path | None) -> Place:
     if not source:
         raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME or a folder")
     path = ((base or Path()) / Path(source).expanduser()).resolve()
-    return Place(path, str(path))
+    return ResolvedSource(path, str(path))
 
 
-def _bundled(source: str, name: str) -> Place:
+def _bundled(source: str, name: str) -> ResolvedSource:
     home = Path(str(package_files("engine"))) / "bundled"
     known = sorted(each.parent.name for each in home.glob("*/config.json"))
     if name not in known:
         raise ModelError(
             f"{source}: no such bundled model; there are: {', '.join(known) or 'none in this installation'}"
         )
-    return Place(home / name, source)
+    return ResolvedSource(home / name, source)
 
 
-def _download(source: str, name: str, revision: str | None) -> Place:
+def _download(source: str, name: str, revision: str | None) -> ResolvedSource:
     """Fetch a snapshot, or find it in the local cache."""
     import huggingface_hub
     from huggingface_hub import errors
@@ -247,7 +247,7 @@ def _download(source: str, name: str, revision: str | None) -> Place:
     except (errors.HfHubHTTPError, OSError) as error:
         raise ModelError(f"{asked}: download failed ({_one_line(error)}); try again or use a folder") from error
     # A snapshot's folder is named after the commit that the revision stood for.
-    return Place(Path(path), f"{source}@{Path(path).name}")
+    return ResolvedSource(Path(path), f"{source}@{Path(path).name}")
 
 
 def load_tokenizer(folder: ModelFolder) -> Any | None:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from engine.core.errors import CapacityError, InvalidRequest, ModelError
-from engine.core.types import Emitted, FinishReason, Generation, Proposal, Request, Role, StepRecord, Verdict
+from engine.core.types import Emitted, FinishReason, Generation, Proposal, Request, Role, StepOutcome, StepRecord
 from engine.models.loading import LoadedModel, load_model
 from engine.models.scripted import Script
 from engine.record.recorder import Recorder
-from engine.record.trace import Header, Rows
+from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 from engine.sampling.transforms import transform
 
@@ -100,7 +100,9 @@ def open_reference(target: LoadedModel) -> Reference:
     return TransformersReference(network, facts)
 
 
-def anchored(reference: Reference, request: Request, tokens: Sequence[int], header: Header, text: Decode) -> Generation:
+def anchored(
+    reference: Reference, request: Request, tokens: Sequence[int], header: TraceHeader, text: Decode
+) -> Generation:
     """The reference's rows on `tokens` as the record of a plain generation whose tokens were given.
 
     Roles are plain and random numbers NaN: nothing was drawn.
@@ -118,10 +120,10 @@ def anchored(reference: Reference, request: Request, tokens: Sequence[int], head
     return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))
 
 
-def _step(index: int, row: Rows, history: list[int], header: Header) -> StepRecord:
+def _step(index: int, row: Rows, history: list[int], header: TraceHeader) -> StepRecord:
     """The step that emits the last token of `history`."""
     token, sampling = history[-1], header.sampling
     decided = transform(row, history[:-1], len(header.prompt), sampling, header.eos_ids)
-    verdict = Verdict((Emitted(token, Role.PLAIN, 0, float(decided.p[token])),))
+    verdict = StepOutcome((Emitted(token, Role.PLAIN, 0, float(decided.p[token])),))
     scores = None if sampling.plain_scores else decided.scores[None]
     return StepRecord(index, len(history) - 1, Proposal(), verdict, row[None].copy(), scores)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule
-from engine.heads.checkpoint import Head
+from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.interface import SlotCache, TargetModel
 from engine.proposers.interface import Proposer
 from engine.sampling.draw import DrawRule, SiblingRule, draw_siblings
@@ -54,7 +54,7 @@ class ProposerParts:
     options: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[TargetModel, ...] = ()
     target: TargetSide | None = None
-    head: Head | None = None
+    head: HeadCheckpoint | None = None
     """A trained head, for families that draft with the target's hidden states."""
     gamma: int = 0
     """Most nodes per step that the arm asks for; 0 where nobody has said."""

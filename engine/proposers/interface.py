@@ -16,8 +16,8 @@ from torch import Tensor
 
 from engine.core.errors import InvalidRequest
 from engine.core.trees import require_valid
-from engine.core.types import Proposal, QKind, Request, Verdict
-from engine.core.types import Steady as Steady
+from engine.core.types import Proposal, QKind, Request, StepOutcome
+from engine.core.types import SteadyDrafts as SteadyDrafts
 from engine.core.versions import DraftVersion
 from engine.sampling.rng import Randomness
 
@@ -37,20 +37,20 @@ class ProposerFacts:
     state: Literal["none", "request", "shared"]
     """What it remembers: nothing, the request, or other requests too."""
     hidden: tuple[int, ...] = ()
-    """Target layers whose hidden states it needs (`engine.models.interface.Want`)."""
-    scouts: int = 0
+    """Target layers whose hidden states it needs (`engine.models.interface.WantedOutputs`)."""
+    lookahead_tokens: int = 0
     """Most tokens beside its drafts that the target reads for it in one step."""
     decided: bool = False
     """It learns from the target's rows that decided the emitted tokens."""
     version: DraftVersion | None = None
     """What drafts first, of a draft that learns while it serves."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    steady: Steady | None = None
+    steady: SteadyDrafts | None = None
     """How long its drafts are; None where that depends on the text, or is not said."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TargetOutputs:
     """What the target computed for one row, beside what the verifier needs.
 
     hidden: [n, H] by layer id, of the n tokens that the target has newly read and that are committed: at `start` the
@@ -60,11 +60,11 @@ class Read:
     """
 
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
-    scouted: Tensor | None = None
+    looked_ahead: Tensor | None = None
     decided: NDArray[np.floating[Any]] | None = None
 
 
-NOTHING_READ: Final = Read()
+NOTHING_READ: Final = TargetOutputs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Context:
     """Deepest node that can still be emitted; a chain's budget is never above it."""
     room: int = 0
     """Free columns in the target's cache: what drafts and scouts together may take."""
-    read: Read = NOTHING_READ
+    read: TargetOutputs = NOTHING_READ
     """Given to `start` and `observe`."""
 
 
@@ -99,7 +99,7 @@ class Proposer(Protocol):
         """One proposal per context, each of at most its budget; an empty one is fine."""
         ...
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """The verdict on the row's last proposal; `context.history` already holds the emitted tokens."""
         ...
 
@@ -115,14 +115,14 @@ def require_fits(proposal: Proposal, context: Context) -> None:
         InvalidRequest: more nodes than the budget, or a parent that does not come before its child.
     """
     require_valid(proposal.tree)
-    require_valid(proposal.scouts)
+    require_valid(proposal.lookahead_tokens)
     if len(proposal.tree) > context.budget:
         raise InvalidRequest(
             f"request {context.request.id}: the proposer drafted {len(proposal.tree)} tokens, "
             f"its budget was {context.budget}"
         )
-    taken = len(proposal.tree) + len(proposal.scouts)
-    if proposal.scouts.tokens and taken > context.room:
+    taken = len(proposal.tree) + len(proposal.lookahead_tokens)
+    if proposal.lookahead_tokens.tokens and taken > context.room:
         raise InvalidRequest(
             f"request {context.request.id}: the proposer wants {taken} tokens read, there is room for {context.room}"
         )

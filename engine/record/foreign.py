@@ -26,20 +26,20 @@ from engine.core.types import (
     RecordLevel,
     Request,
     Role,
+    StepOutcome,
     StepRecord,
     Timing,
     Tree,
-    Verdict,
 )
 from engine.record.recorder import reduce, to_trace
-from engine.record.trace import Header, Rows, encode
+from engine.record.trace import Rows, TraceHeader, encode
 from engine.sampling.transforms import transform
 
 NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedStep:
+class ForeignStep:
     """One step: N drafted tokens, E of the emitted ones kept.
 
     emitted: [E] committed tokens; what the engine cut away behind a stop is not here.
@@ -72,7 +72,7 @@ class ObservedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ForeignEngine:
     """What an engine is, as far as a record's header says."""
 
     vocabulary: int
@@ -83,9 +83,9 @@ class Observed:
     lossless: bool = True
 
 
-def header_of(request: Request, observed: Observed, reason: FinishReason, facts: Mapping[str, Any]) -> Header:
+def header_of(request: Request, observed: ForeignEngine, reason: FinishReason, facts: Mapping[str, Any]) -> TraceHeader:
     """The header of one request's record."""
-    return Header(
+    return TraceHeader(
         request=request.id,
         level=observed.level,
         protocol=observed.protocol,
@@ -102,18 +102,18 @@ def header_of(request: Request, observed: Observed, reason: FinishReason, facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ForeignRecord:
     """Everything that an engine said of one request.
 
     `logprob` [E] where it gives no rows; `margin` [E] where it tells besides by how much the choice led.
     """
 
-    steps: tuple[ObservedStep, ...]
+    steps: tuple[ForeignStep, ...]
     logprob: tuple[float, ...] = field(default=())
     margin: tuple[float, ...] = field(default=())
 
 
-def observed_trace(header: Header, answer: Answer) -> bytes:
+def observed_trace(header: TraceHeader, answer: ForeignRecord) -> bytes:
     """The encoded record: at the header's level, or at level `tokens` where a step has no rows."""
     if any(step.logits is None for step in answer.steps):
         header = replace(header, level=RecordLevel.TOKENS)
@@ -127,26 +127,26 @@ def observed_trace(header: Header, answer: Answer) -> bytes:
     return encode(trace)
 
 
-def failed_trace(header: Header) -> bytes:
+def failed_trace(header: TraceHeader) -> bytes:
     """The record of a request without an answer: its facts say why."""
     return encode(to_trace(replace(header, finish_reason=FinishReason.ERROR), []))
 
 
-def _record(index: int, step: ObservedStep, history: Sequence[int], header: Header) -> StepRecord:
+def _record(index: int, step: ForeignStep, history: Sequence[int], header: TraceHeader) -> StepRecord:
     rows = np.empty((0, header.vocabulary), np.float32) if step.logits is None else step.logits
     proposal = Proposal(Tree.chain(step.drafted), step.q_kind, step.q)
     return StepRecord(
         step=index,
         position=len(history),
         proposal=proposal,
-        verdict=Verdict(_emitted(step), _examined(step)),
+        verdict=StepOutcome(_emitted(step), _examined(step)),
         logits=rows,
         scores=None if header.sampling.plain_scores or step.logits is None else _scores(step, history, header),
         timing=step.timing,
     )
 
 
-def _emitted(step: ObservedStep) -> tuple[Emitted, ...]:
+def _emitted(step: ForeignStep) -> tuple[Emitted, ...]:
     kept = min(step.accepted, len(step.emitted))
     last = Role.PLAIN if not step.drafted else Role.BONUS if step.accepted == len(step.drafted) else Role.RECOVERED
     roles = [Role.ACCEPTED] * kept + [last] * (len(step.emitted) - kept)
@@ -157,13 +157,13 @@ def _emitted(step: ObservedStep) -> tuple[Emitted, ...]:
     )
 
 
-def _examined(step: ObservedStep) -> tuple[Examined, ...]:
+def _examined(step: ForeignStep) -> tuple[Examined, ...]:
     count = len(step.drafted)
     p, q, u = (values or (NAN,) * count for values in (step.examined_p, step.examined_q, step.uniforms))
     return tuple(Examined(node, p[node], q[node], u[node], node < step.accepted) for node in range(step.examined))
 
 
-def _scores(step: ObservedStep, history: Sequence[int], header: Header) -> Floats:
+def _scores(step: ForeignStep, history: Sequence[int], header: TraceHeader) -> Floats:
     """[E, V] the rows under the bias, masks and penalties that were asked for."""
     assert step.logits is not None
     seen = list(history)

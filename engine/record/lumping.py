@@ -43,7 +43,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TokenRows:
     """One emitted token: its row, and the law of what was drafted at its place."""
 
     p: Floats
@@ -85,7 +85,7 @@ def cells_of(
     for at, (row, (token, q)) in enumerate(zip(scores, places, strict=True)):
         # a draft that looked at the target's noise may not choose cells by its token
         blind = coupled and _one_hot(q)
-        _fill(found, at, _Place(_law(row, sampling), None if blind else q, token))
+        _fill(found, at, _TokenRows(_law(row, sampling), None if blind else q, token))
     return found
 
 
@@ -126,7 +126,7 @@ def _q(record: StepRecord, offered: list[int], examined: set[int]) -> Floats | N
     return None
 
 
-def _fill(found: Cells, at: int, place: _Place) -> None:
+def _fill(found: Cells, at: int, place: _TokenRows) -> None:
     p, q, token = place.p, place.q, place.token
     ids = largest(p, TOP)
     if q is not None:

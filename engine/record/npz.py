@@ -24,7 +24,7 @@ _PREFIX: Final = b"\x93NUMPY\x01\x00"
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _ArrayHeader:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool
@@ -65,8 +65,8 @@ def _array(content: memoryview) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=4096)
-def _layout(header: bytes) -> _Layout:
+def _layout(header: bytes) -> _ArrayHeader:
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(header))
     if dtype.hasobject:
         raise ValueError("an array holds objects")
-    return _Layout(dtype, shape, fortran)
+    return _ArrayHeader(dtype, shape, fortran)

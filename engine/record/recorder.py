@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.core.types import FinishReason, Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
 from engine.record.lumping import TOP, Cells, cells_of, draft_masses, empty, largest
-from engine.record.trace import Header, Rows, Trace, encode
+from engine.record.trace import Rows, Trace, TraceHeader, encode
 from engine.sampling.transforms import log_sum_exp
 
 BLOCK: Final = 2**17
@@ -28,7 +28,7 @@ NAN: Final = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedBlock:
     """A block of steps reduced to what a level holds: E emitted tokens, X examined nodes.
 
     `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there
@@ -62,9 +62,9 @@ class Recorder:
         header: the trace's header; its `finish_reason` is set by `finish`.
     """
 
-    header: Header
+    header: TraceHeader
     _waiting: list[StepRecord] = field(default_factory=list)
-    _kept: list[Kept] = field(default_factory=list)
+    _kept: list[RecordedBlock] = field(default_factory=list)
     _rows: int = 0
 
     def step(self, record: StepRecord) -> None:
@@ -87,7 +87,7 @@ class Recorder:
         self._waiting, self._rows = [], 0
 
 
-def reduce(header: Header, records: list[StepRecord]) -> Kept:
+def reduce(header: TraceHeader, records: list[StepRecord]) -> RecordedBlock:
     """Take from the rows what the level holds and let them go, unless it holds the rows themselves."""
     level = header.level
     full, scalars, lumped = (
@@ -100,7 +100,7 @@ def reduce(header: Header, records: list[StepRecord]) -> Kept:
     token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
     top = _leads(logits)
     found = _tops(scores if lumped else scores[:0], header)
-    return Kept(
+    return RecordedBlock(
         records=tuple(_without_rows(record) for record in records),
         logprob=logits[np.arange(len(token)), token] - log_sum_exp_under(logits, top.largest),
         margin=top.margin if scores is logits else _leads(scores).margin,
@@ -141,7 +141,7 @@ def digests(rows: Rows) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64)
 
 
-def to_trace(header: Header, kept: list[Kept]) -> Trace:
+def to_trace(header: TraceHeader, kept: list[RecordedBlock]) -> Trace:
     """Columns of reduced steps at the header's level."""
     records = [record for each in kept for record in each.records]
     scalars = header.level is not RecordLevel.TOKENS
@@ -186,7 +186,7 @@ def to_trace(header: Header, kept: list[Kept]) -> Trace:
     )
 
 
-def _cell_columns(kept: list[Kept], header: Header) -> dict[str, NDArray[Any]]:
+def _cell_columns(kept: list[RecordedBlock], header: TraceHeader) -> dict[str, NDArray[Any]]:
     first = empty(0, header.vocabulary if header.level is RecordLevel.TOPK else 0)
     parts = [first, *(each.cells for each in kept if header.level is RecordLevel.TOPK)]
     return {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Cells)}
@@ -247,12 +247,12 @@ class _Tops:
     lse: Floats
 
 
-def _top_count(header: Header) -> int:
+def _top_count(header: TraceHeader) -> int:
     """Entries per row; 0 below and above `topk`, where the columns are empty."""
     return min(TOP, header.vocabulary) if header.level is RecordLevel.TOPK else 0
 
 
-def _tops(scores: Rows, header: Header) -> _Tops:
+def _tops(scores: Rows, header: TraceHeader) -> _Tops:
     wide = scores.astype(np.float64)
     count = _top_count(header)
     ids = np.array([largest(row, count) for row in wide], dtype=np.int64).reshape(len(wide), count)

@@ -85,7 +85,7 @@ Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class TraceHeader:
     """What a reader must know before the columns mean anything."""
 
     request: str
@@ -104,7 +104,7 @@ class Header:
     draft_versions: tuple[DraftVersion, ...] = ()
     """The versions that `draft_version` names, in order; none for a draft that does not learn."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the backend says of this request besides (`engine.backends.interface.Backend.generate`). JSON-able."""
+    """What the backend says of this request besides (`engine.backends.interface.Engine.generate`). JSON-able."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Trace:
     at `topk` only, `logits` and `q_rows` at `full` only. Cells: see `engine.record.lumping`.
     """
 
-    header: Header
+    header: TraceHeader
     position: Ints
     """[S] absolute position of the first token that the step emits."""
     n_drafted: Ints
@@ -221,7 +221,7 @@ class _Late(Trace):
 COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.name != "header")
 
 
-def late(header: Header, read: Callable[[], Trace]) -> Trace:
+def late(header: TraceHeader, read: Callable[[], Trace]) -> Trace:
     """The trace that `read` gives, read with its first column; its header is there at once."""
     trace = object.__new__(_Late)
     object.__setattr__(trace, "header", header)
@@ -319,13 +319,13 @@ def _decompress(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(memoryview(data)[len(MAGIC) :], max_output_size=2**32)
 
 
-def _header_to_json(header: Header) -> dict[str, Any]:
+def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     written = dataclasses.asdict(header) | {"stream": str(header.stream)}
     # left out where there is nothing to say, so that readers of before can read it
     return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
 
 
-def _header_from_json(data: dict[str, Any]) -> Header:
+def _header_from_json(data: dict[str, Any]) -> TraceHeader:
     sampling = data.pop("sampling")
     pairs: dict[str, Any] = {
         "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
@@ -333,7 +333,7 @@ def _header_from_json(data: dict[str, Any]) -> Header:
         "stop": tuple(sampling.pop("stop")),
         "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
     }
-    return Header(
+    return TraceHeader(
         request=data.pop("request"),
         level=RecordLevel(data.pop("level")),
         protocol=Protocol(data.pop("protocol")),

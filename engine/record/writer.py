@@ -39,12 +39,12 @@ class _Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _QueuedStep:
     recorder: Recorder
     record: StepRecord
 
 
-_Job = _Step | _Finish
+_Job = _QueuedStep | _Finish
 _Batches = queue.Queue[list[_Job] | None]
 
 
@@ -79,7 +79,7 @@ class RecordWriter:
         Raises:
             Exception: what the worker raised before.
         """
-        self._gathered.append(_Step(recorder, record))
+        self._gathered.append(_QueuedStep(recorder, record))
         self._bytes += _size(record)
         if len(self._gathered) >= STEPS_AT_ONCE or self._bytes >= BYTES_AT_ONCE:
             self._hand_over()
@@ -163,7 +163,7 @@ class _Worker(threading.Thread):
 
 
 def _do(job: _Job) -> None:
-    if isinstance(job, _Step):
+    if isinstance(job, _QueuedStep):
         job.recorder.step(job.record)
     elif job.recorder is not None:
         job.trace = job.recorder.finish(job.generation.finish_reason)

@@ -77,7 +77,7 @@ def draw(rule: DraftRule, logits: NDArray[np.floating[Any]], context: DraftConte
 
 
 @dataclass(frozen=True, slots=True)
-class Brood:
+class SiblingSpec:
     """How many children to draw, how, and the order of the first among the nodes at its distance from the root."""
 
     count: int
@@ -85,11 +85,11 @@ class Brood:
     first: int = 0
 
 
-SiblingRule = Callable[[DraftRule, Brood, NDArray[np.floating[Any]], DraftContext], list[Draw]]
+SiblingRule = Callable[[DraftRule, SiblingSpec, NDArray[np.floating[Any]], DraftContext], list[Draw]]
 
 
 def draw_siblings(
-    rule: DraftRule, brood: Brood, logits: NDArray[np.floating[Any]], context: DraftContext
+    rule: DraftRule, siblings: SiblingSpec, logits: NDArray[np.floating[Any]], context: DraftContext
 ) -> list[Draw]:
     """Draw the children of a node from one row of draft logits: as many as asked for, or as q has tokens.
 
@@ -98,14 +98,14 @@ def draw_siblings(
     and under the greedy rule the children are the most likely tokens.
     """
     row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
-    if rule is DraftRule.GREEDY or context.params.greedy or brood.how is Siblings.TOP:
-        return _most_likely(row.scores, brood.count)
+    if rule is DraftRule.GREEDY or context.params.greedy or siblings.how is Siblings.TOP:
+        return _most_likely(row.scores, siblings.count)
     position, q = len(context.history), row.p
     draws: list[Draw] = []
-    for order in range(brood.first, brood.first + brood.count):
+    for order in range(siblings.first, siblings.first + siblings.count):
         drawn = _one_of(rule, q, position, order, context.randomness)
         draws.append(drawn)
-        if brood.how is Siblings.WITHOUT_REPLACEMENT or rule is DraftRule.COUPLED:
+        if siblings.how is Siblings.WITHOUT_REPLACEMENT or rule is DraftRule.COUPLED:
             left = q.copy()
             left[drawn.token] = 0.0
             mass = float(left.sum())

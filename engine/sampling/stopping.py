@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.core.types import FinishReason, SamplingParams, Verdict
+from engine.core.types import FinishReason, SamplingParams, StepOutcome
 
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncatedOutcome:
     """A verdict without what came after the end, and why it ended (None: it goes on)."""
 
-    verdict: Verdict
+    verdict: StepOutcome
     reason: FinishReason | None
 
 
@@ -30,7 +30,7 @@ class StopRule:
     eos_ids: tuple[int, ...]
     decode: Decode
 
-    def cut(self, generated: Sequence[int], verdict: Verdict) -> Cut:
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
         """Cut a verdict at the first end.
 
         Args:
@@ -42,8 +42,8 @@ class StopRule:
             tokens.append(emitted.token)
             reason = self._reason(tokens)
             if reason is not None:
-                return Cut(trim(verdict, count), reason)
-        return Cut(verdict, None)
+                return TruncatedOutcome(trim(verdict, count), reason)
+        return TruncatedOutcome(verdict, None)
 
     def _reason(self, tokens: list[int]) -> FinishReason | None:
         """Why the generation ends with its last token, if it does."""
@@ -75,13 +75,13 @@ def _shared(first: str, second: str) -> int:
     return next(unequal, min(len(first), len(second)))
 
 
-def trim(verdict: Verdict, count: int) -> Verdict:
+def trim(verdict: StepOutcome, count: int) -> StepOutcome:
     """The first `count` emitted tokens and the decisions that led to them."""
     if count == len(verdict.emitted):
         return verdict
     if verdict.joint:
         cut = tuple(replace(each, accepted=each.accepted and each.node < count) for each in verdict.examined)
-        return Verdict(verdict.emitted[:count], cut, joint=True)
+        return StepOutcome(verdict.emitted[:count], cut, joint=True)
     # an accepted token was examined exactly once as accepted; rejected siblings came before it
     left, examined = count, []
     for each in verdict.examined:
@@ -90,4 +90,4 @@ def trim(verdict: Verdict, count: int) -> Verdict:
         examined.append(each)
         left -= each.accepted
     # a recovered token is always the last one, so no residual is left
-    return Verdict(verdict.emitted[:count], tuple(examined))
+    return StepOutcome(verdict.emitted[:count], tuple(examined))

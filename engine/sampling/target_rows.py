@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.core.trees import path_tokens
 from engine.core.types import SamplingParams, Tree
-from engine.sampling.transforms import Transformed, transform
+from engine.sampling.transforms import TransformedRow, transform
 
 
 class TargetRows:
@@ -44,14 +44,14 @@ class TargetRows:
         self._n_prompt = n_prompt
         self._params = params
         self._eos_ids = eos_ids
-        self._done: dict[int, Transformed] = {}
+        self._done: dict[int, TransformedRow] = {}
 
     @property
     def position(self) -> int:
         """Absolute position of the token that row 0 decides."""
         return len(self._history)
 
-    def __getitem__(self, row: int) -> Transformed:
+    def __getitem__(self, row: int) -> TransformedRow:
         """The distribution after the path to the row's node."""
         if row not in self._done:
             history = [*self._history, *path_tokens(self.tree, row - 1)]

@@ -25,7 +25,7 @@ BLOCK: Final = 2**19
 
 
 @dataclass(frozen=True, slots=True)
-class Transformed:
+class TransformedRow:
     """One row. `scores` [V]: before temperature and truncation; `p` [V]: the distribution."""
 
     scores: Floats
@@ -38,7 +38,7 @@ def transform(
     n_prompt: int,
     params: SamplingParams,
     eos_ids: tuple[int, ...],
-) -> Transformed:
+) -> TransformedRow:
     """The distribution of the token that follows `history`.
 
     Args:
@@ -58,8 +58,8 @@ def transform(
     largest = float(np.maximum.reduce(scores))
     _require_finite(largest)
     if params.greedy:
-        return Transformed(scores, one_hot(int(scores.argmax()), len(scores)))
-    return Transformed(scores, truncate(_weigh(scores, largest, params.temperature), params))
+        return TransformedRow(scores, one_hot(int(scores.argmax()), len(scores)))
+    return TransformedRow(scores, truncate(_weigh(scores, largest, params.temperature), params))
 
 
 def _require_finite(largest: float) -> None:

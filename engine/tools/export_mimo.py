@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.core.errors import EngineError, ModelError
-from engine.heads.checkpoint import Head, Slot
+from engine.heads.checkpoint import HeadCheckpoint, TensorSpec
 from engine.heads.decoder import LayerForm, layer_slots
 from engine.heads.formats.mimo import BEFORE_NORM, LAYER, WHOLE, mimo_slots, swapped
 from engine.heads.formats.mtp import COUNT, FAMILY
@@ -41,14 +41,14 @@ from engine.models.numerics.interface import Affine
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class CheckpointFolder:
     """What is written: config.json's content, and tensors by their published names."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
 
-def combined(target: LeanModel, head: Head) -> Folder:
+def combined(target: LeanModel, head: HeadCheckpoint) -> CheckpointFolder:
     """A float32 target and its one module in MiMo's layout.
 
     Raises:
@@ -69,7 +69,9 @@ def combined(target: LeanModel, head: Head) -> Folder:
     for at, found in layers.items():
         tensors |= _filled(layer_slots(config, at, "", LayerForm()), found)
     tensors |= _filled(mimo_slots(config, 1), _module(head, target.weights.norm))
-    return Folder(_document(config, target), {name: each.contiguous().clone() for name, each in tensors.items()})
+    return CheckpointFolder(
+        _document(config, target), {name: each.contiguous().clone() for name, each in tensors.items()}
+    )
 
 
 def _require_qwen2(target: LeanModel, what: str) -> None:
@@ -86,7 +88,7 @@ def _require_qwen2(target: LeanModel, what: str) -> None:
         raise ModelError(f"{what} has {found}, which MiMo's layout has no place for; use a llama or qwen2 without")
 
 
-def _require_module(target: LeanConfig, head: Head, module: LeanConfig) -> None:
+def _require_module(target: LeanConfig, head: HeadCheckpoint, module: LeanConfig) -> None:
     if head.family != FAMILY or head.settings.get(BEFORE_NORM):
         raise ModelError(f"a {head.layout} head cannot be written as MiMo's; give an MTP module of another layout")
     if head.settings["modules"] != 1:
@@ -124,7 +126,7 @@ def _apart(fused: Affine, names: Sequence[str], sizes: Sequence[int]) -> dict[st
     return found
 
 
-def _module(head: Head, norm: Tensor) -> dict[str, Tensor]:
+def _module(head: HeadCheckpoint, norm: Tensor) -> dict[str, Tensor]:
     """The module's tensors by our names, for states without the final norm's weights `norm` [H]."""
     found = {name: tensor.float() for name, tensor in head.tensors.items()}
     constant = norm.square().mean().sqrt()
@@ -134,7 +136,7 @@ def _module(head: Head, norm: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def _filled(slots: Sequence[Slot], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _filled(slots: Sequence[TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By their published names; what is missing or too small is filled with 0, which changes no product."""
     filled = {}
     for slot in slots:

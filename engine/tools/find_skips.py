@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import EngineError, InvalidRequest
-from engine.models.interface import Placement, TargetModel, Want, chain_placement
+from engine.models.interface import Placement, TargetModel, WantedOutputs, chain_placement
 from engine.models.loading import load_model
 from engine.proposers.self_draft.layer_skip import SkipSet
 from engine.record.cost import expected_tokens, speedup
@@ -32,7 +32,7 @@ MOST_GAMMA = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SkipTrial:
     """One skip set as measured: of `positions` argmaxes, `agreed` are the target's.
 
     `gamma` in 1..8 is the draft length with the largest expected speed-up, `speed`.
@@ -50,7 +50,7 @@ class Trial:
         return expected_tokens(self.agreed / self.positions, MOST_GAMMA)
 
 
-class Bench:
+class SkipSetBench:
     """Measures skip sets of one target on given token sequences; every set at most once.
 
     Args:
@@ -73,39 +73,39 @@ class Bench:
         self.layers = model.divisible
         self.left = budget
         self._model = model
-        self._known: dict[SkipSet, Trial] = {}
+        self._known: dict[SkipSet, SkipTrial] = {}
         self._cache = model.new_cache(len(lengths), 2 * max(lengths))
         whole = chain_placement(sequences, [0] * len(lengths), self._cache.trash)
-        self._again = _beside(whole, self._cache.trash)
+        self._again = _side_by_side(whole, self._cache.trash)
         self._kept = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        self._argmax = self._read(whole, Want())
+        self._argmax = self._read(whole, WantedOutputs())
 
-    def measure(self, skips: SkipSet) -> Trial:
+    def measure(self, skips: SkipSet) -> SkipTrial:
         """The set's agreement and expected speed-up, from memory if it was measured before."""
         if skips not in self._known:
             self.left -= 1
-            same = self._read(self._again, Want(part=skips.part(self.layers))) == self._argmax
+            same = self._read(self._again, WantedOutputs(part=skips.part(self.layers))) == self._argmax
             self._known[skips] = self._trial(skips, int(same.sum()), len(same))
         return self._known[skips]
 
-    def measured(self, sets: Iterable[SkipSet]) -> Iterator[Trial]:
+    def measured(self, sets: Iterable[SkipSet]) -> Iterator[SkipTrial]:
         """The sets' trials, until the budget is used up."""
         for skips in sets:
             if self.left <= 0:
                 return
             yield self.measure(skips)
 
-    def _read(self, placement: Placement, want: Want) -> Tensor:
+    def _read(self, placement: Placement, want: WantedOutputs) -> Tensor:
         """[all positions] argmaxes, padding left out."""
         logits = self._model.forward(self._cache, placement, want).logits
         assert logits is not None
         return logits.argmax(-1).cpu()[self._kept]
 
-    def _trial(self, skips: SkipSet, agreed: int, positions: int) -> Trial:
+    def _trial(self, skips: SkipSet, agreed: int, positions: int) -> SkipTrial:
         rho = share_run(skips, self.layers)
         speeds = {gamma: speedup(agreed / positions, gamma, rho) for gamma in range(1, MOST_GAMMA + 1)}
         gamma = max(speeds, key=lambda each: speeds[each])
-        return Trial(skips, agreed, positions, gamma, speeds[gamma])
+        return SkipTrial(skips, agreed, positions, gamma, speeds[gamma])
 
 
 def share_run(skips: SkipSet, layers: int) -> float:
@@ -113,7 +113,7 @@ def share_run(skips: SkipSet, layers: int) -> float:
     return (2 * layers - len(skips) + 1) / (2 * layers + 1)
 
 
-def _beside(whole: Placement, trash: int) -> Placement:
+def _side_by_side(whole: Placement, trash: int) -> Placement:
     """Every token once more in a scratch column, seeing the columns before its position and its own.
 
     This is what the first drafted token of a step sees: keys and values of the whole target before it,
@@ -132,7 +132,7 @@ def _beside(whole: Placement, trash: int) -> Placement:
 
 
 @torch.inference_mode()
-def search(bench: Bench, least: int = 0) -> Trial:
+def search(bench: SkipSetBench, least: int = 0) -> SkipTrial:
     """The best set found: grown from nothing, then improved by small changes until none helps or the budget is spent.
 
     Args:
@@ -154,7 +154,7 @@ def search(bench: Bench, least: int = 0) -> Trial:
     return best
 
 
-def _grown(bench: Bench, least: int) -> Trial:
+def _grown(bench: SkipSetBench, least: int) -> SkipTrial:
     """Skip, one after the other, the sublayer that costs the least agreement; the fastest set on the way."""
     here = bench.measure(SkipSet())
     best = None if least else here
@@ -206,7 +206,7 @@ def windows(tokens: Sequence[int], count: int, length: int) -> list[list[int]]:
     return [list(tokens[start : start + length]) for start in range(0, count * stride, stride)]
 
 
-def report(found: Trial, layers: int) -> str:
+def report(found: SkipTrial, layers: int) -> str:
     """The found set as the proposer's options, and what is expected of it."""
     options = ", ".join(f'{key}: "{value}"' for key, value in found.skips.options().items())
     skipped = f"{len(found.skips)} of {2 * layers} sublayers skipped"
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if loaded.tokenizer is None:
             raise InvalidRequest(f"{given.target}: no tokenizer; add tokenizer.json to its folder")
         tokens = loaded.tokenizer(given.data.read_text(encoding="utf-8"), verbose=False)["input_ids"]
-        bench = Bench(loaded.model, windows(tokens, given.sequences, given.length), given.budget)
+        bench = SkipSetBench(loaded.model, windows(tokens, given.sequences, given.length), given.budget)
         found = search(bench, given.least)
     except (EngineError, OSError) as error:
         parser.error(str(error))

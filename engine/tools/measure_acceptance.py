@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.backends.interface import Backend
+from engine.backends.interface import Engine
 from engine.core.errors import InvalidRequest
 from engine.core.types import Floats, Request
 from engine.proposers.draft_model.tree_planning import PlanningCosts, TreeShape, chain_shape, k_ary_shape
 from engine.record.trace import StepView, Trace, decode, steps_of
 
-Drafting = Callable[[TreeShape | None], Backend]
+Drafting = Callable[[TreeShape | None], Engine]
 """An arm of the pair under the tree rule that drafts a shape in every step; of None, one that does not draft."""
 
 
@@ -36,7 +36,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trials:
+class AcceptanceTrials:
     """Counts of R requests: accepted [R, D, W] by level and rank, tried [R, D] nodes whose children were tried."""
 
     accepted: Floats
@@ -53,7 +53,7 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class ShapeTiming:
     """The median times of steps with one shape, in microseconds, and of how many steps."""
 
     shape: TreeShape
@@ -95,7 +95,7 @@ def probe_shape(width: int, depth: int) -> TreeShape:
     return k_ary_shape(width, sum(width ** (level + 1) for level in range(depth)))
 
 
-def measure_trials(drafting: Drafting, requests: Sequence[Request], width: int, depth: int) -> Trials:
+def measure_trials(drafting: Drafting, requests: Sequence[Request], width: int, depth: int) -> AcceptanceTrials:
     """Acceptance of a pair on requests.
 
     Raises:
@@ -109,7 +109,7 @@ def measure_trials(drafting: Drafting, requests: Sequence[Request], width: int, 
     return trials
 
 
-def trials_of(traces: Iterable[Trace], width: int, depth: int) -> Trials:
+def trials_of(traces: Iterable[Trace], width: int, depth: int) -> AcceptanceTrials:
     """Counts from the steps that drafted the whole probe; the others, near an answer's end, are left out."""
     shape = probe_shape(width, depth)
     levels, ranks = _levels(shape), shape.ranks
@@ -125,7 +125,7 @@ def trials_of(traces: Iterable[Trace], width: int, depth: int) -> Trials:
                     taken[levels[parent + 1], ranks[node]] += 1
         accepted.append(taken)
         tried.append(nodes)
-    return Trials(np.array(accepted).reshape(-1, depth, width), np.array(tried).reshape(-1, depth))
+    return AcceptanceTrials(np.array(accepted).reshape(-1, depth, width), np.array(tried).reshape(-1, depth))
 
 
 def _decided(step: StepView, shape: TreeShape) -> Iterator[tuple[int, int | None]]:
@@ -157,7 +157,7 @@ def _ratios(counts: Floats, trials: Floats) -> tuple[Estimate, ...]:
     return tuple(Estimate(float(rate), float(error)) for rate, error in zip(rates, errors, strict=True))
 
 
-def measure_times(drafting: Drafting, requests: Sequence[Request], grid: CostGrid) -> tuple[Timed, ...]:
+def measure_times(drafting: Drafting, requests: Sequence[Request], grid: CostGrid) -> tuple[ShapeTiming, ...]:
     """Times of whole steps with each shape, the shapes one after the other in every repeat so that drifts meet all.
 
     The backend's rows decide how many requests a step serves.
@@ -165,11 +165,11 @@ def measure_times(drafting: Drafting, requests: Sequence[Request], grid: CostGri
     arms = [(shape, drafting(shape if len(shape) else None)) for shape in grid.shapes]
     times: Mapping[TreeShape, _Times] = {shape: _Times() for shape in grid.shapes}
     for _ in range(grid.repeats):
-        for shape, backend in arms:
-            for generation in backend.generate(requests):
+        for shape, engine in arms:
+            for generation in engine.generate(requests):
                 _add_times(times[shape], decode(generation.trace), len(shape))
     return tuple(
-        Timed(shape, float(np.median(each.draft)), float(np.median(each.verify)), len(each.draft))
+        ShapeTiming(shape, float(np.median(each.draft)), float(np.median(each.verify)), len(each.draft))
         for shape, each in times.items()
         if each.draft
     )
@@ -182,7 +182,7 @@ def _add_times(times: _Times, trace: Trace, size: int) -> None:
             times.verify.append(int(trace.verify_us[step]))
 
 
-def planning_costs(timed: Sequence[Timed]) -> PlanningCosts:
+def planning_costs(timed: Sequence[ShapeTiming]) -> PlanningCosts:
     """The planner's costs: drafting as so much per level and so much per node, by least squares without negatives.
 
     Shapes of the same number of nodes share their target time, as a mean over the shapes.

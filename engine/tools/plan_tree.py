@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.backends.engine_spec import ArmPlan, ModelSource, Workshop
-from engine.backends.interface import Backend, Prompt
+from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
+from engine.backends.interface import Engine, Prompt
 from engine.backends.native import open_models
 from engine.core.errors import EngineError, InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
@@ -30,10 +30,10 @@ from engine.proposers.draft_model.tree_planning import (
 )
 from engine.sampling.rng import stream_of
 from engine.tools.measure_acceptance import (
+    AcceptanceTrials,
     CostGrid,
     Drafting,
     Estimate,
-    Trials,
     measure_times,
     measure_trials,
     planning_costs,
@@ -45,7 +45,7 @@ TIMED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TreeCandidate:
     """A tree and what is expected of it: tokens per step, microseconds per step, speed-up over plain decoding."""
 
     name: str
@@ -56,12 +56,12 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TreePlan:
     """The chosen tree, its rivals, and what both rest on; no nodes mean that drafting is not expected to pay."""
 
-    chosen: Candidate
+    chosen: TreeCandidate
     depth: int
-    rivals: tuple[Candidate, ...]
+    rivals: tuple[TreeCandidate, ...]
     by_rank: tuple[Estimate, ...]
     by_level: tuple[tuple[Estimate, ...], ...]
     trials: tuple[int, ...]
@@ -88,7 +88,7 @@ def rates_text(rates: Sequence[Sequence[float]]) -> str:
     return "/".join(",".join(f"{int(rate * 1e4) / 1e4:g}" for rate in level) for level in rates)
 
 
-def make_plan(trials: Trials, costs: PlanningCosts, sizes: Sequence[int], depths: Sequence[int]) -> Plan:
+def make_plan(trials: AcceptanceTrials, costs: PlanningCosts, sizes: Sequence[int], depths: Sequence[int]) -> TreePlan:
     """The tree with the most expected tokens per second among the sizes and depths, and rivals of its size.
 
     Where no tree is expected to pay, the rivals have the largest of the sizes.
@@ -99,7 +99,7 @@ def make_plan(trials: Trials, costs: PlanningCosts, sizes: Sequence[int], depths
     size = len(chosen) or max(sizes)
     rivals = [("chain of the size", chain_shape(size)), ("fastest chain", _fastest_chain(rates, costs, size))]
     rivals += [(f"{k}-ary tree of the size", k_ary_shape(k, size)) for k in range(2, width + 1)]
-    return Plan(
+    return TreePlan(
         chosen=candidate("chosen", chosen, rates, costs),
         depth=max(1, chosen.depth),
         rivals=tuple(candidate(name, shape, rates, costs) for name, shape in rivals),
@@ -110,10 +110,10 @@ def make_plan(trials: Trials, costs: PlanningCosts, sizes: Sequence[int], depths
     )
 
 
-def candidate(name: str, shape: TreeShape, rates: Rates, costs: PlanningCosts) -> Candidate:
+def candidate(name: str, shape: TreeShape, rates: Rates, costs: PlanningCosts) -> TreeCandidate:
     """What is expected of a tree."""
     tokens, step = expected_tokens(shape, rates), costs.step_us(shape)
-    return Candidate(name, shape.parents, tokens, step, tokens * costs.target_us(1) / step)
+    return TreeCandidate(name, shape.parents, tokens, step, tokens * costs.target_us(1) / step)
 
 
 def _fastest_chain(rates: Rates, costs: PlanningCosts, most: int) -> TreeShape:
@@ -121,7 +121,7 @@ def _fastest_chain(rates: Rates, costs: PlanningCosts, most: int) -> TreeShape:
     return max(chains, key=lambda chain: candidate("", chain, rates, costs).speedup)
 
 
-def report(plan: Plan) -> str:
+def report(plan: TreePlan) -> str:
     """The plan in words: the proposer's options, the candidates, and how far the levels differ."""
     options = ", ".join(
         f'{key}: "{value}"' if key == "rates" else f"{key}: {value}" for key, value in plan.options.items()
@@ -145,19 +145,19 @@ def _estimates(rates: Sequence[Estimate]) -> str:
     return ", ".join(f"{each.rate:.3f} +- {each.error:.3f}" for each in rates)
 
 
-def drafting_with(workshop: Workshop, rows: int) -> Drafting:
+def drafting_with(backend: Backend, rows: int) -> Drafting:
     """Arms of a workshop's `target` and `draft` that draft a given tree."""
 
-    def arm(shape: TreeShape | None) -> Backend:
+    def arm(shape: TreeShape | None) -> Engine:
         if shape is None:
-            return workshop.arm(ArmPlan(Protocol.TREE, rows=rows, level=RecordLevel.TOKENS))
+            return backend.arm(EngineSpec(Protocol.TREE, rows=rows, level=RecordLevel.TOKENS))
         options = {"shape": ",".join(map(str, shape.parents))}
-        return workshop.arm(ArmPlan(Protocol.TREE, "sequoia", len(shape), "draft", options, rows, RecordLevel.TOKENS))
+        return backend.arm(EngineSpec(Protocol.TREE, "sequoia", len(shape), "draft", options, rows, RecordLevel.TOKENS))
 
     return arm
 
 
-def read_requests(path: Path, backend: Backend, sampling: SamplingParams) -> list[Request]:
+def read_requests(path: Path, engine: Engine, sampling: SamplingParams) -> list[Request]:
     """Requests from JSON lines with `messages` (and `tools`) or `prompt`, as in a suite's prompt files.
 
     Raises:
@@ -168,7 +168,7 @@ def read_requests(path: Path, backend: Backend, sampling: SamplingParams) -> lis
         if line.strip():
             name = f"{path.name}:{number}"
             prompt = _prompt(line, f"{path}:{number}")
-            found.append(Request(name, backend.encode(prompt), sampling, stream_of(name)))
+            found.append(Request(name, engine.encode(prompt), sampling, stream_of(name)))
     if not found:
         raise InvalidRequest(f"{path}: no prompts; write one JSON object per line")
     return found
@@ -197,11 +197,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(report(plan))
 
 
-def _plan(given: argparse.Namespace) -> Plan:
+def _plan(given: argparse.Namespace) -> TreePlan:
     sources = {"target": ModelSource(given.target, given.dtype, numerics=given.numerics)}
-    workshop = open_models(sources | {"draft": ModelSource(given.draft, given.dtype)})
+    backend = open_models(sources | {"draft": ModelSource(given.draft, given.dtype)})
     sampling = SamplingParams(temperature=given.temperature, max_new_tokens=given.tokens, seed=given.seed)
-    drafting = drafting_with(workshop, given.rows)
+    drafting = drafting_with(backend, given.rows)
     requests = read_requests(given.prompts, drafting(None), sampling)
     trials = measure_trials(drafting, requests, given.width, given.levels)
     grid = CostGrid(sizes=tuple(sorted({4, given.most // 2, given.most})), width=given.width)

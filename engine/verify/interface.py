@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.core.types import DraftRule, Proposal, Protocol, Verdict
+from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
 from engine.sampling.rng import Randomness
 from engine.sampling.target_rows import TargetRows
 
@@ -36,6 +36,6 @@ class Verifier(typing.Protocol):
 
     facts: VerifierFacts
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """The verdict on one request's proposal. Always emits at least one token."""
         ...

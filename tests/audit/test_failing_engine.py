@@ -38,14 +38,14 @@ arms:
 class Failing:
     """The scripted engine, which drops a request and distrusts another's record where it speculates."""
 
-    def __init__(self, backend):
-        self.backend = backend
+    def __init__(self, engine):
+        self.engine = engine
 
     def __getattr__(self, name):
-        return getattr(self.backend, name)
+        return getattr(self.engine, name)
 
     def generate(self, requests):
-        for made in self.backend.generate(requests):
+        for made in self.engine.generate(requests):
             trace = decode(made.trace)
             if trace.header.proposer != "draft_model":
                 yield made
@@ -60,19 +60,19 @@ class Failing:
                 yield made
 
 
-class Workshop:
-    def __init__(self, workshop):
-        self.workshop = workshop
+class Backend:
+    def __init__(self, backend):
+        self.backend = backend
 
     def __getattr__(self, name):
-        return getattr(self.workshop, name)
+        return getattr(self.backend, name)
 
     def arm(self, plan):
-        return Failing(self.workshop.arm(plan))
+        return Failing(self.backend.arm(plan))
 
 
 def open_models(models):
-    return Workshop(scripted.open_models(models))
+    return Backend(scripted.open_models(models))
 
 
 @pytest.fixture

@@ -82,4 +82,4 @@ def test_tokens_needed_are_those_from_which_on_the_power_is_kept():
 
 
 def test_the_faults_are_of_the_catalogue_and_have_scripted_arenas():
-    assert all(faults.load(name).arena.models == "scripted" for name in FAULTS)
+    assert all(faults.load(name).scenario.models == "scripted" for name in FAULTS)

@@ -73,8 +73,8 @@ def main(target, method, rounds, width, tokens, temperature):
     sampling = SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True, logprobs=0)
     asked = [{"prompt_token_ids": ids} for ids in prompts()[:width]]
     with tempfile.TemporaryDirectory() as home:
-        diary = {"specaudit": {"scheduler": str(Path(home) / "diary"), "script": None}}
-        hooks = {"worker_extension_cls": EXTENSION, "scheduler_cls": SCHEDULER, "additional_config": diary}
+        scheduler_log = {"specaudit": {"scheduler": str(Path(home) / "diary"), "script": None}}
+        hooks = {"worker_extension_cls": EXTENSION, "scheduler_cls": SCHEDULER, "additional_config": scheduler_log}
         plain = {"worker_extension_cls": "tests.vllm.repairing.Repairing"} if drawn else {}
         on, off = engine(target, method, width, **hooks), engine(target, method, width, **plain)
         on.collective_rpc("specaudit_begin", args=(EXPAND if drawn else None,))

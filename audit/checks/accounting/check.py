@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from audit.checks.accounting.lengths import Lengths, declared, length_faults
+from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
 from audit.checks.accounting.rules import mask_faults, number_faults, row_faults, text_faults, top_faults
 from audit.checks.interface import Check, Params, needs_nothing
 from audit.evidence.origin import foreign_tokens
@@ -33,7 +33,7 @@ def _applies(evidence: Evidence) -> str | None:
     return next((why for why in map(foreign_tokens, evidence.candidate.requests) if why is not None), None)
 
 
-def faults_of(request: RequestRecord, level: Level, lengths: Lengths, *, ours: bool = True) -> list[Fault]:
+def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *, ours: bool = True) -> list[Fault]:
     """Every contradiction of one request that evidence of this level shows, by step.
 
     `ours` is false for another engine's p, which has its precision: check honoured holds it against the row.
@@ -100,7 +100,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: Lengths) -> str:
+def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: DeclaredLengths) -> str:
     if findings:
         first = findings[0]
         return f"{len(findings)} contradictions; first in {first.request}, step {first.step}: {first.message}"

@@ -1,7 +1,7 @@
 """How many tokens a step drafts, against what the arm says of itself.
 
 No step drafts more than gamma. Where the proposer declares steady drafts
-(`engine.core.types.Steady`), none drafts fewer than gamma, the proposer's own
+(`engine.core.types.SteadyDrafts`), none drafts fewer than gamma, the proposer's own
 most and the request's end allow: the last token of a request is never drafted,
 because a step emits one more than it accepts. Nothing is said where the arm does
 not declare it, beyond the context of what drafts, and of prefixes of one token,
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.structure import Fault
-from engine.core.types import Steady
+from engine.core.types import SteadyDrafts
 from engine.record.trace import Trace
 
 SHORTEST = 2
@@ -27,29 +27,29 @@ SHORTEST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class DeclaredLengths:
     """What an arm declares: None where it does not say."""
 
     gamma: int | None
-    steady: Steady | None
+    steady: SteadyDrafts | None
 
 
-def declared(effective: Mapping[str, Any]) -> Lengths:
+def declared(effective: Mapping[str, Any]) -> DeclaredLengths:
     """What the effective configuration says about lengths."""
-    return Lengths(_whole(effective.get("gamma")), _steady(effective.get("steady_drafts")))
+    return DeclaredLengths(_whole(effective.get("gamma")), _steady(effective.get("steady_drafts")))
 
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _steady(told: Any) -> Steady | None:
+def _steady(told: Any) -> SteadyDrafts | None:
     """None also for words that another version may use."""
     context = _whole(told.get("context")) if isinstance(told, Mapping) else None
-    return None if context is None else Steady(context, _whole(told.get("most")))
+    return None if context is None else SteadyDrafts(context, _whole(told.get("most")))
 
 
-def length_faults(trace: Trace, lengths: Lengths) -> Iterator[Fault]:
+def length_faults(trace: Trace, lengths: DeclaredLengths) -> Iterator[Fault]:
     """Steps that drafted more or fewer tokens than the arm declares."""
     gamma = lengths.gamma
     if gamma is None:
@@ -66,7 +66,7 @@ def length_faults(trace: Trace, lengths: Lengths) -> Iterator[Fault]:
         )
 
 
-def _due(trace: Trace, gamma: int, steady: Steady) -> NDArray[np.int64]:
+def _due(trace: Trace, gamma: int, steady: SteadyDrafts) -> NDArray[np.int64]:
     """[S] the tokens that each step has to draft; 0 where nothing is declared."""
     prefix = trace.position.astype(np.int64)
     left = len(trace.header.prompt) + trace.header.sampling.max_new_tokens - prefix - 1

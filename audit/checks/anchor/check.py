@@ -23,12 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.anchor.rows import Compared, Noise, by_case, compare_arms, noise_between, unanchored
+from audit.checks.anchor.rows import (
+    ReferenceComparison,
+    ReferenceNoise,
+    by_case,
+    compare_arms,
+    noise_between,
+    unanchored,
+)
 from audit.checks.interface import Check, Design, Params
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper
-from audit.stats.power import Need, bound_need
+from audit.stats.power import SampleSize, bound_need
 from audit.stats.wilks import covered_quantile
 from engine.core.errors import EngineError
 from engine.core.types import Floats
@@ -37,7 +44,7 @@ NO_ANCHOR = "there is no anchor arm: the backend has no reference pass over give
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnchorLimits:
     """Beyond `distance` (total variation) or `lead` (scores, greedy only) a single position is a fault.
 
     `measured` positions of correct passes stand behind them; 0 means fixed limits.
@@ -49,17 +56,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class AnchorResult:
     """All that the rows show; what `transcript` takes from this check."""
 
-    requests: tuple[Compared, ...]
+    requests: tuple[ReferenceComparison, ...]
     units: Floats
     """[C] mean distance per prompt."""
     findings: tuple[Finding, ...]
-    limits: Limits
-    floor: Noise
+    limits: AnchorLimits
+    floor: ReferenceNoise
     """The engine without speculation against itself."""
-    reference: Noise
+    reference: ReferenceNoise
     """The engine without speculation against the reference."""
 
     @property
@@ -82,7 +89,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
-def anchored_rows(evidence: Evidence, params: Params) -> Anchored | str:
+def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
     """Candidate against anchor, or why they cannot be compared; the anchor arm is there."""
     anchor = evidence.companions[ArmKind.ANCHOR]
     reason = unanchored(evidence.candidate, anchor)
@@ -96,22 +103,22 @@ def anchored_rows(evidence: Evidence, params: Params) -> Anchored | str:
     limits = _limits(floor, reference, params)
     greedy = any(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
     findings = tuple(finding for each in requests for finding in _positions(each, limits, greedy))
-    return Anchored(requests, by_case(requests), findings, limits, floor, reference)
+    return AnchorResult(requests, by_case(requests), findings, limits, floor, reference)
 
 
-def _limits(floor: Noise, reference: Noise, params: Params) -> Limits:
+def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) -> AnchorLimits:
     plain, lead = (np.concatenate(parts) for parts in ((floor.plain, reference.plain), (floor.lead, reference.lead)))
     if len(plain) < int(params["min_noise"]):
-        return Limits(float(params["position_margin"]), float(params["lead_margin"]), 0)
+        return AnchorLimits(float(params["position_margin"]), float(params["lead_margin"]), 0)
     lead_noise = float(lead.max()) if len(lead) else 0.0
-    return Limits(
+    return AnchorLimits(
         distance=max(float(params["least_distance"]), float(params["distance_factor"]) * float(plain.max())),
         lead=max(float(params["least_lead"]), float(params["lead_factor"]) * lead_noise),
         measured=len(plain),
     )
 
 
-def _positions(each: Compared, limits: Limits, greedy: bool) -> Iterator[Finding]:
+def _positions(each: ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
     """Positions that no noise explains."""
     for i in range(len(each.law)):
         step, where = int(each.step[i]), f"token {i + 1}"
@@ -127,7 +134,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     return judge_rows(anchored_rows(evidence, params), params)
 
 
-def judge_rows(found: Anchored | str, params: Params) -> CheckResult:
+def judge_rows(found: AnchorResult | str, params: Params) -> CheckResult:
     """The check's result on rows that are compared already."""
     if isinstance(found, str):
         return CheckResult(Verdict.INCONCLUSIVE, found)
@@ -149,7 +156,7 @@ def judge_rows(found: Anchored | str, params: Params) -> CheckResult:
     )
 
 
-def numbers(found: Anchored) -> dict[str, Any]:
+def numbers(found: AnchorResult) -> dict[str, Any]:
     """JSON-able: the noise, and what a single position may differ."""
     return {
         "requests": len(found.requests),
@@ -165,13 +172,13 @@ def numbers(found: Anchored) -> dict[str, Any]:
     }
 
 
-def _verdict(found: Anchored, low: float, high: float, margin: float) -> Verdict:
+def _verdict(found: AnchorResult, low: float, high: float, margin: float) -> Verdict:
     if found.findings or low > margin:
         return Verdict.FAULT
     return Verdict.CERTIFIED if found.truncated and high <= margin else Verdict.INCONCLUSIVE
 
 
-def _summary(found: Anchored, low: float, high: float, params: Params) -> str:
+def _summary(found: AnchorResult, low: float, high: float, params: Params) -> str:
     margin, units = float(params["margin"]), len(found.units)
     mean = float(np.mean(found.units))
     if found.findings:
@@ -190,7 +197,7 @@ def _summary(found: Anchored, low: float, high: float, params: Params) -> str:
     return bound
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     del design
     return bound_need(float(params["margin"]), 0.0, 1.0 - float(params["confidence"]), unit="prompts")
 

@@ -27,7 +27,7 @@ LEVELS = (RecordLevel.TOPK, RecordLevel.FULL)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AnchorRow:
     """One deciding row on K known tokens; the rest is a tail.
 
     `plain` [K] is p before top-k, top-p and min-p; `law` [K] after them, None where that takes the whole row.
@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ReferenceComparison:
     """E positions of one request and its reference pass."""
 
     request: str
@@ -58,7 +58,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class ReferenceNoise:
     """Differences of two correct passes after equal texts: M positions."""
 
     law: Floats
@@ -66,30 +66,30 @@ class Noise:
     lead: Floats
 
 
-def row_at(trace: Trace, index: int) -> Row:
+def row_at(trace: Trace, index: int) -> AnchorRow:
     """The row behind an emitted token; the trace is at a level of `LEVELS` and in shape."""
     sampling, token = trace.header.sampling, int(trace.token[index])
     heat = sampling.temperature or 1.0
     if trace.header.level is RecordLevel.FULL:
         made = deciding_row(trace, index)
         ids = np.arange(len(made.p), dtype=np.int64)
-        return Row(ids, softmax(made.scores / heat), made.p, _lead(made.scores, token))
+        return AnchorRow(ids, softmax(made.scores / heat), made.p, _lead(made.scores, token))
     ids, scores = trace.top_id[index].astype(np.int64), trace.top_score[index]
     place = np.flatnonzero(ids == token)
     # a token outside the list is at most as good as the last one in it
     lead = _lead(scores, int(place[0]) if len(place) else len(scores) - 1)
     plain = np.exp(scores / heat - float(trace.top_lse[index]))
     if sampling.greedy:
-        return Row(ids, plain, np.eye(len(ids))[0], lead)
+        return AnchorRow(ids, plain, np.eye(len(ids))[0], lead)
     whole = sampling.top_k == 0 and sampling.top_p == 1.0 and sampling.min_p == 0.0
-    return Row(ids, plain, plain if whole else None, lead)
+    return AnchorRow(ids, plain, plain if whole else None, lead)
 
 
 def _lead(scores: Floats, place: int) -> float:
     return float(scores[place] - np.max(np.delete(scores, place))) if len(scores) > 1 else float("inf")
 
 
-def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Compared:
+def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> ReferenceComparison:
     """The first `count` positions of two requests, whose texts are equal before each of them."""
     whole = all(each.trace.header.level is RecordLevel.FULL for each in (ours, reference))
     if whole and ours.trace.header.vocabulary == reference.trace.header.vocabulary:
@@ -100,7 +100,7 @@ def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Compar
         before if a.law is None or b.law is None else _apart(a.ids, a.law, b.ids, b.law)
         for (a, b), before in zip(pairs, plain, strict=True)
     ]
-    return Compared(
+    return ReferenceComparison(
         request=ours.request_id,
         case=ours.case_id,
         step=np.array(steps_by_token(ours.trace)[:count], dtype=np.int64),
@@ -111,10 +111,10 @@ def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Compar
     )
 
 
-def _compare_whole(ours: RequestRecord, reference: RequestRecord, count: int) -> Compared:
+def _compare_whole(ours: RequestRecord, reference: RequestRecord, count: int) -> ReferenceComparison:
     """Rows of one vocabulary, many at once."""
     parts = [_block(ours.trace, reference.trace, begin, end) for begin, end in _blocks(ours.trace, count)]
-    return Compared(
+    return ReferenceComparison(
         request=ours.request_id,
         case=ours.case_id,
         step=np.array(steps_by_token(ours.trace)[:count], dtype=np.int64),
@@ -131,10 +131,12 @@ def _blocks(trace: Trace, count: int) -> Iterator[tuple[int, int]]:
     return ((begin, min(begin + rows, count)) for begin in range(0, count, rows))
 
 
-def _block(ours: Trace, reference: Trace, begin: int, end: int) -> Noise:
+def _block(ours: Trace, reference: Trace, begin: int, end: int) -> ReferenceNoise:
     first, second = deciding_rows(ours, begin, end), deciding_rows(reference, begin, end)
     plain = distances(_plain(first.scores, ours), _plain(second.scores, reference))
-    return Noise(distances(first.p, second.p).high, plain.low, _leads(second.scores, reference.token[begin:end]))
+    return ReferenceNoise(
+        distances(first.p, second.p).high, plain.low, _leads(second.scores, reference.token[begin:end])
+    )
 
 
 def _plain(scores: Floats, trace: Trace) -> Floats:
@@ -183,23 +185,23 @@ def _unreadable(request: RequestRecord) -> str | None:
     return None
 
 
-def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[Compared, ...]:
+def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[ReferenceComparison, ...]:
     """Every request that the anchor arm has."""
     pairs = pair_arms(candidate, anchor).pairs
     return tuple(compare(pair.candidate, pair.baseline, len(pair.candidate.tokens)) for pair in pairs)
 
 
-def noise_between(first: ArmRecord | None, second: ArmRecord | None) -> Noise:
+def noise_between(first: ArmRecord | None, second: ArmRecord | None) -> ReferenceNoise:
     """Differences wherever both arms had the same text before them; empty without both arms or without rows."""
     found = list(_equal_texts(first, second)) if first is not None and second is not None else []
-    return Noise(
+    return ReferenceNoise(
         law=_joined([each.law for each, _ in found]),
         plain=_joined([each.plain for each, _ in found]),
         lead=_joined([change for _, change in found]),
     )
 
 
-def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[Compared, Floats]]:
+def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[ReferenceComparison, Floats]]:
     for pair in pair_arms(first, second).pairs:
         if _unreadable(pair.candidate) is None and _unreadable(pair.baseline) is None:
             yield compare(pair.candidate, pair.baseline, compared(pair)), _lead_changes(pair)
@@ -225,7 +227,7 @@ def _joined(parts: list[Floats]) -> Floats:
     return np.concatenate([np.empty(0), *parts])
 
 
-def by_case(compared_requests: tuple[Compared, ...]) -> Floats:
+def by_case(compared_requests: tuple[ReferenceComparison, ...]) -> Floats:
     """[C] mean distance of each prompt: over its requests the mean over positions; prompts are independent."""
     means: dict[str, list[float]] = {}
     for each in compared_requests:

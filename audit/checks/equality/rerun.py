@@ -38,7 +38,7 @@ KINDS = ("real", "untriaged", "drafts", "numerical")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RequestDifference:
     """A request that differs: `real`, `numerical`, `untriaged`, or `drafts` where other tokens were drafted."""
 
     divergence: Divergence
@@ -63,7 +63,7 @@ class Rerun:
     arm: ArmKind
     pairs: int
     tokens: int
-    differences: tuple[Difference, ...]
+    differences: tuple[RequestDifference, ...]
     unpaired: tuple[str, ...]
     problem: str | None
 
@@ -73,7 +73,7 @@ class Rerun:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class DecidingNumbers:
     """What decided one emitted token. `drafted` and `tested` map tokens to the numbers that drew and tested them."""
 
     drafted: Mapping[int, float]
@@ -120,7 +120,9 @@ def _instrument(arm: ArmRecord) -> Instrument | None:
     return None
 
 
-def _triage_equal(found: Sequence[Divergence], evidence: Evidence, instrument: Instrument) -> tuple[Difference, ...]:
+def _triage_equal(
+    found: Sequence[Divergence], evidence: Evidence, instrument: Instrument
+) -> tuple[RequestDifference, ...]:
     if not found:
         return ()
     reference = evidence.baseline
@@ -129,17 +131,21 @@ def _triage_equal(found: Sequence[Divergence], evidence: Evidence, instrument: I
     for each in found:
         lead = None if each.ended else instrument.lead_over(each)
         if each.ended:
-            told.append(Difference(each, "real", "the tokens agree as far as both go"))
+            told.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
         elif lead is None or noise is None or noise.positions < MIN_NOISE_POSITIONS:
-            told.append(Difference(each, "untriaged", "the lead or the noise between two plain runs is not known"))
+            told.append(
+                RequestDifference(each, "untriaged", "the lead or the noise between two plain runs is not known")
+            )
         else:
             # a lead below zero: that choice is not even the best by the key that it claims
             kind = "numerical" if abs(lead) <= noise.bound else "real"
-            told.append(Difference(each, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}"))
+            told.append(
+                RequestDifference(each, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}")
+            )
     return tuple(told)
 
 
-def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[Difference, ...]:
+def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[RequestDifference, ...]:
     same = [pair for pair in pairs if divergence(pair) is None]
 
     @cache
@@ -156,40 +162,42 @@ def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tup
         change = _row_change(each.pair, each.index)
         positions, bound = noise() if change is not None else (0, 0.0)
         if change == 0.0:
-            told.append(Difference(each, "real", "rows, drafts and numbers are the same"))
+            told.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
         elif change is None or positions < MIN_NOISE_POSITIONS or bound > LARGEST_NOISE:
-            told.append(Difference(each, "untriaged", "the change of the rows or the usual one is not known"))
+            told.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
         else:
             kind = "numerical" if change <= bound else "real"
             told.append(
-                Difference(each, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}")
+                RequestDifference(
+                    each, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}"
+                )
             )
     return tuple(told)
 
 
-def _cause(found: Divergence) -> Difference | None:
+def _cause(found: Divergence) -> RequestDifference | None:
     """What can be said without rows; None where numbers and drafts are the same."""
     if found.ended:
-        return Difference(found, "real", "the tokens agree as far as both go")
+        return RequestDifference(found, "real", "the tokens agree as far as both go")
     sides = [found.pair.candidate, found.pair.baseline]
     if any(side.trace.header.level is RecordLevel.TOKENS or shape_fault(side.trace) for side in sides):
-        return Difference(found, "untriaged", "the record holds no numbers")
+        return RequestDifference(found, "untriaged", "the record holds no numbers")
     ours, theirs = (offer(side, found.index) for side in sides)
     if ours.role == theirs.role and _other(ours.number, theirs.number):
-        return Difference(found, "real", f"drawn with {ours.number:.6g}, there with {theirs.number:.6g}")
+        return RequestDifference(found, "real", f"drawn with {ours.number:.6g}, there with {theirs.number:.6g}")
     for token in ours.tested.keys() & theirs.tested.keys():
         if _other(ours.tested[token], theirs.tested[token]):
             numbers = f"{ours.tested[token]:.6g}, there with {theirs.tested[token]:.6g}"
-            return Difference(found, "real", f"draft {token} was tested with {numbers}")
+            return RequestDifference(found, "real", f"draft {token} was tested with {numbers}")
     if ours.drafted.keys() != theirs.drafted.keys():
         draws = list(zip(ours.drafted.values(), theirs.drafted.values(), strict=False))
         if any(_other(*pair) for pair in draws):
-            return Difference(found, "real", f"drafted with {draws[0][0]:.6g}, there with {draws[0][1]:.6g}")
-        return Difference(found, "drafts", f"drafted {sorted(ours.drafted)}, there {sorted(theirs.drafted)}")
+            return RequestDifference(found, "real", f"drafted with {draws[0][0]:.6g}, there with {draws[0][1]:.6g}")
+        return RequestDifference(found, "drafts", f"drafted {sorted(ours.drafted)}, there {sorted(theirs.drafted)}")
     return None
 
 
-def offer(request: RequestRecord, index: int) -> Offer:
+def offer(request: RequestRecord, index: int) -> DecidingNumbers:
     """What was drafted and tested for emitted token `index`; the trace is in shape and above level tokens."""
     trace = request.trace
     view = next(each for each in steps_of(trace) if each.emitted.start <= index < each.emitted.stop)
@@ -199,7 +207,7 @@ def offer(request: RequestRecord, index: int) -> Offer:
     examined = zip(trace.examined_node[view.examined], trace.examined_uniform[view.examined], strict=True)
     tested = {int(tokens[node]): float(number) for node, number in examined if int(node) in children}
     drafted = {int(tokens[child]): float(numbers[child]) for child in children}
-    return Offer(drafted, tested, int(trace.role[index]), float(trace.uniform[index]))
+    return DecidingNumbers(drafted, tested, int(trace.role[index]), float(trace.uniform[index]))
 
 
 def _other(left: float, right: float) -> bool:

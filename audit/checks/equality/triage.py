@@ -17,8 +17,8 @@ from audit.checks.interface import Params
 from audit.evidence.origin import names_its_ends
 from audit.evidence.pairing import (
     Divergence,
+    MarginNoise,
     Margins,
-    Noise,
     Pair,
     Pairing,
     compared,
@@ -48,14 +48,14 @@ class Instrument:
 
 
 @dataclass(frozen=True, slots=True)
-class Triaged:
+class TriagedDivergence:
     """A divergence with its kind: `numerical`, `real` or `untriaged`."""
 
     divergence: Divergence
     kind: str
     lead: float | None
 
-    def finding(self, noise: Noise, unit: str) -> Finding:
+    def finding(self, noise: MarginNoise, unit: str) -> Finding:
         """Where it happened and why it is judged so."""
         at, pair = self.divergence.index, self.divergence.pair
         if self.divergence.ended and _ended_alike(pair):
@@ -107,7 +107,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
     )
 
 
-def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Noise:
+def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> MarginNoise:
     """As measured here, unless the suite brings a bound that was measured elsewhere."""
     assert evidence.baseline is not None
     measured = measure_noise(evidence.baseline, evidence.controls, instrument.margins)
@@ -115,48 +115,50 @@ def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Noise:
     return measured if bound < 0.0 else replace(measured, bound=bound, given=True)
 
 
-def _triage(found: Divergence, noise: Noise, instrument: Instrument) -> Triaged:
+def _triage(found: Divergence, noise: MarginNoise, instrument: Instrument) -> TriagedDivergence:
     if found.ended:
         # where the tokens are those of the text, an end has no token whose lead could say how close it was
         known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))
-        return Triaged(found, "real" if known else "untriaged", None)
+        return TriagedDivergence(found, "real" if known else "untriaged", None)
     lead = instrument.lead_over(found)
     if lead is None or not (noise.given or noise.positions >= MIN_NOISE_POSITIONS):
-        return Triaged(found, "untriaged", lead)
-    return Triaged(found, "numerical" if lead <= noise.bound else "real", lead)
+        return TriagedDivergence(found, "untriaged", lead)
+    return TriagedDivergence(found, "numerical" if lead <= noise.bound else "real", lead)
 
 
 @dataclass(frozen=True, slots=True)
-class _Decision:
+class _TriageDecision:
     verdict: Verdict
     reason: str
 
 
-def _decide(counts: dict[str, int], tokens: int, pairing: Pairing, params: Params) -> _Decision:
+def _decide(counts: dict[str, int], tokens: int, pairing: Pairing, params: Params) -> _TriageDecision:
     limit = float(params["max_numerical_per_1000"])
     rate = _per_1000(counts["numerical"], tokens) or 0.0
     if counts["real"]:
-        return _Decision(Verdict.FAULT, f"{counts['real']} differ by more than noise")
+        return _TriageDecision(Verdict.FAULT, f"{counts['real']} differ by more than noise")
     if pairing.unpaired:
-        return _Decision(
+        return _TriageDecision(
             Verdict.INCONCLUSIVE, f"{len(pairing.unpaired)} cases are in one arm only, first {pairing.unpaired[0]}"
         )
     if counts["untriaged"]:
-        return _Decision(
+        return _TriageDecision(
             Verdict.INCONCLUSIVE, "divergences cannot be triaged without a control arm of 300 positions and leads"
         )
     if tokens < int(params["min_tokens"]):
-        return _Decision(Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens")
+        return _TriageDecision(Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens")
     if rate > limit:
-        return _Decision(Verdict.INCONCLUSIVE, f"{rate:.3g} numerical divergences per 1000 tokens, more than {limit:g}")
-    return _Decision(Verdict.CERTIFIED, "no real divergence")
+        return _TriageDecision(
+            Verdict.INCONCLUSIVE, f"{rate:.3g} numerical divergences per 1000 tokens, more than {limit:g}"
+        )
+    return _TriageDecision(Verdict.CERTIFIED, "no real divergence")
 
 
 def _per_1000(count: int, tokens: int) -> float | None:
     return 1000.0 * count / tokens if tokens else None
 
 
-def _summary(counts: dict[str, int], tokens: int, pairs: int, noise: Noise, reason: str) -> str:
+def _summary(counts: dict[str, int], tokens: int, pairs: int, noise: MarginNoise, reason: str) -> str:
     split = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     divergences = f"{sum(counts.values())} divergences ({split})" if split else "no divergence"
     bound = f"; noise bound {noise.words}" if noise.given or noise.positions else "; no control"
@@ -164,7 +166,12 @@ def _summary(counts: dict[str, int], tokens: int, pairs: int, noise: Noise, reas
 
 
 def _details(
-    counts: dict[str, int], tokens: int, pairing: Pairing, noise: Noise, triaged: Sequence[Triaged], confidence: float
+    counts: dict[str, int],
+    tokens: int,
+    pairing: Pairing,
+    noise: MarginNoise,
+    triaged: Sequence[TriagedDivergence],
+    confidence: float,
 ) -> dict[str, Any]:
     leads = [each.lead for each in triaged if each.lead is not None and math.isfinite(each.lead)]
     numerical = counts["numerical"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.honoured.rows import Compared
+from audit.checks.honoured.rows import TokenComparison
 from engine.core.types import SamplingParams
 
 LOOKED_AT: Final = 64
@@ -68,7 +68,7 @@ def _without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:
     return replace(sampling, **{key: OFF[key] for key in keys})
 
 
-def cause(wrong: Sequence[Compared]) -> str:
+def cause(wrong: Sequence[TokenComparison]) -> str:
     """What explains the rows, in words."""
     seen = [wrong[i] for i in np.unique(np.linspace(0, len(wrong) - 1, LOOKED_AT).astype(int))]
     if any(each.row is None for each in seen):
@@ -81,6 +81,6 @@ def cause(wrong: Sequence[Compared]) -> str:
     return "no parameter that was left out explains them: the values in effect are none that the request has"
 
 
-def _explains(each: Compared, hypothesis: Hypothesis) -> bool:
+def _explains(each: TokenComparison, hypothesis: Hypothesis) -> bool:
     value = each.under(hypothesis.sampling)
     return value is not None and abs(value - each.said) <= CLOSE

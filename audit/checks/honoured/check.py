@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from audit.checks.honoured.causes import cause
-from audit.checks.honoured.rows import Compared, compared_rows
+from audit.checks.honoured.rows import TokenComparison, compared_rows
 from audit.checks.interface import Check, Design, Params
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
-from audit.stats.power import Need, replay_effect, zero_need
+from audit.stats.power import SampleSize, replay_effect, zero_need
 from engine.core.types import RecordLevel
 
 MAX_FINDINGS = 20
@@ -36,12 +36,12 @@ KINDS = ("drafted", "other")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RowKind:
     """All rows of one kind: n compared, and which of them differ."""
 
     name: str
     n: int
-    wrong: tuple[Compared, ...]
+    wrong: tuple[TokenComparison, ...]
 
     @property
     def share(self) -> float:
@@ -86,17 +86,17 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _kinds(evidence: Evidence, tolerance: float) -> tuple[Kind, ...]:
-    counts, wrong = dict.fromkeys(KINDS, 0), {name: list[Compared]() for name in KINDS}
+def _kinds(evidence: Evidence, tolerance: float) -> tuple[RowKind, ...]:
+    counts, wrong = dict.fromkeys(KINDS, 0), {name: list[TokenComparison]() for name in KINDS}
     for request in evidence.candidate.requests:
         for name, drafted in zip(KINDS, (True, False), strict=True):
             found = compared_rows(request, drafted=drafted, tolerance=tolerance)
             counts[name] += found.n
             wrong[name] += found.wrong
-    return tuple(Kind(name, counts[name], tuple(wrong[name])) for name in KINDS)
+    return tuple(RowKind(name, counts[name], tuple(wrong[name])) for name in KINDS)
 
 
-def _summary(kinds: Sequence[Kind], reasons: dict[str, str], bound: float) -> str:
+def _summary(kinds: Sequence[RowKind], reasons: dict[str, str], bound: float) -> str:
     if not reasons:
         return f"{sum(kind.n for kind in kinds)} probabilities are those of the request's parameters, bound {bound:.2g}"
     told = (
@@ -108,14 +108,14 @@ def _summary(kinds: Sequence[Kind], reasons: dict[str, str], bound: float) -> st
     return "; ".join(told)
 
 
-def _findings(kinds: Sequence[Kind], verdict: Verdict) -> tuple[Finding, ...]:
+def _findings(kinds: Sequence[RowKind], verdict: Verdict) -> tuple[Finding, ...]:
     if verdict is not Verdict.FAULT:
         return ()
     every = (Finding(each.request, each.step, each.message(kind.name)) for kind in kinds for each in kind.wrong)
     return tuple(every)[:MAX_FINDINGS]
 
 
-def _detail(kind: Kind, reasons: dict[str, str]) -> dict[str, Any]:
+def _detail(kind: RowKind, reasons: dict[str, str]) -> dict[str, Any]:
     largest = max((abs(each.said - each.asked) for each in kind.wrong), default=0.0)
     return {
         "rows": kind.name,
@@ -126,7 +126,7 @@ def _detail(kind: Kind, reasons: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy:
         return None
     return replace(zero_need(float(params["margin"])), unit="positions")

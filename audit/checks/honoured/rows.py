@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.evidence.draft_places import NO_NODE, Places, places
+from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import RequestRecord
 from audit.evidence.shape import shape_fault
 from engine.core.types import RecordLevel, Role, SamplingParams
@@ -21,7 +21,7 @@ from engine.sampling.transforms import transform
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class TokenComparison:
     """One token of one row: what the engine said, and what was asked for.
 
     `row` [V] is the raw row with the `history` before it, None where the record does not hold it.
@@ -50,25 +50,25 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Rowwise:
+class RequestRows:
     """One request's rows of one kind: how many probabilities were compared, and those that differ."""
 
     n: int
-    wrong: tuple[Compared, ...]
+    wrong: tuple[TokenComparison, ...]
 
 
-def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) -> Rowwise:
+def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) -> RequestRows:
     """Compare the rows of drafted places, or the others; a record out of shape or without rows has none."""
     trace = request.trace
     if trace.header.level not in (RecordLevel.TOPK, RecordLevel.FULL) or shape_fault(trace) is not None:
-        return Rowwise(0, ())
+        return RequestRows(0, ())
     found = places(trace)
     of_draft = np.isin(trace.role, [Role.ACCEPTED, Role.RECOVERED])
     every = [each for at in np.flatnonzero(of_draft == drafted) for each in _at(request, found, int(at))]
-    return Rowwise(len(every), tuple(each for each in every if abs(each.said - each.asked) > tolerance))
+    return RequestRows(len(every), tuple(each for each in every if abs(each.said - each.asked) > tolerance))
 
 
-def _at(request: RequestRecord, found: Places, at: int) -> Iterator[Compared]:
+def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenComparison]:
     """The emitted token of a row, and the drafted one where that is another."""
     trace = request.trace
     if trace.header.level is RecordLevel.TOPK:
@@ -82,7 +82,7 @@ def _at(request: RequestRecord, found: Places, at: int) -> Iterator[Compared]:
     history = (*header.prompt, *trace.token[:at].tolist())
     p = transform(trace.logits[at], list(history), len(header.prompt), header.sampling, header.eos_ids).p
     for token, said in told:
-        yield Compared(
+        yield TokenComparison(
             request=request.request_id,
             step=int(found.step[at]),
             token=token,
@@ -96,7 +96,7 @@ def _at(request: RequestRecord, found: Places, at: int) -> Iterator[Compared]:
         )
 
 
-def _said(trace: Trace, found: Places, at: int) -> Iterator[tuple[int, float]]:
+def _said(trace: Trace, found: DraftPlaces, at: int) -> Iterator[tuple[int, float]]:
     """Tokens of a row with the engine's own probabilities."""
     emitted, node = int(trace.token[at]), int(found.examined[at])
     if not np.isnan(trace.p[at]):
@@ -106,9 +106,9 @@ def _said(trace: Trace, found: Places, at: int) -> Iterator[tuple[int, float]]:
         yield token, float(trace.examined_p[node])
 
 
-def _lumped(request: RequestRecord, found: Places, at: int) -> Compared:
+def _lumped(request: RequestRecord, found: DraftPlaces, at: int) -> TokenComparison:
     trace = request.trace
-    return Compared(
+    return TokenComparison(
         request=request.request_id,
         step=int(found.step[at]),
         token=int(trace.token[at]),

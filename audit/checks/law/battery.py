@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.law.table import Law, Table, moments_of
+from audit.checks.law.table import LawEvidence, LawTable, moments_of
 from audit.stats.acceptance import bernoulli_test
 from audit.stats.alternatives import ranking, summary
 from audit.stats.pit import smooth_test
@@ -29,7 +29,7 @@ LOG_STEP = float(-np.log(LOG_FLOOR))
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class ComponentTest:
     """One test. `effect` is in the unit of `unit`."""
 
     name: str
@@ -46,14 +46,14 @@ class Component:
         return f"{self.name} ({self.stratum})"
 
 
-def battery(law: Law, generator: np.random.Generator) -> tuple[Component, ...]:
+def battery(law: LawEvidence, generator: np.random.Generator) -> tuple[ComponentTest, ...]:
     """All tests that the table has enough tokens for. `generator` simulates small-sample laws."""
     table = law.table
     found = [*_pooled(law, generator), *_by_depth(table, generator), *_by_role(table, generator)]
     return tuple(found)
 
 
-def _pooled(law: Law, generator: np.random.Generator) -> Iterator[Component]:
+def _pooled(law: LawEvidence, generator: np.random.Generator) -> Iterator[ComponentTest]:
     table = law.table
     everything = np.ones(len(table.depth), dtype=np.bool_)
     yield from _smooth("tokens ~ p, by rank", "all", table.rank_pit, generator)
@@ -63,10 +63,10 @@ def _pooled(law: Law, generator: np.random.Generator) -> Iterator[Component]:
     if law.process.n >= MIN_TOKENS:
         found, leader = summary(law.process), ranking(law.process, 1)[0]
         name = f"{MIXTURE}, led by {leader.name} (share {leader.share:.2g})"
-        yield Component(name, "all", found.n, found.log_max, found.p, found.log_max, "nats")
+        yield ComponentTest(name, "all", found.n, found.log_max, found.p, found.log_max, "nats")
 
 
-def _by_depth(table: Table, generator: np.random.Generator) -> Iterator[Component]:
+def _by_depth(table: LawTable, generator: np.random.Generator) -> Iterator[ComponentTest]:
     depth = np.minimum(table.depth, LAST_DEPTH)
     found = np.unique(depth)
     for value in found if len(found) > 1 else ():
@@ -76,7 +76,7 @@ def _by_depth(table: Table, generator: np.random.Generator) -> Iterator[Componen
         yield from _scores(table, mask, stratum)
 
 
-def _by_role(table: Table, generator: np.random.Generator) -> Iterator[Component]:
+def _by_role(table: LawTable, generator: np.random.Generator) -> Iterator[ComponentTest]:
     yield from _smooth("tokens ~ p, by rank", "bonus", table.rank_pit[table.bonus], generator)
     yield from _score("log p", "bonus", table.logp[table.bonus], LOG_STEP, "nats per token")
     yield from _smooth("drafted ~ q", "drafted", table.draft_pit, generator)
@@ -86,23 +86,23 @@ def _by_role(table: Table, generator: np.random.Generator) -> Iterator[Component
     if len(tested) >= MIN_TOKENS:
         test = bernoulli_test(tested[:, 0] > 0, tested[:, 1])
         effect = (test.observed - test.expected) / test.n
-        yield Component("accepted ~ min(1, p / q)", "drafted", test.n, test.z, test.p, effect, "acceptance rate")
+        yield ComponentTest("accepted ~ min(1, p / q)", "drafted", test.n, test.z, test.p, effect, "acceptance rate")
 
 
-def _scores(table: Table, mask: NDArray[np.bool_], stratum: str) -> Iterator[Component]:
+def _scores(table: LawTable, mask: NDArray[np.bool_], stratum: str) -> Iterator[ComponentTest]:
     yield from _score("log p", stratum, table.logp[mask], LOG_STEP, "nats per token")
     yield from _score("leak of q", stratum, table.leak[mask & table.known], 1.0, "mean q / (p + q)")
 
 
-def _score(name: str, stratum: str, columns: Floats, step: float, unit: str) -> Iterator[Component]:
+def _score(name: str, stratum: str, columns: Floats, step: float, unit: str) -> Iterator[ComponentTest]:
     if len(columns) >= MIN_TOKENS:
         test = score_test(columns[:, 0], moments_of(columns), step)
-        yield Component(name, stratum, test.n, test.z, test.p, test.effect, unit)
+        yield ComponentTest(name, stratum, test.n, test.z, test.p, test.effect, unit)
 
 
-def _smooth(name: str, stratum: str, u: Floats, generator: np.random.Generator) -> Iterator[Component]:
+def _smooth(name: str, stratum: str, u: Floats, generator: np.random.Generator) -> Iterator[ComponentTest]:
     u = u[~np.isnan(u)]
     if len(u) >= MIN_TOKENS:
         test = smooth_test(u, generator)
         largest = max(test.components, key=abs)
-        yield Component(name, stratum, test.n, test.statistic, test.p, largest, "largest Legendre component")
+        yield ComponentTest(name, stratum, test.n, test.statistic, test.p, largest, "largest Legendre component")

@@ -11,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import TAIL, UNUSED, Decisions, Lumped
+from audit.evidence.decisions import TAIL, UNUSED, Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.stats.scores import log_p_scores
 from engine.core.types import Floats
 from engine.record.lumping import TOP
 
 
-def exact_of(made: Decisions) -> Lumped:
+def exact_of(made: Decisions) -> LumpedDecisions:
     """The exact numbers, recorded or summed."""
     if made.lumped is not None:
         return made.lumped
@@ -26,7 +26,7 @@ def exact_of(made: Decisions) -> Lumped:
     left = np.maximum(made.p - made.q, 0.0)
     before = np.arange(made.p.shape[1]) < token[:, None]
     one = made.drafted != NO_NODE
-    return Lumped(
+    return LumpedDecisions(
         ids=np.broadcast_to(np.arange(made.p.shape[1]), made.p.shape),
         token=token,
         refused=made.drafted,

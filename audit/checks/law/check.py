@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from audit.checks.interface import Check, Params
-from audit.checks.law.battery import Component, battery
-from audit.checks.law.table import Law, moments_of, tabulate
+from audit.checks.law.battery import ComponentTest, battery
+from audit.checks.law.table import LawEvidence, moments_of, tabulate
 from audit.checks.plans import plan_law
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
@@ -87,7 +87,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def estimate_leak(law: Law, confidence: float = 0.99) -> Leak:
+def estimate_leak(law: LawEvidence, confidence: float = 0.99) -> Leak:
     """The leak towards q where any q is known, else towards the argmax of p."""
     table = law.table
     known = table.known
@@ -105,7 +105,7 @@ def estimate_leak(law: Law, confidence: float = 0.99) -> Leak:
     )
 
 
-def _finding(component: Component, adjusted: float) -> Finding:
+def _finding(component: ComponentTest, adjusted: float) -> Finding:
     message = (
         f"{component.title}: statistic {component.statistic:.4g}, adjusted p {adjusted:.2g}, n {component.n}, "
         f"effect {component.effect:.3g} {component.unit}"
@@ -132,7 +132,7 @@ def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Pa
     return f"no departure in {tests} tests of {n} tokens; {bound}"
 
 
-def _loss(law: Law) -> str:
+def _loss(law: LawEvidence) -> str:
     """What lumped evidence loses: the p-value is exact, but differences within the tail are not seen."""
     tail, seen = _lumping(law)
     if not tail:
@@ -141,14 +141,14 @@ def _loss(law: Law) -> str:
     return text if math.isnan(seen) else f"{text}, they see {seen:.1%} of the distance between p and q"
 
 
-def _lumping(law: Law) -> tuple[float, float]:
+def _lumping(law: LawEvidence) -> tuple[float, float]:
     """Mean mass in the tails, and the share of the distance between p and q that cells see (NaN without a q)."""
     table = law.table
     distance = float(np.sum(table.distance[table.known, 0]))
     return float(table.tail.mean()), float(np.sum(table.seen[table.known])) / distance if distance else math.nan
 
 
-def _details(law: Law, components: tuple[Component, ...], adjusted: Floats, leak: Leak) -> dict[str, Any]:
+def _details(law: LawEvidence, components: tuple[ComponentTest, ...], adjusted: Floats, leak: Leak) -> dict[str, Any]:
     tail, seen = _lumping(law)
     return {
         "tail_mass": tail,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.law.cells import exact_of, log_scores, previous_rows, residual_laws, top_of
-from audit.evidence.decisions import Decisions, Lumped, decisions, own_cell
+from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
@@ -26,7 +26,7 @@ from engine.core.types import Floats, Protocol, Role
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LawTable:
     """E emitted tokens of all requests; NaN where a number does not exist at a position."""
 
     depth: NDArray[np.int64]
@@ -59,17 +59,17 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class LawEvidence:
     """The table, the evidence for each named alternative and what is impossible under the law."""
 
-    table: Table
-    process: alternatives.Evidence
+    table: LawTable
+    process: alternatives.WealthState
     impossible: tuple[Finding, ...]
 
 
-def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Law:
+def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
     """The numbers of all requests, in their order. `generator` randomises the transforms."""
-    parts: list[Table] = []
+    parts: list[LawTable] = []
     impossible: list[Finding] = []
     process = alternatives.start()
     for request in requests:
@@ -78,9 +78,10 @@ def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) 
         parts.append(_part(made, generator))
         process = alternatives.extend(process, _chunk(made))
     columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(Table)
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in dataclasses.fields(LawTable)
     }
-    return Law(Table(**columns), process, tuple(impossible))
+    return LawEvidence(LawTable(**columns), process, tuple(impossible))
 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:
@@ -139,7 +140,7 @@ def _bonus(made: Decisions) -> NDArray[np.bool_]:
     return np.asarray((made.candidates == 0) & (made.depth > 0))
 
 
-def _part(made: Decisions, generator: np.random.Generator) -> Table:
+def _part(made: Decisions, generator: np.random.Generator) -> LawTable:
     p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
     known, exact = made.known, exact_of(made)
     v = generator.random(len(token))
@@ -147,7 +148,7 @@ def _part(made: Decisions, generator: np.random.Generator) -> Table:
     top[np.arange(len(token)), top_of(made)] = 1.0
     ratio = np.divide(q, p, out=np.zeros_like(p), where=p > 0)
     chain = _chain_columns(made, exact, generator)
-    return Table(
+    return LawTable(
         depth=made.depth,
         bonus=_bonus(made),
         known=known,
@@ -198,7 +199,7 @@ class _Chain:
     residual_id: Floats
 
 
-def _chain_columns(made: Decisions, exact: Lumped, generator: np.random.Generator) -> _Chain:
+def _chain_columns(made: Decisions, exact: LumpedDecisions, generator: np.random.Generator) -> _Chain:
     """Component numbers of the chain rule; all NaN under other rules."""
     count = len(made.token)
     tested = _tested(made)

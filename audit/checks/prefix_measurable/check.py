@@ -24,7 +24,7 @@ import numpy as np
 from scipy.stats import norm
 
 from audit.checks.interface import Check, Design, Params
-from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, Kept, kept_tokens, never_examined
+from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
@@ -32,7 +32,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import bernoulli_test
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
-from audit.stats.power import POWER, Need, bernoulli_need
+from audit.stats.power import POWER, SampleSize, bernoulli_need
 from audit.stats.scores import Moments, score_test
 from engine.core.types import Floats, QKind
 
@@ -54,7 +54,7 @@ class KeptTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingShare:
     """Tokens with q below a threshold: the share of kept tokens that lacks, and what bounds it at all thresholds."""
 
     effect: float
@@ -68,12 +68,12 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def battery(kept: Kept, generator: np.random.Generator) -> list[KeptTest]:
+def battery(kept: KeptTokens, generator: np.random.Generator) -> list[KeptTest]:
     """All tests that there are enough tokens for."""
     return [*_below(kept), *_ranked(kept, generator), *_sure(kept)]
 
 
-def _below(kept: Kept) -> Iterator[KeptTest]:
+def _below(kept: KeptTokens) -> Iterator[KeptTest]:
     n = len(kept.below)
     for k, threshold in enumerate(THRESHOLDS):
         if n >= MIN_TOKENS and kept.chance[:, k].sum() > 0:
@@ -82,7 +82,7 @@ def _below(kept: Kept) -> Iterator[KeptTest]:
             yield KeptTest(f"kept tokens with q below {threshold:g}", n, test.z, test.p, missing)
 
 
-def _ranked(kept: Kept, generator: np.random.Generator) -> Iterator[KeptTest]:
+def _ranked(kept: KeptTokens, generator: np.random.Generator) -> Iterator[KeptTest]:
     for k, order in enumerate(ORDERS):
         u = kept.ranks[:, k]
         u = u[~np.isnan(u)]
@@ -91,18 +91,18 @@ def _ranked(kept: Kept, generator: np.random.Generator) -> Iterator[KeptTest]:
             yield KeptTest(f"kept tokens ~ q, by {order}", test.n, test.statistic, test.p)
 
 
-def _sure(kept: Kept) -> Iterator[KeptTest]:
+def _sure(kept: KeptTokens) -> Iterator[KeptTest]:
     scores = kept.confidence[~np.isnan(kept.confidence[:, 0])]
     if len(scores) >= MIN_TOKENS:
         test = score_test(scores[:, 0], Moments(scores[:, 1], scores[:, 2], scores[:, 3]), 1.0)
         yield KeptTest("how sure the draft is after a kept token", test.n, test.z, test.p)
 
 
-def missing(kept: Kept, alpha: float, confidence: float, tests: int) -> Missing:
+def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> MissingShare:
     """The largest share that is missing below a threshold; the bound holds at all of them together."""
     n = len(kept.below)
     if not n:
-        return Missing(0.0, 1.0, 1.0)
+        return MissingShare(0.0, 1.0, 1.0)
     chance = np.minimum(kept.chance, 1.0)
     shares = (chance - kept.below).mean(axis=0)
     sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
@@ -111,7 +111,7 @@ def missing(kept: Kept, alpha: float, confidence: float, tests: int) -> Missing:
     # a share of n tokens is not known better than to a few of them
     least = above**2 / (3.0 * n)
     bound = float(np.max(shares + above * sd)) + least
-    return Missing(max(0.0, float(shares.max())), min(1.0, bound), min(1.0, seen * float(sd.max()) + least))
+    return MissingShare(max(0.0, float(shares.max())), min(1.0, bound), min(1.0, seen * float(sd.max()) + least))
 
 
 def _passed_over(arm: ArmRecord) -> Iterator[Finding]:
@@ -162,7 +162,7 @@ def _finding(test: KeptTest, adjusted: float) -> Finding:
     )
 
 
-def _summary(findings: list[Finding], n: int, tests: int, lacking: Missing, short_of: float | None) -> str:
+def _summary(findings: list[Finding], n: int, tests: int, lacking: MissingShare, short_of: float | None) -> str:
     if findings:
         first = findings[0]
         return f"kept drafted tokens do not follow q; {len(findings)} findings, first: {first.message}"
@@ -176,7 +176,7 @@ def _summary(findings: list[Finding], n: int, tests: int, lacking: Missing, shor
     return f"{text} (99 %)"
 
 
-def _details(kept: Kept, tests: list[KeptTest], adjusted: Floats) -> dict[str, object]:
+def _details(kept: KeptTokens, tests: list[KeptTest], adjusted: Floats) -> dict[str, object]:
     ended = kept.ended
     return {
         "tests": [
@@ -195,7 +195,7 @@ def _mean(ranks: Floats) -> float | None:
     return float(ranks.mean()) if len(ranks) else None
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy or not design.gamma:
         return None
     alpha = float(params["alpha"]) / (len(THRESHOLDS) + len(ORDERS) + 1)

@@ -26,7 +26,7 @@ ORDERS: Final = ("q", "p / q", "id")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTokens:
     """[N] kept tokens of one arm, from q rows that leave a choice; T thresholds."""
 
     ranks: Floats
@@ -41,11 +41,11 @@ class Kept:
     """[N] whether the draft ended with the token, before `gamma` tokens."""
 
 
-def kept_tokens(requests: Sequence[RequestRecord], gamma: int | None, generator: np.random.Generator) -> Kept:
+def kept_tokens(requests: Sequence[RequestRecord], gamma: int | None, generator: np.random.Generator) -> KeptTokens:
     """All requests in their order. `generator` randomises the ranks; without `gamma` no draft counts as ended."""
     sureness = [_sureness(requests[1 - fold :: 2]) for fold in (0, 1)]
     parts = [_kept(request.trace, gamma, sureness[i % 2], generator) for i, request in enumerate(requests)]
-    return Kept(
+    return KeptTokens(
         ranks=np.concatenate([part.ranks for part in parts]),
         below=np.concatenate([part.below for part in parts]),
         chance=np.concatenate([part.chance for part in parts]),
@@ -66,7 +66,7 @@ def _sureness(requests: Sequence[RequestRecord]) -> Floats | None:
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), largest.mean()))
 
 
-def _kept(trace: Trace, gamma: int | None, sureness: Floats | None, generator: np.random.Generator) -> Kept:
+def _kept(trace: Trace, gamma: int | None, sureness: Floats | None, generator: np.random.Generator) -> KeptTokens:
     draws = [draw for draw in draft_draws(trace) if 0.0 < float(draw.q.max()) < 1.0]
     count, size = len(draws), trace.header.vocabulary
     v = generator.random((count, len(ORDERS)))
@@ -75,7 +75,7 @@ def _kept(trace: Trace, gamma: int | None, sureness: Floats | None, generator: n
     own = q[np.arange(count), tokens]
     drafted = np.array([int(trace.n_drafted[draw.step]) for draw in draws], dtype=np.int64)
     reached = np.array([draw.position - int(trace.position[draw.step]) + 1 for draw in draws], dtype=np.int64)
-    return Kept(
+    return KeptTokens(
         ranks=np.array([_ranks(draw, trace, v[i]) for i, draw in enumerate(draws)]).reshape(-1, len(ORDERS)),
         below=own[:, None] < np.array(THRESHOLDS),
         chance=np.stack([np.where(q < each, q, 0.0).sum(axis=1) for each in THRESHOLDS], axis=1),

@@ -30,7 +30,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, pit, smooth_test
-from audit.stats.power import Need, replay_effect, zero_need
+from audit.stats.power import SampleSize, replay_effect, zero_need
 from engine.core.types import Floats, QKind
 from engine.sampling.rng import Randomness
 
@@ -38,7 +38,7 @@ POOLED = "all requests"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RequestDraws:
     """One request's draws. `ranks` [N, 2]: tokens without a number, by q and by p / q, NaN where unknown."""
 
     replayed: int
@@ -47,7 +47,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankTest:
     """The smooth test of one order, and how far its ranks are from uniform."""
 
     order: str
@@ -64,7 +64,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def judge_request(request: RequestRecord, generator: np.random.Generator) -> Judged:
+def judge_request(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
     """Draw every token again; `generator` randomises the ranks of those that cannot be."""
     trace = request.trace
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
@@ -83,7 +83,7 @@ def judge_request(request: RequestRecord, generator: np.random.Generator) -> Jud
             findings.append(Finding(request.request_id, draw.step, message))
         elif again is None:
             ranks.append(_ranks(draw, target_row(draw, trace), generator))
-    return Judged(replayed, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
+    return RequestDraws(replayed, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
 
 
 def _ranks(draw: DraftDraw, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:
@@ -95,11 +95,11 @@ def _ranks(draw: DraftDraw, p: Floats | None, generator: np.random.Generator) ->
     return by_q, float(pit(q, ratio, token, v[1:])[0])
 
 
-def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[Ranked]:
+def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[RankTest]:
     """One test per order that has numbers."""
     columns = {"drafted ~ q, by rank": ranks[:, 0], "drafted ~ q, by p / q": ranks[:, 1]}
     found = {name: np.sort(column[~np.isnan(column)]) for name, column in columns.items()}
-    return [Ranked(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in found.items() if len(u)]
+    return [RankTest(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in found.items() if len(u)]
 
 
 def _distance(u: Floats, confidence: float) -> tuple[float, float]:
@@ -127,10 +127,10 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _result(
-    judged: Sequence[Judged],
+    judged: Sequence[RequestDraws],
     findings: list[Finding],
     wrong: int,
-    ranked: list[Ranked],
+    ranked: list[RankTest],
     adjusted: Floats,
     params: Params,
 ) -> CheckResult:
@@ -164,7 +164,7 @@ def _detectable(n: int, confidence: float) -> float:
     return min(1.0, 2.0 * math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 
-def _finding(found: Ranked, p: float) -> Finding:
+def _finding(found: RankTest, p: float) -> Finding:
     message = f"{found.order}: statistic {found.test.statistic:.4g}, adjusted p {p:.2g}, n {found.test.n}"
     return Finding(POOLED, 0, f"{message}; ranks are {found.distance:.3g} from uniform")
 
@@ -185,7 +185,12 @@ def _summary(
 
 
 def _details(
-    judged: Sequence[Judged], wrong: int, replayed: int, ranked: list[Ranked], adjusted: Floats, confidence: float
+    judged: Sequence[RequestDraws],
+    wrong: int,
+    replayed: int,
+    ranked: list[RankTest],
+    adjusted: Floats,
+    confidence: float,
 ) -> dict[str, object]:
     broken = sum(1 for each in judged if each.findings)
     return {
@@ -208,7 +213,7 @@ def _details(
     }
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy or not design.gamma:
         return None
     alpha = 1.0 - float(params["confidence"])

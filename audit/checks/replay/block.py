@@ -22,7 +22,7 @@ from engine.sampling.transforms import inverse_cdf
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockStep:
     """One step: gamma drafted tokens, their q [gamma, V], and p [gamma + 1, V] after each prefix."""
 
     position: int
@@ -44,7 +44,7 @@ class BlockRuling:
     residual_mass: float
 
 
-def rule_block(block: Block, randomness: Randomness) -> BlockRuling:
+def rule_block(block: BlockStep, randomness: Randomness) -> BlockRuling:
     """Keep the longest prefix i with u_i (R_i + 1 - P_i) < R_i; the whole draft if u_gamma < P_gamma."""
     gamma = len(block.tokens)
     numbers = tuple(randomness.uniform(block.position + i, Purpose.ACCEPT) for i in range(gamma))
@@ -64,7 +64,7 @@ def rule_block(block: Block, randomness: Randomness) -> BlockRuling:
     return BlockRuling(kept, numbers, token, role, u, NAN if whole else mass)
 
 
-def _weights(block: Block) -> list[float]:
+def _weights(block: BlockStep) -> list[float]:
     """P_0 = 1, P_i = min(1, P_{i-1} p_i(x_i) / q_i(x_i))."""
     found = [1.0]
     for i, token in enumerate(block.tokens):
@@ -72,7 +72,7 @@ def _weights(block: Block) -> list[float]:
     return found
 
 
-def _left(block: Block, weights: list[float], i: int) -> Floats:
+def _left(block: BlockStep, weights: list[float], i: int) -> Floats:
     return np.asarray(np.maximum(weights[i] * block.p[i] - block.q[i], 0.0))
 
 
@@ -86,7 +86,7 @@ def spare_rows(trace: Trace) -> Iterator[Rows]:
         start += count
 
 
-def block_faults(block: Block | None, trace: Trace, view: StepView, randomness: Randomness) -> Iterator[str]:
+def block_faults(block: BlockStep | None, trace: Trace, view: StepView, randomness: Randomness) -> Iterator[str]:
     """How a recorded step differs from the rule."""
     if block is None:
         yield "the block rule examines every drafted token in order, the record does not have them so"
@@ -106,7 +106,7 @@ def block_faults(block: Block | None, trace: Trace, view: StepView, randomness: 
     yield from _outcome_faults(block, ruling, trace, view)
 
 
-def _outcome_faults(block: Block, ruling: BlockRuling, trace: Trace, view: StepView) -> Iterator[str]:
+def _outcome_faults(block: BlockStep, ruling: BlockRuling, trace: Trace, view: StepView) -> Iterator[str]:
     emitted = view.emitted.stop - view.emitted.start
     accepted = int((trace.role[view.emitted] == Role.ACCEPTED).sum())
     for i in range(emitted):

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.columns import Numbered, numbered
-from audit.evidence.decisions import Decisions, Lumped
+from audit.evidence.columns import EntryIndex, numbered
+from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, QKind, Role
@@ -35,7 +35,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Strange:
+class SuspectSteps:
     """A trace's decisions, those of them that can be recomputed, and the steps that may hold a fault, in order."""
 
     decisions: int
@@ -43,7 +43,7 @@ class Strange:
     steps: list[int]
 
 
-def strange_steps(trace: Trace, made: Decisions, exact: Lumped) -> Strange:
+def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> SuspectSteps:
     """Count the decisions and find the steps; arguments as in `audit.checks.replay.masses`."""
     examined, emitted = numbered(trace.n_examined), numbered(trace.n_emitted)
     drawn = trace.q_kind[examined.step] == QKind.FULL
@@ -56,33 +56,33 @@ def strange_steps(trace: Trace, made: Decisions, exact: Lumped) -> Strange:
         wrong |= _tests(trace, examined, made)
         steps = np.concatenate([examined.step[wrong], emitted.step[_tokens(trace, emitted, exact)]])
     decisions = int(drawn.sum()) + len(drawn) + len(emitted.step)
-    return Strange(decisions, decisions - int(silent.sum()), np.unique(steps).tolist())
+    return SuspectSteps(decisions, decisions - int(silent.sum()), np.unique(steps).tolist())
 
 
-def _nodes(trace: Trace, examined: Numbered) -> NDArray[np.int64]:
+def _nodes(trace: Trace, examined: EntryIndex) -> NDArray[np.int64]:
     """[X] where each examined node is among the trace's drafted ones."""
     first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
     return np.asarray(first[examined.step] + trace.examined_node)
 
 
-def _keys(trace: Trace, at: Numbered, purposes: NDArray[np.int64]) -> Floats:
+def _keys(trace: Trace, at: EntryIndex, purposes: NDArray[np.int64]) -> Floats:
     sampling, stream = trace.header.sampling, trace.header.stream
     return uniforms_at(sampling.seed, stream, trace.position[at.step].astype(np.int64) + at.local, purposes)
 
 
-def _draws(trace: Trace, examined: Numbered, number: Floats) -> Flags:
+def _draws(trace: Trace, examined: EntryIndex, number: Floats) -> Flags:
     keys = _keys(trace, examined, np.full(len(number), int(Purpose.DRAFT)))
     return np.asarray((number != keys) | _missed(number, trace.q_below, trace.examined_q, np.ones_like(number)))
 
 
 def _missed(u: Floats, below: Floats, own: Floats, total: Floats) -> Flags:
-    """Numbers that may lie outside their token's interval (`audit.checks.replay.masses.Draw`)."""
+    """Numbers that may lie outside their token's interval (`audit.checks.replay.masses.InverseCdfDraw`)."""
     at = u * total
     inside = (own > 0) & (below - CLOSE <= at) & (at < below + own + CLOSE)
     return np.asarray(~inside)
 
 
-def _tests(trace: Trace, examined: Numbered, made: Decisions) -> Flags:
+def _tests(trace: Trace, examined: EntryIndex, made: Decisions) -> Flags:
     u, p, q = trace.examined_uniform, trace.examined_p, trace.examined_q
     keys = _keys(trace, examined, np.full(len(u), int(Purpose.ACCEPT)))
     wrong = (u != keys) | ((trace.examined_accepted != 0) != (u * q < p))
@@ -98,7 +98,7 @@ def _tests(trace: Trace, examined: Numbered, made: Decisions) -> Flags:
     return np.asarray(wrong)
 
 
-def _tokens(trace: Trace, emitted: Numbered, exact: Lumped) -> Flags:
+def _tokens(trace: Trace, emitted: EntryIndex, exact: LumpedDecisions) -> Flags:
     purposes = np.full(max(Role) + 1, -1)
     for role, purpose in PURPOSES.items():
         purposes[role] = purpose

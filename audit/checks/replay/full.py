@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.replay.block import Block, block_faults, spare_rows
-from audit.checks.replay.rules import NO_NODE, RULES, Offer, Place, Ruling
+from audit.checks.replay.block import BlockStep, block_faults, spare_rows
+from audit.checks.replay.rules import NO_NODE, RULES, DecisionPlace, OfferedToken, Ruling
 from audit.evidence.structure import Fault
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.trees import depths, orders
@@ -34,12 +34,12 @@ def replay_full(trace: Trace) -> Tally:
     whole = trace.header.protocol is Protocol.BLOCK
     for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
         numbers = randomness.of_step(view.position) if whole else randomness
-        _Step(trace, view, spare, history, numbers, tally).run()
+        _ReplayStep(trace, view, spare, history, numbers, tally).run()
     return tally
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DraftedDraw:
     """A drafted token and what it was drawn from; `order` tells nodes at the same position apart."""
 
     q: Floats
@@ -50,7 +50,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ReplayStep:
     """One step while it is replayed."""
 
     trace: Trace
@@ -76,7 +76,7 @@ class _Step:
         found = block_faults(self._block(), self.trace, self.view, self.randomness)
         self.tally.decision(True, [self._fault(message) for message in found])
 
-    def _block(self) -> Block | None:
+    def _block(self) -> BlockStep | None:
         """The step's rows after each drafted prefix; None if some drafted token has no q."""
         view, header = self.view, self.trace.header
         tokens = [int(token) for token in self.trace.node_token[view.nodes]]
@@ -87,7 +87,7 @@ class _Step:
             transform(row, [*before, *tokens[:i]], start, header.sampling, header.eos_ids).p
             for i, row in enumerate([*self.trace.logits[view.emitted], *self.spare])
         ]
-        return Block(view.position, tokens, self.trace.q_rows[view.examined], np.stack(rows))
+        return BlockStep(view.position, tokens, self.trace.q_rows[view.examined], np.stack(rows))
 
     def _walk(self) -> None:
         """The other rules: one decision per place."""
@@ -116,20 +116,20 @@ class _Step:
     def _differs(self, what: str, recorded: float, computed: float) -> Fault:
         return self._fault(f"{what} recorded {recorded:.10g}, replay gives {computed:.10g}")
 
-    def _place(self, at: int, depth: int, node: int) -> Place:
+    def _place(self, at: int, depth: int, node: int) -> DecisionPlace:
         header = self.trace.header
         start = len(header.prompt)
         row = transform(self.trace.logits[at], self.history[: start + at], start, header.sampling, header.eos_ids)
         offers = tuple(self._offers(node))
         empty = self.view.nodes.start == self.view.nodes.stop
-        return Place(self.view.position + depth, row, offers, empty)
+        return DecisionPlace(self.view.position + depth, row, offers, empty)
 
-    def _offers(self, node: int) -> Iterator[Offer]:
+    def _offers(self, node: int) -> Iterator[OfferedToken]:
         tokens, parents = self.trace.node_token[self.view.nodes], self.trace.node_parent[self.view.nodes]
         for child in np.flatnonzero(parents == node):
             x = self._examined_index(int(child))
             unknown = x is None or self.view.q_kind is QKind.NONE
-            yield Offer(int(child), int(tokens[child]), None if unknown else self.trace.q_rows[x])
+            yield OfferedToken(int(child), int(tokens[child]), None if unknown else self.trace.q_rows[x])
 
     def _examined_index(self, node: int) -> int | None:
         found = np.flatnonzero(self.trace.examined_node[self.view.examined] == node)
@@ -162,7 +162,7 @@ class _Step:
             was, rule = ("accepted", "rejects") if not tried.accepted else ("rejected", "accepts")
             yield self._fault(f"{name} was {was}, the rule {rule} it (u {tried.uniform:.6g}, p {tried.p:.6g})")
 
-    def _token_faults(self, at: int, place: Place, ruling: Ruling) -> Iterator[Fault]:
+    def _token_faults(self, at: int, place: DecisionPlace, ruling: Ruling) -> Iterator[Fault]:
         trace = self.trace
         token, role = int(trace.token[at]), Role(int(trace.role[at]))
         where = f"position {place.position}"
@@ -183,7 +183,7 @@ class _Step:
                 f"key gives {ruling.uniform:.10g}"
             )
 
-    def _next_node(self, at: int, place: Place) -> int:
+    def _next_node(self, at: int, place: DecisionPlace) -> int:
         """The recorded path: the drafted child that carries the token, or none."""
         kept = [offer.node for offer in place.offers if offer.token == int(self.trace.token[at])]
         accepted = Role(int(self.trace.role[at])) is Role.ACCEPTED
@@ -196,10 +196,10 @@ class _Step:
             return
         q, token = self.trace.q_rows[x], int(self.trace.node_token[self.view.nodes][node])
         tree = Tree(tuple(self.trace.node_token[self.view.nodes]), tuple(self.trace.node_parent[self.view.nodes]))
-        draw = Drawn(q, token, node, self.view.position + depths(tree)[node] - 1, orders(tree)[node])
+        draw = DraftedDraw(q, token, node, self.view.position + depths(tree)[node] - 1, orders(tree)[node])
         self.tally.decision(*self._draw_outcome(draw))
 
-    def _draw_outcome(self, made: Drawn) -> tuple[bool, list[Fault]]:
+    def _draw_outcome(self, made: DraftedDraw) -> tuple[bool, list[Fault]]:
         """Whether the draw could be recomputed, and what differs."""
         q, node, position = made.q, made.node, made.position
         if not abs(float(q.sum()) - 1.0) <= TOLERANCE or np.any(q < 0):

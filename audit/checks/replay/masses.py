@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from audit.checks.replay.columns import PURPOSES, ROUNDED, strange_steps
-from audit.evidence.decisions import Decisions, Lumped, lumped_decisions
+from audit.evidence.decisions import Decisions, LumpedDecisions, lumped_decisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.structure import Fault
 from audit.evidence.tally import TOLERANCE, Tally, same
@@ -37,7 +37,7 @@ def replay_masses(trace: Trace) -> Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class InverseCdfDraw:
     """What a number chose: `below` and `own` out of `total` mass."""
 
     u: float
@@ -56,7 +56,7 @@ class Draw:
 class _Replay:
     trace: Trace
     made: Decisions
-    exact: Lumped
+    exact: LumpedDecisions
     randomness: Randomness
 
     def step(self, view: StepView) -> Tally:
@@ -81,7 +81,7 @@ class _Replay:
         key = self.randomness.uniform(position, Purpose.DRAFT)
         if u != key:
             message = f"draft number at position {position} recorded {u:.10g}, key gives {key:.10g}"
-        elif not Draw(u, below, own, 1.0).right:
+        elif not InverseCdfDraw(u, below, own, 1.0).right:
             message = f"drafted token {token} at position {position}: {_interval(below, own, u)}"
         else:
             return True, []
@@ -133,13 +133,13 @@ class _Replay:
             drawn = self._draw_of(at, role)
             yield Fault(view.index, f"{where}: {_interval(drawn.below, drawn.own, u * drawn.total)}")
 
-    def _draw_of(self, at: int, role: Role) -> Draw:
+    def _draw_of(self, at: int, role: Role) -> InverseCdfDraw:
         exact, u = self.exact, float(self.trace.uniform[at])
         left = float(exact.residual_sum[at])
         if role is Role.RECOVERED and left > 0:
             own = max(float(exact.p[at] - exact.q[at]), 0.0)
-            return Draw(u, float(exact.residual_below[at]), own, left)
-        return Draw(u, float(exact.p_below[at]), float(exact.p[at]), 1.0)
+            return InverseCdfDraw(u, float(exact.residual_below[at]), own, left)
+        return InverseCdfDraw(u, float(exact.p_below[at]), float(exact.p[at]), 1.0)
 
     def _residual_faults(self, view: StepView, at: int) -> Iterator[Fault]:
         recorded, computed = float(self.trace.residual_mass[view.index]), float(self.exact.residual_sum[at])

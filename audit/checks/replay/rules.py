@@ -16,14 +16,14 @@ import numpy as np
 
 from engine.core.types import Examined, Floats, Protocol, Role
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.transforms import Transformed, inverse_cdf
+from engine.sampling.transforms import TransformedRow, inverse_cdf
 
 NAN: Final = float("nan")
 NO_NODE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedToken:
     """One drafted token at a place; `q` [V] is None where it is not known."""
 
     node: int
@@ -32,12 +32,12 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DecisionPlace:
     """Where one token is decided: absolute position, the target's row, what was drafted."""
 
     position: int
-    row: Transformed
-    offers: tuple[Offer, ...]
+    row: TransformedRow
+    offers: tuple[OfferedToken, ...]
     empty: bool
     """Nothing at all was drafted in the step."""
 
@@ -53,10 +53,10 @@ class Ruling:
     residual_mass: float = NAN
 
 
-Rule = Callable[[Place, Randomness], Ruling]
+Rule = Callable[[DecisionPlace, Randomness], Ruling]
 
 
-def chain(place: Place, randomness: Randomness) -> Ruling:
+def chain(place: DecisionPlace, randomness: Randomness) -> Ruling:
     """Rejection sampling: accept iff u q(x) < p(x), else draw from max(p - q, 0)."""
     p = place.row.p
     if not place.offers:
@@ -77,7 +77,7 @@ def chain(place: Place, randomness: Randomness) -> Ruling:
     return Ruling(inverse_cdf(left if mass > 0 else p, u), Role.RECOVERED, u, tried, mass)
 
 
-def tree(place: Place, randomness: Randomness) -> Ruling:
+def tree(place: DecisionPlace, randomness: Randomness) -> Ruling:
     """Sibling after sibling: accept iff u q(x) < p'(x), else p' becomes max(p' - q, 0), made a distribution."""
     left, mass = place.row.p, NAN
     tried: list[Examined] = []
@@ -99,12 +99,12 @@ def tree(place: Place, randomness: Randomness) -> Ruling:
     return Ruling(inverse_cdf(left, u), _last_role(place), u, tuple(tried), mass)
 
 
-def greedy(place: Place, _randomness: Randomness) -> Ruling:
+def greedy(place: DecisionPlace, _randomness: Randomness) -> Ruling:
     """The argmax of the scores, the lowest id on ties."""
     return _match(place, int(np.argmax(place.row.scores)))
 
 
-def gumbel(place: Place, randomness: Randomness) -> Ruling:
+def gumbel(place: DecisionPlace, randomness: Randomness) -> Ruling:
     """The target's own sample: argmax of log p plus the position's noise, over p > 0."""
     p = place.row.p
     noise = randomness.gumbel(place.position, len(p))
@@ -113,7 +113,7 @@ def gumbel(place: Place, randomness: Randomness) -> Ruling:
     return _match(place, int(np.argmax(perturbed)))
 
 
-def _match(place: Place, own: int) -> Ruling:
+def _match(place: DecisionPlace, own: int) -> Ruling:
     """Accept the first drafted token that equals the target's own."""
     tried: list[Examined] = []
     for offer in place.offers:
@@ -125,7 +125,7 @@ def _match(place: Place, own: int) -> Ruling:
     return Ruling(own, _last_role(place), NAN, tuple(tried))
 
 
-def _last_role(place: Place) -> Role:
+def _last_role(place: DecisionPlace) -> Role:
     if place.offers:
         return Role.RECOVERED
     return Role.PLAIN if place.empty else Role.BONUS

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from audit.checks.interface import Check, Design, Params
-from audit.checks.rng_streams.numbers import REJECTION, Number, Numbers, numbers_of
+from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
 from audit.checks.rng_streams.uniformity import (
     MIN_FOR_PRECISION,
     NumberTest,
@@ -39,7 +39,7 @@ from audit.evidence.tally import identical
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
-from audit.stats.power import Need, replay_effect, zero_need
+from audit.stats.power import SampleSize, replay_effect, zero_need
 from engine.core.types import Floats, RecordLevel
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose
@@ -77,7 +77,7 @@ def _unreadable(arm: ArmRecord) -> str | None:
     return shared_numbers(arm)
 
 
-def by_purpose(found: Sequence[Numbers]) -> dict[Purpose, Floats]:
+def by_purpose(found: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
     """The recorded numbers of each purpose, in order."""
     values: dict[Purpose, list[float]] = {}
     for number in (number for each in found for number in each.listed):
@@ -86,7 +86,7 @@ def by_purpose(found: Sequence[Numbers]) -> dict[Purpose, Floats]:
     return {purpose: np.array(listed) for purpose, listed in sorted(values.items())}
 
 
-def battery(found: Sequence[Numbers], generator: np.random.Generator) -> list[NumberTest]:
+def battery(found: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
     """All tests that there are enough numbers for."""
     values = by_purpose(found)
     tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
@@ -102,14 +102,14 @@ def battery(found: Sequence[Numbers], generator: np.random.Generator) -> list[Nu
     return tests
 
 
-def _neighbours(found: Sequence[Numbers]) -> Iterator[tuple[float, float]]:
+def _neighbours(found: Sequence[RequestNumbers]) -> Iterator[tuple[float, float]]:
     """The k-th numbers of a purpose in requests that follow each other."""
     for one, other in pairwise([by_purpose([each]) for each in found]):
         for purpose in one.keys() & other.keys():
             yield from zip(one[purpose].tolist(), other[purpose].tolist(), strict=False)
 
 
-def _wrong(number: Number) -> str | None:
+def _wrong(number: RecordedNumber) -> str | None:
     """What no correct engine can record; u = 0 has probability 2^-53."""
     if math.isnan(number.value):
         return None
@@ -130,7 +130,7 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
             yield Finding(POOLED, 0, message)
 
 
-def _twice(arm: ArmRecord, found: Sequence[Numbers]) -> Iterator[Finding]:
+def _twice(arm: ArmRecord, found: Sequence[RequestNumbers]) -> Iterator[Finding]:
     """Where a number comes up again."""
     values = by_purpose(found)
     doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
@@ -173,7 +173,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _result(
-    found: Sequence[Numbers],
+    found: Sequence[RequestNumbers],
     findings: list[Finding],
     tests: list[NumberTest],
     adjusted: Floats,
@@ -225,7 +225,7 @@ def _summary(findings: list[Finding], n: int, missing: int, bound: float, margin
     return f"{text} is wrong, {'within' if bound <= margin else 'not within'} the margin {margin:g}"
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy:
         return None
     return dataclasses.replace(

@@ -22,7 +22,7 @@ REJECTION = (Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class RecordedNumber:
     """One number. NaN as `value`: the rule draws one here and the record does not have it."""
 
     step: int
@@ -38,7 +38,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class NumberPair:
     """Two numbers in the order in which they were drawn: given `first`, `second` must be uniform all the same."""
 
     name: str
@@ -47,30 +47,30 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class RequestNumbers:
     """What one request's record holds, in the order of the decisions."""
 
-    listed: tuple[Number, ...]
-    pairs: tuple[Pair, ...]
+    listed: tuple[RecordedNumber, ...]
+    pairs: tuple[NumberPair, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _TestedNode:
     """One examined node: its own numbers, the chance that it is kept (NaN where the rule has none by node)."""
 
     depth: int
     accepted: bool
-    draft: Number | None
-    accept: Number | None
+    draft: RecordedNumber | None
+    accept: RecordedNumber | None
     chance: float
 
 
-def numbers_of(trace: Trace) -> Numbers:
+def numbers_of(trace: Trace) -> RequestNumbers:
     """Collect one request's numbers; the trace is in shape and at level `scalars` or above."""
     whole = Randomness(trace.header.sampling.seed, trace.header.stream)
-    listed: list[Number] = []
-    pairs: list[Pair] = []
-    last: Number | None = None
+    listed: list[RecordedNumber] = []
+    pairs: list[NumberPair] = []
+    last: RecordedNumber | None = None
     for view in steps_of(trace):
         randomness = whole.of_step(view.position) if trace.header.protocol is Protocol.BLOCK else whole
         tried = list(_tried(trace, view, randomness))
@@ -84,26 +84,26 @@ def numbers_of(trace: Trace) -> Numbers:
         if final is not None:
             listed.append(final)
             pairs.extend(_before_final(tried, final))
-    return Numbers(tuple(listed), tuple(pairs))
+    return RequestNumbers(tuple(listed), tuple(pairs))
 
 
-def _paired(name: str, first: Number | None, second: Number | None) -> Iterator[Pair]:
+def _paired(name: str, first: RecordedNumber | None, second: RecordedNumber | None) -> Iterator[NumberPair]:
     if first is not None and second is not None and not math.isnan(first.value + second.value):
-        yield Pair(name, first.value, second.value)
+        yield NumberPair(name, first.value, second.value)
 
 
-def _before_final(tried: list[_Tried], final: Number) -> Iterator[Pair]:
+def _before_final(tried: list[_TestedNode], final: RecordedNumber) -> Iterator[NumberPair]:
     """The number that ends a step against those of the drafted token before it."""
     if not tried or math.isnan(final.value):
         return
     before = tried[-1]
     purpose = final.purpose.name.lower()
     if before.accept is not None and not math.isnan(before.accept.value):
-        yield Pair(f"accept, {purpose}", _rescaled(before), final.value)
+        yield NumberPair(f"accept, {purpose}", _rescaled(before), final.value)
     yield from _paired(f"draft, {purpose}", before.draft, final)
 
 
-def _rescaled(tried: _Tried) -> float:
+def _rescaled(tried: _TestedNode) -> float:
     """Where in its own part of [0, 1) the acceptance number lies: uniform, given the decision."""
     assert tried.accept is not None
     u, chance = tried.accept.value, tried.chance
@@ -113,7 +113,7 @@ def _rescaled(tried: _Tried) -> float:
     return inside if 0.0 <= inside <= 1.0 else u
 
 
-def _tried(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[_Tried]:
+def _tried(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[_TestedNode]:
     parents = tuple(int(each) for each in trace.node_parent[view.nodes])
     tree = Tree(tuple(int(each) for each in trace.node_token[view.nodes]), parents)
     depth, order = depths(tree), orders(tree)
@@ -128,16 +128,16 @@ def _tried(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[_Tr
         accept_key = randomness.uniform(position, Purpose.ACCEPT, sibling) if rejects else NAN
         u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
         by_node = trace.header.protocol in (Protocol.CHAIN, Protocol.TREE) and q > 0
-        yield _Tried(
+        yield _TestedNode(
             depth=depth[node],
             accepted=bool(trace.examined_accepted[x]),
-            draft=Number(view.index, Purpose.DRAFT, position, own, draft_key) if drawn else None,
-            accept=Number(view.index, Purpose.ACCEPT, position, u, accept_key) if rejects else None,
+            draft=RecordedNumber(view.index, Purpose.DRAFT, position, own, draft_key) if drawn else None,
+            accept=RecordedNumber(view.index, Purpose.ACCEPT, position, u, accept_key) if rejects else None,
             chance=min(1.0, p / q) if by_node else NAN,
         )
 
 
-def _final(trace: Trace, view: StepView, randomness: Randomness) -> Number | None:
+def _final(trace: Trace, view: StepView, randomness: Randomness) -> RecordedNumber | None:
     """The number of the recovered, bonus or plain token, where the rule draws one."""
     at = view.emitted.stop - 1
     role = Role(int(trace.role[at]))
@@ -145,4 +145,6 @@ def _final(trace: Trace, view: StepView, randomness: Randomness) -> Number | Non
         return None
     purpose = Purpose.RESIDUAL if role is Role.RECOVERED else Purpose.BONUS
     position = view.position + at - view.emitted.start
-    return Number(view.index, purpose, position, float(trace.uniform[at]), randomness.uniform(position, purpose))
+    return RecordedNumber(
+        view.index, purpose, position, float(trace.uniform[at]), randomness.uniform(position, purpose)
+    )

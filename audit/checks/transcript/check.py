@@ -22,7 +22,7 @@ import numpy as np
 
 from audit.checks.accounting import check as accounting
 from audit.checks.anchor import check as anchor
-from audit.checks.anchor.check import Anchored, anchored_rows, numbers
+from audit.checks.anchor.check import AnchorResult, anchored_rows, numbers
 from audit.checks.interface import Check, Design, Params, evaluate
 from audit.checks.law.table import tabulate
 from audit.checks.prefix_measurable import check as prefix_measurable
@@ -35,9 +35,9 @@ from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, Scored, certify, observe
-from audit.stats.distance import Binned, Witness, binned, witness
-from audit.stats.power import Need, bound_need
+from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, PredictableScore, certify, observe
+from audit.stats.distance import Binned, WitnessEstimate, binned, witness
+from audit.stats.power import SampleSize, bound_need
 from audit.stats.scores import LOG_FLOOR
 
 EXACT = (replay.CHECK, accounting.CHECK)
@@ -48,11 +48,11 @@ WITNESS_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TranscriptParts:
     """The results of the parts by name, and the rows beside the reference's or why there are none."""
 
     results: Mapping[str, CheckResult]
-    rows: Anchored | str
+    rows: AnchorResult | str
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -94,30 +94,30 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def parts_of(evidence: Evidence, params: Params) -> Parts:
+def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
     """Run the parts. A part that does not apply has nothing to say."""
     share = float(params["alpha"]) / (len(TESTED) + 1)
     overrides = {"max_findings": EVERY}
     # one number decides here: the parts' own margins are those of their own pages
     results = {each.name: evaluate(each, evidence, overrides) for each in EXACT}
     results |= {each.name: evaluate(each, evidence, overrides | {"alpha": share}) for each in TESTED}
-    rows: Anchored | str = anchor.NO_ANCHOR
+    rows: AnchorResult | str = anchor.NO_ANCHOR
     if ArmKind.ANCHOR in evidence.companions:
         own = {**anchor.DEFAULTS, **overrides, "alpha": share, "margin": params["margin"]}
         rows = anchored_rows(evidence, own)
         results[anchor.CHECK.name] = anchor.judge_rows(rows, own)
-    return Parts(results, rows)
+    return TranscriptParts(results, rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditedPositions:
     """One position per prompt: how many there are, and how many did not replay."""
 
     positions: int
     violations: int
 
 
-def audited_positions(arm: ArmRecord, parts: Parts) -> Audited:
+def audited_positions(arm: ArmRecord, parts: TranscriptParts) -> AuditedPositions:
     """Draw a request per prompt and a position per request, from numbers that the evidence fixes."""
     generator = np.random.default_rng(seed_of(arm.requests))
     wrong = {(each.request, each.step) for name in ("replay", "q_contract") for each in parts.results[name].findings}
@@ -126,7 +126,7 @@ def audited_positions(arm: ArmRecord, parts: Parts) -> Audited:
         prompts.setdefault(request.case_id, []).append(request)
     drawn = [requests[int(generator.integers(len(requests)))] for requests in prompts.values()]
     steps = [(each.request_id, _step_of(each, generator.random())) for each in drawn if each.tokens]
-    return Audited(len(steps), sum(each in wrong for each in steps))
+    return AuditedPositions(len(steps), sum(each in wrong for each in steps))
 
 
 def _step_of(request: RequestRecord, share: float) -> int:
@@ -169,7 +169,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _certificate(audited: Audited, parts: Parts, confidence: float) -> Certificate | None:
+def _certificate(audited: AuditedPositions, parts: TranscriptParts, confidence: float) -> Certificate | None:
     if isinstance(parts.rows, str):
         return None
     rows = parts.rows
@@ -185,7 +185,9 @@ def _small_print(arm: ArmRecord) -> dict[str, Any]:
     }
 
 
-def _summary(arm: ArmRecord, certificate: Certificate | None, audited: Audited, parts: Parts, params: Params) -> str:
+def _summary(
+    arm: ArmRecord, certificate: Certificate | None, audited: AuditedPositions, parts: TranscriptParts, params: Params
+) -> str:
     faults, missing = parts.faults, parts.missing
     if faults:
         first = faults[0]
@@ -227,14 +229,14 @@ def observation(arm: ArmRecord, confidence: float) -> Observation:
     if level < Level.L2 or unreadable(arm) is not None:
         return observe(min(level, 1), confidence, ())
     table = tabulate(arm.requests, np.random.default_rng(seed_of(arm.requests))).table
-    scores = [Scored("log p", 2, table.logp[:, 0], table.logp[:, 1], float(np.log(LOG_FLOOR)), 0.0)]
+    scores = [PredictableScore("log p", 2, table.logp[:, 0], table.logp[:, 1], float(np.log(LOG_FLOOR)), 0.0)]
     if level >= Level.L3 and table.known.any():
         leak = table.leak[table.known]
-        scores.append(Scored("q / (p + q)", 3, leak[:, 0], leak[:, 1], 0.0, 1.0))
+        scores.append(PredictableScore("q / (p + q)", 3, leak[:, 0], leak[:, 1], 0.0, 1.0))
     return observe(level, confidence, tuple(scores), _witness(arm, 1.0 - (1.0 - confidence) * WITNESS_SHARE))
 
 
-def _witness(arm: ArmRecord, confidence: float) -> Witness:
+def _witness(arm: ArmRecord, confidence: float) -> WitnessEstimate:
     """Every second response chooses the witness that is measured on the others."""
     parts: list[Binned] = []
     for request in arm.requests:
@@ -245,7 +247,7 @@ def _witness(arm: ArmRecord, confidence: float) -> Witness:
     return witness(tokens, fold, confidence)
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     del design
     # half of the margin for each term
     error = (1.0 - float(params["confidence"])) / 2.0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.backends.engine_spec import ModelSource, Workshop
+from engine.backends.engine_spec import Backend, ModelSource
 
 
-def open_models(models: Mapping[str, ModelSource]) -> Workshop:
+def open_models(models: Mapping[str, ModelSource]) -> Backend:
     """The workshop of a suite; see `engine.backends.openai.models`.
 
     Raises:
@@ -19,6 +19,6 @@ def open_models(models: Mapping[str, ModelSource]) -> Workshop:
         InvalidRequest: models besides the target.
     """
     # imported late: the HTTP library is needed by this backend alone
-    from engine.backends.openai.models import OpenAIWorkshop
+    from engine.backends.openai.models import OpenAIBackend
 
-    return OpenAIWorkshop(models)
+    return OpenAIBackend(models)

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import httpx2
 
-from engine.backends.openai.errors import Kind, Trouble, malformed, of_status, said
+from engine.backends.openai.errors import AttemptError, FailureKind, malformed, of_status, said
 from engine.backends.openai.rate_limit import retry_after
-from engine.backends.openai.settings import Settings
+from engine.backends.openai.settings import OpenAISettings
 from engine.core.errors import InvalidRequest
 
 MOST: Final = 64 * 2**20
@@ -32,7 +32,7 @@ ASIDE_S: Final = 5.0
 DONE: Final = "[DONE]"
 
 
-class Limited(httpx2.SyncByteStream):
+class DeadlineStream(httpx2.SyncByteStream):
     """An answer's bytes until its time is up or it is too long: a timeout of the library is one of each read alone."""
 
     def __init__(self, inner: httpx2.SyncByteStream, deadline: float) -> None:
@@ -54,7 +54,7 @@ class Limited(httpx2.SyncByteStream):
         self._inner.close()
 
 
-class LimitedTransport(httpx2.BaseTransport):
+class DeadlineTransport(httpx2.BaseTransport):
     """Another transport whose answers end at the request's deadline."""
 
     def __init__(self, inner: httpx2.BaseTransport) -> None:
@@ -65,7 +65,7 @@ class LimitedTransport(httpx2.BaseTransport):
         response = self._inner.handle_request(request)
         deadline = request.extensions.get(DEADLINE)
         if deadline is not None and isinstance(response.stream, httpx2.SyncByteStream):
-            response.stream = Limited(response.stream, float(deadline))
+            response.stream = DeadlineStream(response.stream, float(deadline))
         return response
 
     def close(self) -> None:
@@ -84,13 +84,13 @@ class Endpoint:
         InvalidRequest: the environment variable with the key is not there, or holds no key.
     """
 
-    def __init__(self, settings: Settings, rows: int) -> None:
+    def __init__(self, settings: OpenAISettings, rows: int) -> None:
         self._settings = settings
         self._key = _key(settings.api_key_env)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx2.Limits(max_connections=rows + 1, max_keepalive_connections=rows + 1)
         inner = httpx2.HTTPTransport(limits=limits, proxy=settings.proxy, trust_env=False)
-        self._client = httpx2.Client(headers=headers, transport=LimitedTransport(inner), trust_env=False)
+        self._client = httpx2.Client(headers=headers, transport=DeadlineTransport(inner), trust_env=False)
 
     def __enter__(self) -> Endpoint:
         return self
@@ -115,7 +115,7 @@ class Endpoint:
         """A page that a server need not have."""
         try:
             return self.get(url, ASIDE_S)
-        except Trouble:
+        except AttemptError:
             return None
 
     def get_json(self, url: str, seconds: float) -> Any:
@@ -169,14 +169,16 @@ class Endpoint:
                     response.read()
                 yield response
         except httpx2.TimeoutException as error:
-            raise Trouble(Kind.TIMEOUT, _timeout(error, limit, seconds), again=True) from None
+            raise AttemptError(FailureKind.TIMEOUT, _timeout(error, limit, seconds), again=True) from None
         except (httpx2.ConnectError, httpx2.ProxyError) as error:
-            raise Trouble(Kind.ENGINE_DIED, f"no connection: {self._clean(str(error))}", again=True) from None
+            raise AttemptError(
+                FailureKind.ENGINE_DIED, f"no connection: {self._clean(str(error))}", again=True
+            ) from None
         except (httpx2.DecodingError, httpx2.SSEError) as error:
             raise malformed(self._clean(str(error))) from None
         except (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL) as error:
             told = self._clean(str(error)) or type(error).__name__
-            raise Trouble(Kind.HTTP, f"the connection broke: {told}", again=True) from None
+            raise AttemptError(FailureKind.HTTP, f"the connection broke: {told}", again=True) from None
 
     def _clean(self, text: str) -> str:
         """Text without the key."""
@@ -195,7 +197,7 @@ def _key(name: str | None) -> str:
     return key
 
 
-def _timeout(error: Exception, limit: Settings, seconds: float) -> str:
+def _timeout(error: Exception, limit: OpenAISettings, seconds: float) -> str:
     if isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout):
         return f"no connection within {min(limit.connect_s, seconds):g} s"
     silent = min(limit.silence_s, seconds)

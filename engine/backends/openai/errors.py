@@ -18,8 +18,8 @@ AGAIN: Final = frozenset((408, 409, 425, 429))
 """Refusals that pass; so do all errors of the server itself, 500 and above."""
 
 
-class Kind(StrEnum):
-    """What a failed request died of (`engine.backends.interface.Backend.generate`)."""
+class FailureKind(StrEnum):
+    """What a failed request died of (`engine.backends.interface.Engine.generate`)."""
 
     ENGINE_DIED = "engine_died"
     """Nobody listens any more."""
@@ -33,10 +33,10 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Trouble(Exception):
+class AttemptError(Exception):
     """One attempt failed. `after` is how many seconds the server asks to wait."""
 
-    kind: Kind
+    kind: FailureKind
     message: str
     again: bool
     status: int | None = None
@@ -51,19 +51,19 @@ class Trouble(Exception):
         return told if self.status is None else told | {"status": self.status}
 
 
-def malformed(message: str) -> Trouble:
+def malformed(message: str) -> AttemptError:
     """An answer that is not one: a broken one may be whole the next time."""
-    return Trouble(Kind.MALFORMED, message, again=True)
+    return AttemptError(FailureKind.MALFORMED, message, again=True)
 
 
-def of_status(status: int, text: str, after: float | None) -> Trouble:
+def of_status(status: int, text: str, after: float | None) -> AttemptError:
     """What a status other than 200 means."""
     told = f"status {status}: {said(text)}"
     if status in AGAIN or status >= 500:
-        return Trouble(Kind.HTTP, told, again=True, status=status, after=after)
+        return AttemptError(FailureKind.HTTP, told, again=True, status=status, after=after)
     if 300 <= status < 400:
         told = f"status {status}: the server answers from another address; write that one as url"
-    return Trouble(Kind.REFUSED, told, again=False, status=status)
+    return AttemptError(FailureKind.REFUSED, told, again=False, status=status)
 
 
 def said(text: str) -> str:

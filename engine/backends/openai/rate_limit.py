@@ -16,11 +16,11 @@ from email.utils import parsedate_to_datetime
 from engine.core.errors import EngineError
 
 
-class Stopped(EngineError):
+class ArmStopped(EngineError):
     """The run is over; nothing is sent any more."""
 
 
-class Pace:
+class RateLimiter:
     """Shared by all requests to one endpoint in one arm.
 
     Args:
@@ -68,7 +68,7 @@ class Pace:
             Stopped: it is.
         """
         if self._stop.is_set() or (seconds > 0 and self._wait(seconds)):
-            raise Stopped("the run was stopped")
+            raise ArmStopped("the run was stopped")
 
     def stop(self) -> None:
         """The arm is over."""

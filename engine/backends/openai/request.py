@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.backends.interface import Prompt
-from engine.backends.openai.settings import Api, Settings
+from engine.backends.openai.settings import Api, OpenAISettings
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request, SamplingParams
 
@@ -21,13 +21,13 @@ SHARED = "shared"
 """The salt of arms that are to draw the same numbers as their baseline."""
 
 
-def path(settings: Settings) -> str:
+def path(settings: OpenAISettings) -> str:
     """The route."""
     return "/chat/completions" if settings.api is Api.CHAT else "/completions"
 
 
 def body_of(
-    settings: Settings, model: str, prompt: Prompt, ids: Sequence[int] | None, request: Request, salt: str
+    settings: OpenAISettings, model: str, prompt: Prompt, ids: Sequence[int] | None, request: Request, salt: str
 ) -> dict[str, Any]:
     """The body without what says how the answer shall come; `ids` are the prompt's tokens, None where not known."""
     asked = (
@@ -51,7 +51,7 @@ def seed_of(request: Request, salt: str, bits: int) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> (64 - bits)
 
 
-def _chat(settings: Settings, prompt: Prompt) -> dict[str, Any]:
+def _chat(settings: OpenAISettings, prompt: Prompt) -> dict[str, Any]:
     told: dict[str, Any] = {"messages": [dict(each) for each in prompt.messages], **_logprobs(settings)}
     if prompt.tools:
         told["tools"] = [_tool(each) for each in prompt.tools]
@@ -67,7 +67,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
 
 
-def _logprobs(settings: Settings) -> dict[str, Any]:
+def _logprobs(settings: OpenAISettings) -> dict[str, Any]:
     if not settings.logprobs:
         return {}
     if settings.api is Api.CHAT:
@@ -75,7 +75,7 @@ def _logprobs(settings: Settings) -> dict[str, Any]:
     return {"logprobs": settings.logprobs}
 
 
-def _sampling(settings: Settings, sampling: SamplingParams) -> dict[str, Any]:
+def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, Any]:
     length = settings.dialect.max_tokens if settings.api is Api.CHAT else "max_tokens"
     told: dict[str, Any] = {
         "temperature": sampling.temperature,
@@ -94,7 +94,7 @@ def _sampling(settings: Settings, sampling: SamplingParams) -> dict[str, Any]:
     return told
 
 
-def require_known(settings: Settings, name: str, sampling: SamplingParams) -> None:
+def require_known(settings: OpenAISettings, name: str, sampling: SamplingParams) -> None:
     """Refuse what this kind of server has no word for.
 
     Raises:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.backends.openai.errors import Kind, Trouble, malformed
+from engine.backends.openai.errors import AttemptError, FailureKind, malformed
 
 NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
 """A token that some servers name by its id in the place of its text."""
@@ -43,7 +43,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     """One choice of one answer.
 
     stop_reason: what stopped it, where the server tells the cause apart; `known_stop` says that it does.
@@ -102,7 +102,9 @@ class Collector:
         """
         whole = _mapping(document, "the answer")
         if whole.get("error"):
-            raise Trouble(Kind.HTTP, f"the server answers with an error: {str(whole['error'])[:200]}", again=True)
+            raise AttemptError(
+                FailureKind.HTTP, f"the server answers with an error: {str(whole['error'])[:200]}", again=True
+            )
         self.parts += 1
         self.meta |= {key: whole[key] for key in META if whole.get(key) is not None}
         self.usage = _mapping(whole.get("usage") or self.usage, "usage")
@@ -150,7 +152,7 @@ class Collector:
             if function.get(key):
                 into[index].append(_text(function[key], key))
 
-    def answer(self) -> Answer:
+    def answer(self) -> Completion:
         """The answer.
 
         Raises:
@@ -159,7 +161,7 @@ class Collector:
         if self.finish is None:
             raise malformed("the answer does not say why it ended" if self.parts else "the answer is empty")
         calls = (ToolCall("".join(self.names[at]), "".join(self.arguments[at])) for at in sorted(self.names))
-        return Answer(
+        return Completion(
             content="".join(self.content),
             finish=self.finish,
             reasoning="".join(self.reasoning),
@@ -176,7 +178,7 @@ class Collector:
         )
 
 
-def read(document: Any) -> Answer:
+def read(document: Any) -> Completion:
     """The answer in one document.
 
     Raises:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.backends.openai.client import Endpoint
-from engine.backends.openai.errors import Trouble
-from engine.backends.openai.rate_limit import Pace, pause
+from engine.backends.openai.errors import AttemptError
+from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed
-from engine.backends.openai.response import Answer, Collector, read
-from engine.backends.openai.settings import Settings, Streaming
+from engine.backends.openai.response import Collector, Completion, read
+from engine.backends.openai.settings import OpenAISettings, Streaming
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestResult:
     """What came of a request: an answer, or the last trouble.
 
     lost: the troubles of the tries before, in words.
@@ -28,17 +28,17 @@ class Asked:
     """
 
     attempts: int
-    answer: Answer | None = None
-    trouble: Trouble | None = None
-    streamed: Answer | None = None
+    answer: Completion | None = None
+    attempt_error: AttemptError | None = None
+    streamed: Completion | None = None
     latency_us: int = 0
     first_us: int | None = None
     lost: tuple[str, ...] = field(default=())
 
     def facts(self) -> dict[str, Any]:
         """Of a request without an answer."""
-        assert self.trouble is not None
-        error = self.trouble.facts(self.attempts)
+        assert self.attempt_error is not None
+        error = self.attempt_error.facts(self.attempts)
         last = f"{error['kind']}: {error['message']}"
         if self.lost and self.lost[0] != last:
             # a server that died is unreachable in the end; the first try has the reason
@@ -47,20 +47,20 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Got:
-    answer: Answer
+class _TimedAnswer:
+    answer: Completion
     first_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RetryingClient:
     """How requests are asked in one arm."""
 
-    settings: Settings
+    settings: OpenAISettings
     endpoint: Endpoint
-    pace: Pace
+    rate_limiter: RateLimiter
 
-    def ask(self, name: str, body: Mapping[str, Any]) -> Asked:
+    def ask(self, name: str, body: Mapping[str, Any]) -> RequestResult:
         """Ask until there is an answer, a refusal, or no try left.
 
         Raises:
@@ -68,51 +68,51 @@ class Asking:
         """
         lost: list[str] = []
         for attempt in range(1, self.settings.tries + 1):
-            self.pace.turn()
+            self.rate_limiter.turn()
             began = time.monotonic()
             try:
                 found = self._once(body)
-            except Trouble as trouble:
+            except AttemptError as attempt_error:
                 latency = int(1e6 * (time.monotonic() - began))
-                if not self._again(trouble, attempt):
-                    return Asked(attempt, trouble=trouble, latency_us=latency, lost=tuple(lost))
-                lost.append(f"{trouble.kind.value}: {trouble.message}")
-                self._wait(trouble, attempt, name)
+                if not self._again(attempt_error, attempt):
+                    return RequestResult(attempt, attempt_error=attempt_error, latency_us=latency, lost=tuple(lost))
+                lost.append(f"{attempt_error.kind.value}: {attempt_error.message}")
+                self._wait(attempt_error, attempt, name)
             else:
                 return _with(found, attempt, lost)
         raise AssertionError("the last try returns")
 
-    def _again(self, trouble: Trouble, attempt: int) -> bool:
+    def _again(self, attempt_error: AttemptError, attempt: int) -> bool:
         """Whether another try is worth it; a server that asks for more than `max_wait_s` is not waited for."""
-        patient = trouble.after is None or trouble.after <= self.settings.max_wait_s
-        return trouble.again and patient and attempt < self.settings.tries
+        patient = attempt_error.after is None or attempt_error.after <= self.settings.max_wait_s
+        return attempt_error.again and patient and attempt < self.settings.tries
 
-    def _wait(self, trouble: Trouble, attempt: int, name: str) -> None:
-        if trouble.after is not None:
-            self.pace.hold(trouble.after)
+    def _wait(self, attempt_error: AttemptError, attempt: int, name: str) -> None:
+        if attempt_error.after is not None:
+            self.rate_limiter.hold(attempt_error.after)
         else:
-            self.pace.sleep(pause(attempt, name, self.settings.backoff_s, self.settings.max_wait_s))
+            self.rate_limiter.sleep(pause(attempt, name, self.settings.backoff_s, self.settings.max_wait_s))
 
-    def _once(self, body: Mapping[str, Any]) -> Asked:
+    def _once(self, body: Mapping[str, Any]) -> RequestResult:
         began = time.monotonic()
         way = self.settings.stream
         whole = None if way is Streaming.STREAMED else read(self.endpoint.ask(path(self.settings), body))
         latency = int(1e6 * (time.monotonic() - began))
         if way is Streaming.WHOLE:
-            return Asked(1, whole, latency_us=latency)
+            return RequestResult(1, whole, latency_us=latency)
         if way is Streaming.BOTH:
-            self.pace.turn()
+            self.rate_limiter.turn()
         got = self._streamed(body)
         latency = latency if whole is not None else int(1e6 * (time.monotonic() - began))
-        return Asked(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
+        return RequestResult(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
 
-    def _streamed(self, body: Mapping[str, Any]) -> _Got:
+    def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
         for part in self.endpoint.stream(path(self.settings), streamed(body)):
             if collector.add(part) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
-        return _Got(collector.answer(), first)
+        return _TimedAnswer(collector.answer(), first)
 
 
-def _with(found: Asked, attempts: int, lost: list[str]) -> Asked:
+def _with(found: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
     return replace(found, attempts=attempts, lost=tuple(lost))

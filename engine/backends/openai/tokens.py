@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 from engine.backends.interface import Prompt
 from engine.backends.local_target import LocalTarget
-from engine.backends.openai.response import Answer, Piece
+from engine.backends.openai.response import Completion, Piece
 from engine.core.types import FinishReason, Request
 
 CODE_POINTS: Final = 0x110000
 
 
-class Origin(StrEnum):
+class TokenOrigin(StrEnum):
     """Where the token ids of a record come from."""
 
     SERVER = "server"
@@ -50,7 +50,7 @@ class Codec(Protocol):
         ...
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> TokenOrigin:
         """What `ids` gives."""
         ...
 
@@ -84,9 +84,9 @@ class LocalCodec:
         return self.target.eos_ids
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> TokenOrigin:
         """Tokens of the text."""
-        return Origin.TOKENIZER
+        return TokenOrigin.TOKENIZER
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """By the chat template, unless it is raw text."""
@@ -107,7 +107,7 @@ class CharacterCodec:
 
     vocabulary: int = CODE_POINTS
     eos_ids: tuple[int, ...] = ()
-    origin: Origin = Origin.CHARACTERS
+    origin: TokenOrigin = TokenOrigin.CHARACTERS
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt as it stands in the suite; chats as a JSON document."""
@@ -126,29 +126,31 @@ class CharacterCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class AnswerTokens:
     """An answer's tokens. `logprob` and `lead` are empty, or one number per token; `less` says why they are empty."""
 
     tokens: tuple[int, ...]
-    origin: Origin
+    origin: TokenOrigin
     logprob: tuple[float, ...] = ()
     lead: tuple[float, ...] = ()
     less: str | None = None
 
 
-def tokens_of(answer: Answer, codec: Codec, reason: FinishReason) -> Read:
+def tokens_of(answer: Completion, codec: Codec, reason: FinishReason) -> AnswerTokens:
     """The answer's tokens by the best way there is, with their log-probabilities where these are the same tokens'."""
     pieces = answer.pieces
     if answer.token_ids is not None:
-        return _scored(answer.token_ids, Origin.SERVER, pieces, "the server names tokens without log-probabilities")
+        return _scored(
+            answer.token_ids, TokenOrigin.SERVER, pieces, "the server names tokens without log-probabilities"
+        )
     if pieces and all(each.id is not None for each in pieces):
         ids = tuple(each.id for each in pieces if each.id is not None)
-        return _scored(ids, Origin.LOGPROBS, pieces, "")
+        return _scored(ids, TokenOrigin.LOGPROBS, pieces, "")
     ids = codec.ids(answer.text)
     why = "without token ids the text was tokenized here, and the log-probabilities are of other tokens"
-    if codec.origin is Origin.CHARACTERS or pieces is None:
+    if codec.origin is TokenOrigin.CHARACTERS or pieces is None:
         why = f"the server names no {'token ids' if pieces is not None else 'log-probabilities'}"
-        return Read(ids, codec.origin, less=why)
+        return AnswerTokens(ids, codec.origin, less=why)
     return _scored(ids, codec.origin, _same(ids, pieces, codec, reason), why)
 
 
@@ -162,16 +164,16 @@ def _same(ids: Sequence[int], pieces: Sequence[Piece], codec: Codec, reason: Fin
     return tuple(pieces) if equal else None
 
 
-def _scored(ids: tuple[int, ...], origin: Origin, pieces: Sequence[Piece] | None, why: str) -> Read:
+def _scored(ids: tuple[int, ...], origin: TokenOrigin, pieces: Sequence[Piece] | None, why: str) -> AnswerTokens:
     if pieces is None or len(pieces) != len(ids) or any(math.isnan(each.logprob) for each in pieces):
         told = f"{len(pieces)} log-probabilities for {len(ids)} tokens" if pieces and len(pieces) != len(ids) else why
-        return Read(ids, origin, less=told or "a log-probability is missing")
+        return AnswerTokens(ids, origin, less=told or "a log-probability is missing")
     lead = tuple(each.lead for each in pieces)
     known = not any(math.isnan(each) for each in lead)
-    return Read(ids, origin, tuple(each.logprob for each in pieces), lead if known else ())
+    return AnswerTokens(ids, origin, tuple(each.logprob for each in pieces), lead if known else ())
 
 
-def finish_of(answer: Answer, request: Request, codec: Codec) -> FinishReason | None:
+def finish_of(answer: Completion, request: Request, codec: Codec) -> FinishReason | None:
     """Our word for the end; None for an end that is none, such as a filter's."""
     sampling = request.sampling
     if answer.finish == "length":

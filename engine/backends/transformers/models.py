@@ -6,17 +6,17 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.engine_spec import ArmPlan, ModelFacts, ModelSource
-from engine.backends.interface import Backend
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget, facts_of
-from engine.backends.transformers.backend import Assistance, TransformersBackend
-from engine.backends.transformers.networks import Drafter, is_drafter, network_of, open_drafter, open_network
-from engine.backends.transformers.settings import LAYERS, Settings, settings_of
+from engine.backends.transformers.backend import AssistantModel, TransformersEngine
+from engine.backends.transformers.networks import AssistantNetwork, is_drafter, network_of, open_drafter, open_network
+from engine.backends.transformers.settings import LAYERS, TransformersSettings, settings_of
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.loading import LoadedModel, check_same_tokenizer, open_source
 
 
-class TransformersWorkshop:
+class TransformersBackend:
     """Models loaded from folders, the hub or the bundle.
 
     Raises:
@@ -25,8 +25,8 @@ class TransformersWorkshop:
 
     def __init__(self, sources: Mapping[str, ModelSource]) -> None:
         self._sources = dict(sources)
-        self._oracle = LocalTarget(sources["target"])
-        self._oracle.tokens  # noqa: B018 - raises if there are none
+        self._local_target = LocalTarget(sources["target"])
+        self._local_target.tokens  # noqa: B018 - raises if there are none
         drafters = [name for name in sources if name != "target" and is_drafter(sources[name])]
         self._models = {name: open_network(each) for name, each in sources.items() if name not in drafters}
         self._drafters = {name: open_drafter(name, sources[name]) for name in drafters}
@@ -37,7 +37,7 @@ class TransformersWorkshop:
             facts_of(name, open_source(each.source, each.revision, each.base)) for name, each in self._sources.items()
         )
 
-    def arm(self, plan: ArmPlan) -> Backend:
+    def arm(self, plan: EngineSpec) -> Engine:
         """A backend over the loaded models.
 
         Raises:
@@ -48,13 +48,13 @@ class TransformersWorkshop:
         settings = settings_of(plan)
         target = self._models["target"]
         _require_target(settings, target)
-        return TransformersBackend(target, self._assistance(settings, plan), self._oracle, plan, settings)
+        return TransformersEngine(target, self._assistance(settings, plan), self._local_target, plan, settings)
 
-    def _assistance(self, settings: Settings, plan: ArmPlan) -> Assistance:
+    def _assistance(self, settings: TransformersSettings, plan: EngineSpec) -> AssistantModel:
         if settings.kind == "dflash":
-            return Assistance(_require_drafter(self._drafters, plan))
+            return AssistantModel(_require_drafter(self._drafters, plan))
         if plan.draft is None:
-            return Assistance()
+            return AssistantModel()
         if plan.draft in self._drafters:
             raise InvalidRequest(f"model {plan.draft} is a DFlash drafter; use proposer dflash")
         draft, target = self._models[plan.draft], self._models["target"]
@@ -67,17 +67,17 @@ class TransformersWorkshop:
                     "use proposer draft_model, or a draft of another size"
                 )
             # transformers remembers by tokenizer that it pruned a draft: another arm's draft is not that one
-            return Assistance(network_of(draft), draft.model.facts, copy.deepcopy(draft.tokenizer))
+            return AssistantModel(network_of(draft), draft.model.facts, copy.deepcopy(draft.tokenizer))
         check_same_tokenizer(target, draft)
         if draft.model.vocabulary != target.model.vocabulary:
             raise ModelError(
                 f"{draft.source}: {draft.model.vocabulary} logits, but the target has {target.model.vocabulary}; "
                 "use proposer universal"
             )
-        return Assistance(network_of(draft), draft.model.facts)
+        return AssistantModel(network_of(draft), draft.model.facts)
 
 
-def _require_target(settings: Settings, target: LoadedModel) -> None:
+def _require_target(settings: TransformersSettings, target: LoadedModel) -> None:
     config = network_of(target).config.get_text_config()
     layers, heads = config.num_hidden_layers, getattr(config, "num_mtp_layers", None)
     if settings.kind == "early_exit" and settings.options[LAYERS] >= layers:
@@ -89,7 +89,7 @@ def _require_target(settings: Settings, target: LoadedModel) -> None:
             raise InvalidRequest(f"proposer mtp: the target drafts {heads} tokens; set gamma to {heads}")
 
 
-def _require_drafter(drafters: Mapping[str, Drafter], plan: ArmPlan) -> Any:
+def _require_drafter(drafters: Mapping[str, AssistantNetwork], plan: EngineSpec) -> Any:
     if plan.draft is None or plan.draft not in drafters:
         raise InvalidRequest(
             f"model {plan.draft} is no DFlash drafter of transformers (config.json with block_size, mask_token_id "
@@ -102,6 +102,6 @@ def _require_drafter(drafters: Mapping[str, Drafter], plan: ArmPlan) -> Any:
     return network
 
 
-def open_models(models: Mapping[str, ModelSource]) -> TransformersWorkshop:
-    """Load every model of a suite. Raises as `TransformersWorkshop`."""
-    return TransformersWorkshop(models)
+def open_models(models: Mapping[str, ModelSource]) -> TransformersBackend:
+    """Load every model of a suite. Raises as `TransformersBackend`."""
+    return TransformersBackend(models)

@@ -23,7 +23,7 @@ BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
 
 
 @dataclass(frozen=True, slots=True)
-class Drafter:
+class AssistantNetwork:
     """A draft that is no language model of its own."""
 
     network: Any
@@ -54,7 +54,7 @@ def is_drafter(source: ModelSource) -> bool:
     return all(key in config for key in BLOCKS)
 
 
-def open_drafter(name: str, source: ModelSource) -> Drafter:
+def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
     """A DFlash drafter.
 
     Raises:
@@ -68,4 +68,4 @@ def open_drafter(name: str, source: ModelSource) -> Drafter:
     except Exception as error:  # transformers raises whatever its parsers raise
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error
-    return Drafter(network.eval(), facts_of(name, opened))
+    return AssistantNetwork(network.eval(), facts_of(name, opened))

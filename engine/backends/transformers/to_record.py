@@ -14,16 +14,16 @@ from itertools import accumulate
 
 import numpy as np
 
-from engine.backends.transformers.hooks import Seen, SeenStep
+from engine.backends.transformers.hooks import HookedGenerate, HookedStep
 from engine.core.types import Floats, QKind, Timing
-from engine.record.foreign import ObservedStep
+from engine.record.foreign import ForeignStep
 from engine.record.trace import Rows
 
 SOURCES = ("get_candidates", "update_candidate_strategy", "_speculative_sampling", "sequences", "logits")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class GenerateOutput:
     """What `generate` returned: E new tokens, [E, V] raw rows, [E, V] processed rows."""
 
     tokens: tuple[int, ...]
@@ -31,14 +31,14 @@ class Output:
     scores: Rows
 
 
-def mismatches(seen: Seen, prompt: tuple[int, ...], output: Output) -> tuple[str, ...]:
+def mismatches(seen: HookedGenerate, prompt: tuple[int, ...], output: GenerateOutput) -> tuple[str, ...]:
     """Where the sources differ."""
     if not seen.steps:
         return ("no candidate generator was asked for drafts",)
     return (*_of_steps(seen, prompt), *_of_output(seen, output))
 
 
-def _of_steps(seen: Seen, prompt: tuple[int, ...]) -> Iterator[str]:
+def _of_steps(seen: HookedGenerate, prompt: tuple[int, ...]) -> Iterator[str]:
     history = prompt
     for index, step in enumerate(seen.steps):
         if step.prefix != history:
@@ -51,7 +51,7 @@ def _of_steps(seen: Seen, prompt: tuple[int, ...]) -> Iterator[str]:
         history += step.committed
 
 
-def _of_step(step: SeenStep, greedy: bool) -> Iterator[str]:
+def _of_step(step: HookedStep, greedy: bool) -> Iterator[str]:
     kept, matches = step.committed, step.matches
     if not kept:
         yield "no token was committed"
@@ -69,7 +69,7 @@ def _of_step(step: SeenStep, greedy: bool) -> Iterator[str]:
         yield "drafts came with q, and were not verified by _speculative_sampling"
 
 
-def _of_output(seen: Seen, output: Output) -> Iterator[str]:
+def _of_output(seen: HookedGenerate, output: GenerateOutput) -> Iterator[str]:
     committed = tuple(token for step in seen.steps for token in step.committed)
     if committed != output.tokens:
         yield f"{len(committed)} tokens were committed, and {len(output.tokens)} others returned"
@@ -77,7 +77,7 @@ def _of_output(seen: Seen, output: Output) -> Iterator[str]:
         yield f"{len(output.tokens)} tokens, {len(output.logits)} raw rows, {len(output.scores)} processed rows"
 
 
-def observed(seen: Seen, output: Output, soft: bool) -> tuple[ObservedStep, ...]:
+def observed(seen: HookedGenerate, output: GenerateOutput, soft: bool) -> tuple[ForeignStep, ...]:
     """The steps of a generation without mismatches; `soft` where the rule compares p with q."""
     ends = [0, *accumulate(len(step.committed) for step in seen.steps)]
     return tuple(
@@ -86,9 +86,9 @@ def observed(seen: Seen, output: Output, soft: bool) -> tuple[ObservedStep, ...]
     )
 
 
-def _observed(step: SeenStep, rows: Rows, soft: bool) -> ObservedStep:
+def _observed(step: HookedStep, rows: Rows, soft: bool) -> ForeignStep:
     kind = QKind.NONE if not step.drafted else QKind.FULL if soft and step.q is not None else QKind.ONE_HOT
-    return ObservedStep(
+    return ForeignStep(
         drafted=step.drafted,
         emitted=step.committed,
         accepted=_accepted(step),
@@ -103,7 +103,7 @@ def _observed(step: SeenStep, rows: Rows, soft: bool) -> ObservedStep:
     )
 
 
-def _accepted(step: SeenStep) -> int:
+def _accepted(step: HookedStep) -> int:
     """Drafted tokens that were accepted, before an end cut the step.
 
     Where tokens are compared, a step that was cut ends with a drafted token, and one that was not ends with another.
@@ -114,20 +114,20 @@ def _accepted(step: SeenStep) -> int:
     return same.index(False) if False in same else len(same)
 
 
-def plain(output: Output, greedy: bool) -> tuple[ObservedStep, ...]:
+def plain(output: GenerateOutput, greedy: bool) -> tuple[ForeignStep, ...]:
     """Plain generation: one token a step."""
     return tuple(
-        ObservedStep((), (token,), logits=output.logits[i : i + 1], p=(_chance(output.scores[i], token, greedy),))
+        ForeignStep((), (token,), logits=output.logits[i : i + 1], p=(_chance(output.scores[i], token, greedy),))
         for i, token in enumerate(output.tokens)
     )
 
 
-def told(output: Output) -> tuple[ObservedStep, ...]:
+def told(output: GenerateOutput) -> tuple[ForeignStep, ...]:
     """What is left where the steps are not known: the tokens, one by one."""
-    return tuple(ObservedStep((), (token,)) for token in output.tokens)
+    return tuple(ForeignStep((), (token,)) for token in output.tokens)
 
 
-def logprobs(output: Output) -> tuple[float, ...]:
+def logprobs(output: GenerateOutput) -> tuple[float, ...]:
     """[E] log softmax of the raw rows, at the tokens."""
     rows = output.logits.astype(np.float64)
     rows -= rows.max(axis=-1, keepdims=True)

@@ -21,7 +21,7 @@ TRIED: Final = ("0.32.0",)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HookPoint:
     """One callable: where it is, and the parameters that it begins with."""
 
     module: str
@@ -35,7 +35,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ResolvedPoint:
     """What was found at a point: the callable and the object that holds it, or a problem."""
 
     holder: Any = None
@@ -44,8 +44,8 @@ class Looked:
 
 
 V1: Final = (
-    Point("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("self", "logits", "spec_decode_metadata")),
-    Point(
+    HookPoint("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("self", "logits", "spec_decode_metadata")),
+    HookPoint(
         "vllm.v1.sample.rejection_sampler",
         "rejection_sample",
         (
@@ -59,13 +59,13 @@ V1: Final = (
             "sampling_metadata",
         ),
     ),
-    Point("vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", ("logits", "k", "p")),
+    HookPoint("vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", ("logits", "k", "p")),
 )
 """Model runner V1: a step's raw rows, its verification, and the law of tokens that stand behind a draft."""
 
 V2: Final = (
-    Point("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),
-    Point(
+    HookPoint("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),
+    HookPoint(
         "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
         "RejectionSampler.__call__",
         ("self", "logits", "input_batch", "draft_logits", "invalid_drafts"),
@@ -74,7 +74,7 @@ V2: Final = (
 """Model runner V2: the same two places."""
 
 SCHEDULER: Final = (
-    Point(
+    HookPoint(
         "vllm.v1.core.sched.scheduler",
         "Scheduler.update_from_output",
         ("self", "scheduler_output", "model_runner_output"),
@@ -83,7 +83,7 @@ SCHEDULER: Final = (
 """The second witness, in another process."""
 
 
-def look(point: Point) -> Looked:
+def resolve(point: HookPoint) -> ResolvedPoint:
     """The callable, if it is there and begins with the expected parameters."""
     try:
         holder: Any = importlib.import_module(point.module)
@@ -92,15 +92,17 @@ def look(point: Point) -> Looked:
             holder = getattr(holder, owner)
         function = getattr(holder, last)
     except (ImportError, AttributeError) as error:
-        return Looked(problem=f"{point.name}: not there ({error})")
+        return ResolvedPoint(problem=f"{point.name}: not there ({error})")
     found = tuple(inspect.signature(function).parameters)
     if found[: len(point.parameters)] != point.parameters:
         expected = ", ".join(point.parameters)
-        return Looked(problem=f"{point.name}: its parameters are {', '.join(found)}; expected to begin {expected}")
-    return Looked(holder, function)
+        return ResolvedPoint(
+            problem=f"{point.name}: its parameters are {', '.join(found)}; expected to begin {expected}"
+        )
+    return ResolvedPoint(holder, function)
 
 
-def problems(points: Sequence[Point], version: str) -> list[str]:
+def problems(points: Sequence[HookPoint], version: str) -> list[str]:
     """Everything that does not match, the version first."""
     unknown = [] if version in TRIED else [f"vLLM {version} was never tried; tried: {', '.join(TRIED)}"]
-    return [*unknown, *(found.problem for found in map(look, points) if found.problem)]
+    return [*unknown, *(found.problem for found in map(resolve, points) if found.problem)]

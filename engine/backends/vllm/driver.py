@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 from engine.backends.vllm import compat as guard
-from engine.backends.vllm.frames import Frame, Truncated, read, write
+from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
 from engine.backends.vllm.installed import installed
 from engine.backends.vllm.public_api import counters, output_of, settings_of
 
@@ -174,7 +174,7 @@ def _frames(stream: BinaryIO) -> Iterator[Frame]:
     while True:
         try:
             frame = read(stream)
-        except Truncated:
+        except TruncatedStream:
             return
         if frame is None:
             return

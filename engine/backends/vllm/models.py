@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.backends import REGISTRY
-from engine.backends.engine_spec import ArmPlan, ModelFacts, ModelSource
-from engine.backends.interface import Backend
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget, facts_of
-from engine.backends.vllm.backend import VllmBackend
-from engine.backends.vllm.options import EXTENSION, Places, Setting, setting_of
-from engine.backends.vllm.supervise import Pool
+from engine.backends.vllm.backend import VllmEngine
+from engine.backends.vllm.options import EXTENSION, ModelFolders, VllmSettings, setting_of
+from engine.backends.vllm.supervise import EnginePool
 from engine.core.errors import InvalidRequest
-from engine.models.loading import Opened, open_source
+from engine.models.loading import OpenedSource, open_source
 
 
-class VllmWorkshop:
+class VllmBackend:
     """Folders of models, and the engines that run.
 
     Args:
@@ -31,22 +31,24 @@ class VllmWorkshop:
 
     def __init__(self, models: Mapping[str, ModelSource], extension: str = EXTENSION) -> None:
         self._target = LocalTarget(models["target"])
-        self._drafts: dict[str, Opened] = {
+        self._drafts: dict[str, OpenedSource] = {
             name: open_source(each.source, each.revision, each.base)
             for name, each in models.items()
             if name != "target"
         }
         folders = {name: each.folder.path.resolve() for name, each in self._drafts.items()}
-        self._places = Places(self._target.folder.resolve(), folders, self._target.context, models["target"].dtype)
+        self._places = ModelFolders(
+            self._target.folder.resolve(), folders, self._target.context, models["target"].dtype
+        )
         self._extension = extension
-        self._pool = Pool()
-        self._wide: dict[str, Setting] = {}
+        self._pool = EnginePool()
+        self._wide: dict[str, VllmSettings] = {}
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
         return (self._target.facts("target"), *(facts_of(name, each) for name, each in self._drafts.items()))
 
-    def arm(self, plan: ArmPlan) -> Backend:
+    def arm(self, plan: EngineSpec) -> Engine:
         """A backend for one arm; its engine is started later."""
         kind = REGISTRY["vllm"]
         unknown = [name for name in plan.drafts if name not in self._drafts]
@@ -61,13 +63,13 @@ class VllmWorkshop:
             setting = self._sharing(setting)
         else:
             self._wide.setdefault(setting.likeness, setting)
-        return VllmBackend(plan, setting, self._target, self._pool, tuple(kind.proposers or ()))
+        return VllmEngine(plan, setting, self._target, self._pool, tuple(kind.proposers or ()))
 
     def close(self) -> None:
         """End all engines."""
         self._pool.close()
 
-    def _sharing(self, setting: Setting) -> Setting:
+    def _sharing(self, setting: VllmSettings) -> VllmSettings:
         """The engine of an arm before this one that is otherwise the same."""
         wide = self._wide.get(setting.likeness)
         if wide is None:

@@ -76,7 +76,7 @@ def repair_lengths(sampler: Any, processor: Any) -> None:
 
     def counting_forward(self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
         every = [each for each in sampling_metadata.logitsprocs.all if isinstance(each, processor)]
-        with _told(every, metadata.num_draft_tokens):
+        with _drafted_counts(every, metadata.num_draft_tokens):
             return forward(self, metadata, draft_probs, logits, sampling_metadata)
 
     def counting_apply(self: Any, logits: Any) -> Any:
@@ -92,7 +92,7 @@ def repair_lengths(sampler: Any, processor: Any) -> None:
 
 
 @contextmanager
-def _told(processors: list[Any], drafted: list[int]) -> Iterator[None]:
+def _drafted_counts(processors: list[Any], drafted: list[int]) -> Iterator[None]:
     for each in processors:
         each.specaudit_drafted = drafted
     try:

@@ -13,22 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.backends.vllm.options import Setting, sampling_of
-from engine.backends.vllm.process import Died, EngineProcess, Launch, interpreter
-from engine.backends.vllm.spool import Seen, SeenRows, worker_steps
+from engine.backends.vllm.options import VllmSettings, sampling_of
+from engine.backends.vllm.process import EngineDied, EngineProcess, Launch, interpreter
+from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
 from engine.core.types import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer: a kind of `engine.backends.interface.Backend.generate`, and words."""
+    """Why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
 
     kind: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallFacts:
     """What holds for all requests that were asked for together; `counters` None where the engine died."""
 
     counters: Mapping[str, int] | None = None
@@ -36,26 +36,26 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """One request: vLLM's answer with what the witnesses saw, or a failure."""
 
     request: Request
     failure: Failure | None = None
     answer: Mapping[str, Any] = field(default_factory=dict)
-    worker: tuple[SeenRows, ...] | None = None
-    scheduler: tuple[Seen, ...] | None = None
+    worker: tuple[SpooledRows, ...] | None = None
+    scheduler: tuple[SpooledStep, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CallOutcomes:
     """The outcomes of one call."""
 
-    call: Call
-    outcomes: tuple[Outcome, ...]
-    died: Died | None = None
+    call: CallFacts
+    outcomes: tuple[RequestOutcome, ...]
+    died: EngineDied | None = None
 
 
-class Pool:
+class EnginePool:
     """The engines that run, a few at once; facts outlive their engine.
 
     The one that was used last makes room: a run asks all arms what they are and then runs them in the same order,
@@ -66,13 +66,13 @@ class Pool:
         self._running: OrderedDict[str, EngineProcess] = OrderedDict()
         self._facts: dict[str, Mapping[str, Any]] = {}
 
-    def facts(self, setting: Setting) -> Mapping[str, Any]:
+    def facts(self, setting: VllmSettings) -> Mapping[str, Any]:
         """What the engine said when it started first; starts it if it never did."""
         if setting.key not in self._facts:
             self.engine(setting)
         return self._facts[setting.key]
 
-    def engine(self, setting: Setting) -> EngineProcess:
+    def engine(self, setting: VllmSettings) -> EngineProcess:
         """A running engine.
 
         Raises:
@@ -87,7 +87,7 @@ class Pool:
         self._running.move_to_end(setting.key)
         return self._running[setting.key]
 
-    def drop(self, setting: Setting) -> None:
+    def drop(self, setting: VllmSettings) -> None:
         """End an engine that has died, whatever is left of it."""
         running = self._running.pop(setting.key, None)
         if running is not None:
@@ -99,14 +99,14 @@ class Pool:
             self._running.popitem()[1].close()
 
 
-def _launch(setting: Setting) -> Launch:
+def _launch(setting: VllmSettings) -> Launch:
     runners = {"v1": "0", "v2": "1"}
     chosen = runners.get(setting.job["model_runner"])
     environment = {} if chosen is None else {"VLLM_USE_V2_MODEL_RUNNER": chosen}
     return Launch(interpreter(setting.python), setting.job, setting.start_s, setting.silence_s, environment)
 
 
-class Asking:
+class GenerateCall:
     """One `generate`: its engine, its way of asking, and the deaths so far.
 
     Args:
@@ -116,7 +116,7 @@ class Asking:
         width: requests in flight at once.
     """
 
-    def __init__(self, pool: Pool, setting: Setting, rows: bool, width: int) -> None:
+    def __init__(self, pool: EnginePool, setting: VllmSettings, rows: bool, width: int) -> None:
         self._pool = pool
         self._setting = setting
         self._rows = rows
@@ -124,7 +124,7 @@ class Asking:
         self._calls = 0
         self._deaths = 0
 
-    def ask(self, requests: Sequence[Request]) -> Iterator[Batch]:
+    def ask(self, requests: Sequence[Request]) -> Iterator[CallOutcomes]:
         """Batches of outcomes, together one for every request.
 
         Raises:
@@ -133,13 +133,15 @@ class Asking:
         left, alone = list(requests), 0
         while left:
             if self._deaths > self._setting.restarts:
-                yield Batch(Call(), tuple(Outcome(each, self._given_up()) for each in left))
+                yield CallOutcomes(CallFacts(), tuple(RequestOutcome(each, self._given_up()) for each in left))
                 return
             batch = self._call(left[:1] if alone else left)
             answered = {each.request.id for each in batch.outcomes}
             left = [each for each in left if each.id not in answered]
             if batch.died is not None and alone:
-                batch = Batch(batch.call, (*batch.outcomes, Outcome(left.pop(0), _failure(batch.died))), batch.died)
+                batch = CallOutcomes(
+                    batch.call, (*batch.outcomes, RequestOutcome(left.pop(0), _failure(batch.died))), batch.died
+                )
             alone = max(0, alone - 1) if alone else self._suspects(left) if batch.died else 0
             yield batch
 
@@ -150,31 +152,31 @@ class Asking:
     def _given_up(self) -> Failure:
         return Failure("not_tried", f"not tried: the engine died {self._deaths} times")
 
-    def _call(self, requests: Sequence[Request]) -> Batch:
+    def _call(self, requests: Sequence[Request]) -> CallOutcomes:
         """Ask once; what the engine had answered before it died counts."""
         engine = self._pool.engine(self._setting)
         self._calls += 1
         names = {f"{self._calls}.{index}": request for index, request in enumerate(requests)}
         spool = engine.home / f"worker-{self._calls}"
         said: dict[str, Mapping[str, Any]] = {}
-        call, died = Call(), None
+        call, died = CallFacts(), None
         try:
             for answer in engine.ask(self._message(names, str(spool))):
                 if answer["op"] == "done":
-                    call = Call(answer["counters"], tuple(answer["problems"]))
+                    call = CallFacts(answer["counters"], tuple(answer["problems"]))
                 else:
                     said[answer["id"]] = answer
-        except Died as error:
+        except EngineDied as error:
             died = error
             self._deaths += 1
-        worker, scheduler = _named(worker_steps(spool)), _named(engine.diary.steps())
+        worker, scheduler = _named(worker_steps(spool)), _named(engine.scheduler_log.steps())
         spool.unlink(missing_ok=True)
         if died is not None:
             self._pool.drop(self._setting)
         outcomes = (
             _outcome(names[name], answer, worker.get(name), scheduler.get(name)) for name, answer in said.items()
         )
-        return Batch(call, tuple(outcomes), died)
+        return CallOutcomes(call, tuple(outcomes), died)
 
     def _message(self, names: Mapping[str, Request], spool: str) -> dict[str, Any]:
         requests = [
@@ -196,13 +198,15 @@ def _named(steps: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(
-    request: Request, answer: Mapping[str, Any], worker: list[SeenRows] | None, scheduler: list[Seen] | None
-) -> Outcome:
+    request: Request, answer: Mapping[str, Any], worker: list[SpooledRows] | None, scheduler: list[SpooledStep] | None
+) -> RequestOutcome:
     if answer["op"] == "refused":
-        return Outcome(request, Failure("refused", answer["message"]))
+        return RequestOutcome(request, Failure("refused", answer["message"]))
     if answer["finish_reason"] not in ("stop", "length"):
-        return Outcome(request, Failure("malformed", f"vLLM ended it with finish reason {answer['finish_reason']}"))
-    return Outcome(
+        return RequestOutcome(
+            request, Failure("malformed", f"vLLM ended it with finish reason {answer['finish_reason']}")
+        )
+    return RequestOutcome(
         request,
         None,
         answer,
@@ -211,5 +215,5 @@ def _outcome(
     )
 
 
-def _failure(died: Died) -> Failure:
+def _failure(died: EngineDied) -> Failure:
     return Failure("timeout" if died.timeout else "engine_died", str(died))

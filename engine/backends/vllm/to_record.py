@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.vllm.reconcile import Metrics, Reconciled, Told, reconcile
-from engine.backends.vllm.spool import Seen, SeenRows, sized, valid_drafts
-from engine.backends.vllm.supervise import Call, Outcome
+from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
+from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
+from engine.backends.vllm.supervise import CallFacts, RequestOutcome
 from engine.core.types import FinishReason, Floats, Generation, QKind, Request, Timing
-from engine.record.foreign import Answer, Observed, ObservedStep, failed_trace, header_of, observed_trace
+from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 
 NAN = float("nan")
 INCOMPLETE = 1
@@ -27,14 +27,16 @@ INCOMPLETE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RecordOptions:
     """How records are read: `drawn` says that drafts of sampled requests are drawn from rows."""
 
-    observed: Observed
+    observed: ForeignEngine
     drawn: bool
 
 
-def generation_of(outcome: Outcome, call: Call, counted: Reconciled, reading: Reading) -> Generation:
+def generation_of(
+    outcome: RequestOutcome, call: CallFacts, counted: Reconciliation, reading: RecordOptions
+) -> Generation:
     """The request's generation; `counted` is of the whole call, whose mismatches no single request is known for."""
     if outcome.failure is not None:
         return _failed(outcome, reading)
@@ -43,53 +45,55 @@ def generation_of(outcome: Outcome, call: Call, counted: Reconciled, reading: Re
     reason = _reason(answer, reading.observed)
     told = told_of(outcome)
     found = reconcile(told)
-    whole = Reconciled((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
+    whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
     steps = _steps(outcome, told, found)
     facts = _facts(outcome, whole, call, steps)
     header = header_of(request, reading.observed, reason, facts)
     observed = _cut(steps, len(tokens), request, reading.drawn)
-    trace = observed_trace(header, Answer(observed, _logprobs(answer, observed)))
+    trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
     return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)
 
 
-def _failed(outcome: Outcome, reading: Reading) -> Generation:
+def _failed(outcome: RequestOutcome, reading: RecordOptions) -> Generation:
     assert outcome.failure is not None
     facts = {"error": {"kind": outcome.failure.kind, "message": outcome.failure.message}}
     header = header_of(outcome.request, reading.observed, FinishReason.ERROR, facts)
     return Generation(outcome.request, (), FinishReason.ERROR, failed_trace(header), facts=facts)
 
 
-def told_of(outcome: Outcome) -> Told:
+def told_of(outcome: RequestOutcome) -> SourceReports:
     """What every source says of a request that was answered."""
     answer, steps = outcome.answer, outcome.answer["steps"]
-    return Told(
+    return SourceReports(
         tokens=tuple(answer["tokens"]),
         worker=None if outcome.worker is None else tuple(each.step for each in outcome.worker),
         scheduler=outcome.scheduler,
-        metrics=None if steps is None else Metrics(tuple(steps["accepted"]), tuple(steps["drafted"])),
+        metrics=None if steps is None else RequestMetrics(tuple(steps["accepted"]), tuple(steps["drafted"])),
         open_end=isinstance(answer["stop_reason"], str),
     )
 
 
-def _reason(answer: Mapping[str, Any], observed: Observed) -> FinishReason:
+def _reason(answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:
     if answer["finish_reason"] == "length":
         return FinishReason.LENGTH
     ended = answer["tokens"][-1:]
     return FinishReason.EOS if ended and ended[0] in observed.eos_ids else FinishReason.STOP
 
 
-def _steps(outcome: Outcome, told: Told, found: Reconciled) -> tuple[SeenRows, ...]:
+def _steps(outcome: RequestOutcome, told: SourceReports, found: Reconciliation) -> tuple[SpooledRows, ...]:
     """The best source that agrees with the output."""
     spoilt = {line.partition(":")[0] for line in found.mismatches}
     if outcome.worker is not None and "worker" not in spoilt:
         return outcome.worker
     if outcome.scheduler is not None and "scheduler" not in spoilt:
         # placeholders of a scheduler that works ahead are no tokens
-        return tuple(SeenRows(valid_drafts(each), 1, None) for each in outcome.scheduler)
-    return tuple(SeenRows(Seen((), (token,)), 1, None) for token in told.tokens)
+        return tuple(SpooledRows(valid_drafts(each), 1, None) for each in outcome.scheduler)
+    return tuple(SpooledRows(SpooledStep((), (token,)), 1, None) for token in told.tokens)
 
 
-def _facts(outcome: Outcome, found: Reconciled, call: Call, steps: Sequence[SeenRows]) -> dict[str, Any]:
+def _facts(
+    outcome: RequestOutcome, found: Reconciliation, call: CallFacts, steps: Sequence[SpooledRows]
+) -> dict[str, Any]:
     answer = outcome.answer
     seen = sum(len(each.step.emitted) for each in steps)
     facts: dict[str, Any] = {
@@ -108,7 +112,7 @@ def _facts(outcome: Outcome, found: Reconciled, call: Call, steps: Sequence[Seen
     return facts | ({"level": INCOMPLETE, "why": "; ".join(why)} if why else {})
 
 
-def _moments(steps: Sequence[SeenRows]) -> dict[str, Any]:
+def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:
     """Sums over the tokens whose law was seen: the engine's own log p of each, and its row's entropy and variance."""
     sums = {"tokens": 0, "log_p": 0.0, "entropy": 0.0, "variance": 0.0}
     for each in steps:
@@ -125,7 +129,7 @@ def _moments(steps: Sequence[SeenRows]) -> dict[str, Any]:
     return {name: value if math.isfinite(value) else None for name, value in sums.items()}
 
 
-def _logprobs(answer: Mapping[str, Any], steps: Sequence[ObservedStep]) -> tuple[float, ...]:
+def _logprobs(answer: Mapping[str, Any], steps: Sequence[ForeignStep]) -> tuple[float, ...]:
     """What the user was told, for records without rows."""
     said = answer["logprobs"]
     if said is None or all(each.logits is not None for each in steps):
@@ -133,7 +137,7 @@ def _logprobs(answer: Mapping[str, Any], steps: Sequence[ObservedStep]) -> tuple
     return tuple(NAN if each is None else each for each in said)
 
 
-def _cut(steps: Sequence[SeenRows], left: int, request: Request, drawn: bool) -> tuple[ObservedStep, ...]:
+def _cut(steps: Sequence[SpooledRows], left: int, request: Request, drawn: bool) -> tuple[ForeignStep, ...]:
     """The steps up to the output's last token."""
     found = []
     for each in steps:
@@ -145,12 +149,12 @@ def _cut(steps: Sequence[SeenRows], left: int, request: Request, drawn: bool) ->
     return tuple(found)
 
 
-def _observed(seen: SeenRows, count: int, request: Request, drawn: bool) -> ObservedStep:
+def _observed(seen: SpooledRows, count: int, request: Request, drawn: bool) -> ForeignStep:
     step = valid_drafts(seen.step)
     size = len(step.drafted)
     numbers = sized(seen.numbers, size)
     kind = _q_kind(step, numbers, request, drawn)
-    return ObservedStep(
+    return ForeignStep(
         drafted=step.drafted,
         emitted=step.emitted[:count],
         accepted=min(step.accepted, size),
@@ -164,7 +168,7 @@ def _observed(seen: SeenRows, count: int, request: Request, drawn: bool) -> Obse
     )
 
 
-def _q_kind(step: Seen, numbers: Mapping[str, Any], request: Request, drawn: bool) -> QKind:
+def _q_kind(step: SpooledStep, numbers: Mapping[str, Any], request: Request, drawn: bool) -> QKind:
     """A greedy request's drafts are argmaxes, also beside sampled ones; a drawn draft without its row has no q."""
     if not step.drafted:
         return QKind.NONE
@@ -173,7 +177,7 @@ def _q_kind(step: Seen, numbers: Mapping[str, Any], request: Request, drawn: boo
     return QKind.FULL if "q" in numbers else QKind.NONE
 
 
-def _p(seen: SeenRows, step: Seen, count: int, request: Request) -> tuple[float, ...]:
+def _p(seen: SpooledRows, step: SpooledStep, count: int, request: Request) -> tuple[float, ...]:
     """[count] by the engine's own law. A greedy token is its argmax, so that all of p is on it."""
     if request.sampling.greedy:
         return tuple(_argmax(seen, i, token) for i, token in enumerate(step.emitted[:count]))
@@ -182,12 +186,12 @@ def _p(seen: SeenRows, step: Seen, count: int, request: Request) -> tuple[float,
     return (*known, *behind, *(NAN,) * count)[:count]
 
 
-def _argmax(seen: SeenRows, place: int, token: int) -> float:
+def _argmax(seen: SpooledRows, place: int, token: int) -> float:
     best = seen.numbers.get("best", ())
     return float(token == best[place]) if place < len(best) else 1.0
 
 
-def _drafted_p(step: Seen, numbers: Mapping[str, Any], request: Request) -> tuple[float, ...]:
+def _drafted_p(step: SpooledStep, numbers: Mapping[str, Any], request: Request) -> tuple[float, ...]:
     if not numbers:
         return ()
     if request.sampling.greedy:
@@ -200,7 +204,7 @@ def _chances(logp: NDArray[Any]) -> tuple[float, ...]:
     return tuple(np.exp(np.minimum(logp.astype(np.float64), 0.0)).tolist())
 
 
-def _drafted_q(step: Seen, numbers: Mapping[str, Any], kind: QKind) -> tuple[float, ...]:
+def _drafted_q(step: SpooledStep, numbers: Mapping[str, Any], kind: QKind) -> tuple[float, ...]:
     if kind is QKind.ONE_HOT:
         return (1.0,) * len(step.drafted)
     if kind is QKind.NONE:

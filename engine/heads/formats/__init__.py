@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.core.registry import resolve
-from engine.heads.checkpoint import Layout
+from engine.heads.checkpoint import CheckpointLayout
 
 REGISTRY: Final[Mapping[str, str]] = {
     "dflash": "engine.heads.formats.dflash:LAYOUT",
@@ -25,10 +25,10 @@ REGISTRY: Final[Mapping[str, str]] = {
 }
 
 
-def layout_of(config: Mapping[str, Any]) -> Layout | None:
+def layout_of(config: Mapping[str, Any]) -> CheckpointLayout | None:
     """The layout that a config.json announces; None for a model that runs alone."""
     for name in REGISTRY:
-        layout: Layout = resolve(REGISTRY, name, "checkpoint layout")
+        layout: CheckpointLayout = resolve(REGISTRY, name, "checkpoint layout")
         if layout.matches(config):
             return layout
     return None

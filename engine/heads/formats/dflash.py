@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.core.errors import ModelError
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.lean_weights import LeanConfig, read_config
@@ -19,13 +19,13 @@ FAMILY: Final = "dflash"
 SECTION: Final = "dflash_config"
 
 
-def dflash_slots(config: LeanConfig, features: int) -> list[Slot]:
+def dflash_slots(config: LeanConfig, features: int) -> list[TensorSpec]:
     """The tensors of a drafter that reads `features` hidden states per token."""
     hidden = config.hidden
     slots = [
-        Slot("fc.weight", "fc", (hidden, features * hidden)),
-        Slot("hidden_norm.weight", "hidden_norm", (hidden,)),
-        Slot("norm.weight", "norm", (hidden,)),
+        TensorSpec("fc.weight", "fc", (hidden, features * hidden)),
+        TensorSpec("hidden_norm.weight", "hidden_norm", (hidden,)),
+        TensorSpec("norm.weight", "norm", (hidden,)),
     ]
     for i in range(config.layers):
         slots += layer_slots(config, f"layers.{i}.", f"layers.{i}.", LayerForm())
@@ -36,7 +36,7 @@ def _announced(config: Mapping[str, Any]) -> bool:
     return isinstance(config.get(SECTION), Mapping)
 
 
-def _read(folder: ModelFolder) -> Head:
+def _read(folder: ModelFolder) -> HeadCheckpoint:
     """A drafter; `target_layer_ids` i means the output of layer i, which transformers calls hidden_states[i + 1].
 
     Raises:
@@ -63,7 +63,7 @@ def _read(folder: ModelFolder) -> Head:
         "states": tuple(i + 1 for i in layers),
         "target_layers": targets,
     }
-    return Head("dflash", FAMILY, document, tensors, settings)
+    return HeadCheckpoint("dflash", FAMILY, document, tensors, settings)
 
 
-LAYOUT: Final = Layout("dflash", _announced, _read)
+LAYOUT: Final = CheckpointLayout("dflash", _announced, _read)

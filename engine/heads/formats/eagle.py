@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.lean_weights import ARCHITECTURES, DERIVED_SUFFIX, LeanConfig, read_config
@@ -28,18 +28,18 @@ def forms(count: int) -> tuple[LayerForm, ...]:
     return (LayerForm((None,)), *[LayerForm()] * (count - 1))
 
 
-def slots(config: LeanConfig, bias: bool) -> list[Slot]:
+def slots(config: LeanConfig, bias: bool) -> list[TensorSpec]:
     """The tensors of a head with or without a bias behind `fc`; the embedding may be left to the target."""
     hidden = config.hidden
-    found = [Slot("fc.weight", "fc.weight", (hidden, 2 * hidden))]
-    found += [Slot("fc.bias", "fc.bias", (hidden,))] if bias else []
-    found.append(Slot("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True))
+    found = [TensorSpec("fc.weight", "fc.weight", (hidden, 2 * hidden))]
+    found += [TensorSpec("fc.bias", "fc.bias", (hidden,))] if bias else []
+    found.append(TensorSpec("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True))
     for index, form in enumerate(forms(config.layers)):
         found += layer_slots(config, f"layers.{index}.", f"layers.{index}.", form)
     return found
 
 
-def read(folder: ModelFolder) -> Head:
+def read(folder: ModelFolder) -> HeadCheckpoint:
     """The head in a folder.
 
     Raises:
@@ -49,7 +49,7 @@ def read(folder: ModelFolder) -> Head:
     tensors = {name: each for name, each in read_tensors(folder).items() if not name.endswith(DERIVED_SUFFIX)}
     found = take(tensors, slots(config, bool(folder.config.get("bias", True))), folder.name())
     settings = {"hidden": config.hidden, "vocabulary": config.vocabulary}
-    return Head("eagle", "eagle", folder.config, found, settings)
+    return HeadCheckpoint("eagle", "eagle", folder.config, found, settings)
 
 
-LAYOUT: Final = Layout("eagle", matches, read)
+LAYOUT: Final = CheckpointLayout("eagle", matches, read)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, Residual, layer_slots
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.lean_weights import ARCHITECTURES, DERIVED_SUFFIX, LeanConfig, read_config
@@ -42,7 +42,7 @@ def matches_speculators(config: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class Eagle3Config:
     """What a config.json says of a head, beside its layer's sizes.
 
     fused: width of `fc`'s input. layers: the hidden states that are fused; None leaves them to the target's depth.
@@ -66,7 +66,7 @@ class Announced:
         return sizes | {"forms": self.forms, "layers": self.layers, "norm_output": self.norm_output}
 
 
-def announced(document: Mapping[str, Any], where: str, norm_before_residual: bool) -> Announced:
+def announced(document: Mapping[str, Any], where: str, norm_before_residual: bool) -> Eagle3Config:
     """Read a config.json whose layer's sizes stand at its top.
 
     Raises:
@@ -83,7 +83,7 @@ def announced(document: Mapping[str, Any], where: str, norm_before_residual: boo
     ids = said.get(IDS)
     layers = None if ids is None else _layer_ids(ids, where)
     width = said.get("target_hidden_size") or config.hidden
-    return Announced(
+    return Eagle3Config(
         config=config,
         draft_vocabulary=said.get("draft_vocab_size") or config.vocabulary,
         fused=width * (FUSED if layers is None else len(layers)),
@@ -99,16 +99,16 @@ def _layer_ids(ids: object, where: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def slots(said: Announced, first: str = "midlayer.") -> list[Slot]:
+def slots(said: Eagle3Config, first: str = "midlayer.") -> list[TensorSpec]:
     """The tensors; `first` is what stands before the names of the first layer."""
     config, hidden = said.config, said.config.hidden
     found = [
-        Slot("fc.weight", "fc.weight", (hidden, said.fused)),
-        Slot("norm.weight", "norm.weight", (hidden,)),
-        Slot("lm_head.weight", "lm_head.weight", (said.draft_vocabulary, hidden)),
-        Slot("d2t", "d2t", (said.draft_vocabulary,), optional=said.draft_vocabulary == config.vocabulary),
-        Slot("t2d", "t2d", (config.vocabulary,), optional=True),
-        Slot("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True),
+        TensorSpec("fc.weight", "fc.weight", (hidden, said.fused)),
+        TensorSpec("norm.weight", "norm.weight", (hidden,)),
+        TensorSpec("lm_head.weight", "lm_head.weight", (said.draft_vocabulary, hidden)),
+        TensorSpec("d2t", "d2t", (said.draft_vocabulary,), optional=said.draft_vocabulary == config.vocabulary),
+        TensorSpec("t2d", "t2d", (config.vocabulary,), optional=True),
+        TensorSpec("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True),
     ]
     for index, form in enumerate(said.forms):
         found += layer_slots(config, f"layers.{index}." if index else first, f"layers.{index}.", form)
@@ -145,7 +145,7 @@ def _distinct(ids: Tensor) -> bool:
     return len(set(ids.tolist())) == len(ids)
 
 
-def _read(folder: ModelFolder, document: Mapping[str, Any], layout: str, said: Announced) -> Head:
+def _read(folder: ModelFolder, document: Mapping[str, Any], layout: str, said: Eagle3Config) -> HeadCheckpoint:
     tensors = {name: each for name, each in read_tensors(folder).items() if not name.endswith(DERIVED_SUFFIX)}
     first = "midlayer." if any(name.startswith("midlayer.") for name in tensors) else "layers.0."
     found = take(tensors, slots(said, first), folder.name())
@@ -154,10 +154,10 @@ def _read(folder: ModelFolder, document: Mapping[str, Any], layout: str, said: A
     if ids is not None:
         kept["target_ids"] = ids
     lossy = declared_lossy(document.get("speculators_config") or {})
-    return Head(layout, "eagle3", document, kept, said.settings(), lossy)
+    return HeadCheckpoint(layout, "eagle3", document, kept, said.settings(), lossy)
 
 
-def read(folder: ModelFolder) -> Head:
+def read(folder: ModelFolder) -> HeadCheckpoint:
     """The head in a folder of the authors' layout.
 
     Raises:
@@ -167,7 +167,7 @@ def read(folder: ModelFolder) -> Head:
     return _read(folder, folder.config, "eagle3", said)
 
 
-def read_speculators(folder: ModelFolder) -> Head:
+def read_speculators(folder: ModelFolder) -> HeadCheckpoint:
     """The head in a folder that *speculators* wrote.
 
     Raises:
@@ -192,5 +192,5 @@ def declared_lossy(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-LAYOUT: Final = Layout("eagle3", matches, read)
-SPECULATORS: Final = Layout("eagle3_speculators", matches_speculators, read_speculators)
+LAYOUT: Final = CheckpointLayout("eagle3", matches, read)
+SPECULATORS: Final = CheckpointLayout("eagle3_speculators", matches_speculators, read_speculators)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.models.folder import ModelFolder, read_tensors
 
 PREFIXES: Final = ("medusa_head.", "medusa_heads.")
@@ -30,7 +30,7 @@ BASE: Final = ("model.", "lm_head.")
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class MedusaDialect:
     """How tensors are called, and which keys of config.json count them.
 
     block: pattern of a layer's weight. head: name of an output matrix, where {n} is the number of layers.
@@ -44,7 +44,7 @@ class Dialect:
     layers_key: str
 
 
-VLLM: Final = Dialect(
+VLLM: Final = MedusaDialect(
     block="blocks.{h}.layers.{l}.weight",
     bias="blocks.{h}.layers.{l}.bias",
     head="lm_heads.{h}.weight",
@@ -52,7 +52,7 @@ VLLM: Final = Dialect(
     heads_key="num_heads",
     layers_key="num_hidden_layers",
 )
-RELEASE: Final = Dialect(
+RELEASE: Final = MedusaDialect(
     block="{h}.{l}.linear.weight",
     bias="{h}.{l}.linear.bias",
     head="{h}.{n}.weight",
@@ -63,10 +63,10 @@ RELEASE: Final = Dialect(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MedusaShape:
     """What the tensors say: names' prefix and dialect, counts, hidden size, rows of an output matrix."""
 
-    dialect: Dialect
+    dialect: MedusaDialect
     prefix: str
     heads: int
     layers: int
@@ -84,7 +84,7 @@ def matches(config: Mapping[str, Any]) -> bool:
     return named or RELEASE.heads_key in config
 
 
-def read(folder: ModelFolder) -> Head:
+def read(folder: ModelFolder) -> HeadCheckpoint:
     """The heads in a folder.
 
     Raises:
@@ -108,10 +108,10 @@ def read(folder: ModelFolder) -> Head:
         "vocabulary": vocabulary,
         "logit_scale": float(config.get("logit_scale", 1.0)),
     }
-    return Head("medusa", "medusa", config, _mapped(found, shape, vocabulary, where), settings)
+    return HeadCheckpoint("medusa", "medusa", config, _mapped(found, shape, vocabulary, where), settings)
 
 
-def _shape(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: str) -> Shape:
+def _shape(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: str) -> MedusaShape:
     """Names and sizes as the tensors have them; the first head's are taken for all."""
     prefix = next((each for each in PREFIXES if any(name.startswith(each) for name in tensors)), "")
     own = [name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]
@@ -120,16 +120,16 @@ def _shape(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: str)
     if not places:
         raise ModelError(f"{where}: no tensor {prefix}{VLLM.block} or {prefix}{RELEASE.block}; is this a Medusa head?")
     heads, layers = (1 + max(int(place[group]) for place in places) for group in (1, 2))
-    bare = Shape(dialect, prefix, heads, layers, 0, 0)
+    bare = MedusaShape(dialect, prefix, heads, layers, 0, 0)
     shared = ("lm_head.weight",) if config.get("original_lm_head") else ()
     candidates = [*(prefix + name for name in shared), bare.name(dialect.head, 0)]
     output = next((tensors[name] for name in candidates if name in tensors), None)
     if output is None or output.dim() != 2:
         raise ModelError(f"{where}: tensor {candidates[-1]!r} is missing or no matrix; restore the checkpoint")
-    return Shape(dialect, prefix, heads, layers, output.shape[1], output.shape[0])
+    return MedusaShape(dialect, prefix, heads, layers, output.shape[1], output.shape[0])
 
 
-def _require_counts(shape: Shape, config: Mapping[str, Any], where: str) -> None:
+def _require_counts(shape: MedusaShape, config: Mapping[str, Any], where: str) -> None:
     """Published configurations have said 2 where there were 5 heads, so neither side is believed alone."""
     counts = (
         (shape.dialect.heads_key, shape.heads, "heads"),
@@ -144,30 +144,30 @@ def _require_counts(shape: Shape, config: Mapping[str, Any], where: str) -> None
             )
 
 
-def _vocabulary(config: Mapping[str, Any], shape: Shape) -> int:
+def _vocabulary(config: Mapping[str, Any], shape: MedusaShape) -> int:
     """Size of the target's vocabulary; the release's own configurations may not have it."""
     return int(config.get("vocab_size") or shape.rows)
 
 
-def _slots(shape: Shape, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[Slot]:
+def _slots(shape: MedusaShape, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[TensorSpec]:
     hidden, dialect = shape.hidden, shape.dialect
     biased = dialect is RELEASE or bool(config.get("medusa_fc_bias", False))
     slots = []
     for h in range(shape.heads):
         for layer in range(shape.layers):
             name = f"block.{h}.{layer}"
-            slots.append(Slot(shape.name(dialect.block, h, layer), f"{name}.weight", (hidden, hidden)))
+            slots.append(TensorSpec(shape.name(dialect.block, h, layer), f"{name}.weight", (hidden, hidden)))
             if biased:
-                slots.append(Slot(shape.name(dialect.bias, h, layer), f"{name}.bias", (hidden,)))
-        slots.append(Slot(shape.name(dialect.head, h), f"head.{h}.weight", (shape.rows, hidden)))
+                slots.append(TensorSpec(shape.name(dialect.bias, h, layer), f"{name}.bias", (hidden,)))
+        slots.append(TensorSpec(shape.name(dialect.head, h), f"head.{h}.weight", (shape.rows, hidden)))
     known = tensors.get(f"{shape.prefix}token_map")
     vocabulary = _vocabulary(config, shape)
     truncated = int(config.get("truncated_vocab_size") or min(vocabulary, shape.rows))
     size = (truncated,) if known is None or truncated < vocabulary else tuple(known.shape)
-    return [*slots, Slot(f"{shape.prefix}token_map", "token_map", size, optional=truncated >= vocabulary)]
+    return [*slots, TensorSpec(f"{shape.prefix}token_map", "token_map", size, optional=truncated >= vocabulary)]
 
 
-def _with_shared_head(tensors: Mapping[str, Tensor], shape: Shape, where: str) -> dict[str, Tensor]:
+def _with_shared_head(tensors: Mapping[str, Tensor], shape: MedusaShape, where: str) -> dict[str, Tensor]:
     """The tensors with one output matrix under every head's name; copies of it may be stored.
 
     Raises:
@@ -193,7 +193,7 @@ def _require_types(tensors: Mapping[str, Tensor], where: str) -> None:
             raise ModelError(f"{where}: the tensor of {name} is {tensor.dtype}, not {wanted}; restore the checkpoint")
 
 
-def _mapped(tensors: dict[str, Tensor], shape: Shape, vocabulary: int, where: str) -> dict[str, Tensor]:
+def _mapped(tensors: dict[str, Tensor], shape: MedusaShape, vocabulary: int, where: str) -> dict[str, Tensor]:
     """Without a map that leaves nothing out; with one, output matrices of its rows only.
 
     Raises:
@@ -216,4 +216,4 @@ def _mapped(tensors: dict[str, Tensor], shape: Shape, vocabulary: int, where: st
     return {**tensors, "token_map": tokens}
 
 
-LAYOUT: Final = Layout("medusa", matches, read)
+LAYOUT: Final = CheckpointLayout("medusa", matches, read)

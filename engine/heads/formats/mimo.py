@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
 from engine.heads.formats.mtp import COUNT, FAMILY, model_s_own
 from engine.models.folder import ModelFolder, read_tensors
@@ -30,16 +30,16 @@ BEFORE_NORM: Final = "before_norm"
 """The setting that the modules read states as they are before the target's final norm."""
 
 
-def mimo_slots(config: LeanConfig, count: int) -> list[Slot]:
+def mimo_slots(config: LeanConfig, count: int) -> list[TensorSpec]:
     """The tensors of `count` modules; `project` still has the state's half first."""
-    slots: list[Slot] = []
+    slots: list[TensorSpec] = []
     for k in range(count):
         at, ours, hidden = f"model.mtp_layers.{k}.", f"modules.{k}.", config.hidden
         slots += [
-            Slot(f"{at}token_layernorm.weight", f"{ours}embedding_norm", (hidden,)),
-            Slot(f"{at}hidden_layernorm.weight", f"{ours}hidden_norm", (hidden,)),
-            Slot(f"{at}input_proj.weight", f"{ours}project", (hidden, 2 * hidden)),
-            Slot(f"{at}final_layernorm.weight", f"{ours}norm", (hidden,)),
+            TensorSpec(f"{at}token_layernorm.weight", f"{ours}embedding_norm", (hidden,)),
+            TensorSpec(f"{at}hidden_layernorm.weight", f"{ours}hidden_norm", (hidden,)),
+            TensorSpec(f"{at}input_proj.weight", f"{ours}project", (hidden, 2 * hidden)),
+            TensorSpec(f"{at}final_layernorm.weight", f"{ours}norm", (hidden,)),
             *layer_slots(config, at, f"{ours}layers.0.", LayerForm()),
         ]
     return slots
@@ -56,7 +56,7 @@ def matches(config: Mapping[str, Any]) -> bool:
     return not NAMES.isdisjoint(config.get("architectures") or ())
 
 
-def read(folder: ModelFolder) -> Head:
+def read(folder: ModelFolder) -> HeadCheckpoint:
     """The modules in a folder, and the output matrix beside them where it is not the embedding.
 
     Raises:
@@ -77,10 +77,10 @@ def read(folder: ModelFolder) -> Head:
         tensors[f"modules.{k}.project"] = swapped(tensors[f"modules.{k}.project"])
     if OUTPUT in stored and not config.tied:
         shape = (config.vocabulary, config.hidden)
-        output = take({OUTPUT: stored[OUTPUT]}, [Slot(OUTPUT, "head", shape)], folder.name())["head"]
+        output = take({OUTPUT: stored[OUTPUT]}, [TensorSpec(OUTPUT, "head", shape)], folder.name())["head"]
         tensors |= {f"modules.{k}.head": output for k in range(count)}
     settings = {"modules": count, "hidden": config.hidden, "vocabulary": config.vocabulary, BEFORE_NORM: True}
-    return Head("mimo_mtp", FAMILY, document, tensors, settings)
+    return HeadCheckpoint("mimo_mtp", FAMILY, document, tensors, settings)
 
 
-LAYOUT: Final = Layout("mimo_mtp", matches, read)
+LAYOUT: Final = CheckpointLayout("mimo_mtp", matches, read)

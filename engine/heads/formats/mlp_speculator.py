@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.models.folder import ModelFolder, read_tensors
 
 PREFIX: Final = "speculator."
@@ -31,7 +31,7 @@ UNTIED: Final = {"emb": 0, "head": 0, "ln": 0, "proj": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MlpSpeculatorSizes:
     """What config.json says; `inner` 0 there stands for the target's hidden size."""
 
     stages: int
@@ -46,7 +46,7 @@ def matches(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") == "mlp_speculator"
 
 
-def read(folder: ModelFolder) -> Head:
+def read(folder: ModelFolder) -> HeadCheckpoint:
     """The speculator in a folder.
 
     Raises:
@@ -71,10 +71,10 @@ def read(folder: ModelFolder) -> Head:
         "inner": sizes.inner,
         "scale_input": bool(config.get("scale_input", False)),
     }
-    return Head("mlp_speculator", "mlp_speculator", config, found, settings)
+    return HeadCheckpoint("mlp_speculator", "mlp_speculator", config, found, settings)
 
 
-def _sizes(config: Mapping[str, Any], where: str) -> Sizes:
+def _sizes(config: Mapping[str, Any], where: str) -> MlpSpeculatorSizes:
     hidden = config.get("emb_dim", config.get("hidden_size"))
     found = {"n_predict": config.get("n_predict"), "vocab_size": config.get("vocab_size"), "emb_dim": hidden}
     for key, value in found.items():
@@ -84,10 +84,10 @@ def _sizes(config: Mapping[str, Any], where: str) -> Sizes:
     if tied and stages < 2:
         raise ModelError(f"{where}: config.json says tie_weights, but n_predict {stages} leaves nothing to tie")
     size = int(hidden or 0)
-    return Sizes(stages, int(found["vocab_size"] or 0), size, int(config.get("inner_dim") or size), tied)
+    return MlpSpeculatorSizes(stages, int(found["vocab_size"] or 0), size, int(config.get("inner_dim") or size), tied)
 
 
-def _require_stages(tensors: Mapping[str, Tensor], prefix: str, sizes: Sizes, where: str) -> None:
+def _require_stages(tensors: Mapping[str, Tensor], prefix: str, sizes: MlpSpeculatorSizes, where: str) -> None:
     """The number of stages, as the tensors have it; a tied file may hold two of all projections."""
     places = [STAGE.fullmatch(name.removeprefix(prefix)) for name in tensors]
     count = 1 + max((int(place[1]) for place in places if place), default=-1)
@@ -98,7 +98,7 @@ def _require_stages(tensors: Mapping[str, Tensor], prefix: str, sizes: Sizes, wh
         )
 
 
-def _slots(sizes: Sizes, prefix: str) -> list[Slot]:
+def _slots(sizes: MlpSpeculatorSizes, prefix: str) -> list[TensorSpec]:
     inner, vocabulary = sizes.inner, sizes.vocabulary
     slots = []
     for stage in range(sizes.stages):
@@ -111,11 +111,11 @@ def _slots(sizes: Sizes, prefix: str) -> list[Slot]:
         }
         for published, (name, shape) in shapes.items():
             copy = sizes.tied and stage > UNTIED[published.partition(".")[0]]
-            slots.append(Slot(prefix + published, name, shape, optional=copy))
+            slots.append(TensorSpec(prefix + published, name, shape, optional=copy))
     return slots
 
 
-def _shared(tensors: Mapping[str, Tensor], sizes: Sizes, where: str) -> dict[str, Tensor]:
+def _shared(tensors: Mapping[str, Tensor], sizes: MlpSpeculatorSizes, where: str) -> dict[str, Tensor]:
     """Every stage's names, tied ones with the first copy.
 
     Raises:
@@ -135,4 +135,4 @@ def _shared(tensors: Mapping[str, Tensor], sizes: Sizes, where: str) -> dict[str
     return whole
 
 
-LAYOUT: Final = Layout("mlp_speculator", matches, read)
+LAYOUT: Final = CheckpointLayout("mlp_speculator", matches, read)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.heads.checkpoint import Head, Layout, Slot, take
+from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.lean_weights import DERIVED_SUFFIX, LeanConfig, read_config
@@ -42,9 +42,9 @@ class _Names:
     head: str | None = None
 
 
-def deepseek_slots(config: LeanConfig, count: int) -> list[Slot]:
+def deepseek_slots(config: LeanConfig, count: int) -> list[TensorSpec]:
     """The tensors of `count` modules, which DeepSeek numbers on after the model's own layers."""
-    slots: list[Slot] = []
+    slots: list[TensorSpec] = []
     for k in range(count):
         at = f"model.layers.{config.layers + k}."
         names = _Names(
@@ -60,25 +60,25 @@ def deepseek_slots(config: LeanConfig, count: int) -> list[Slot]:
     return slots
 
 
-def qwen3_next_slots(config: LeanConfig) -> list[Slot]:
+def qwen3_next_slots(config: LeanConfig) -> list[TensorSpec]:
     """The tensors of the one module that Qwen3-Next has."""
     names = _Names("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.layers.0.", "mtp.norm")
     return _slots(config, names, 0)
 
 
-def _slots(config: LeanConfig, names: _Names, k: int) -> list[Slot]:
+def _slots(config: LeanConfig, names: _Names, k: int) -> list[TensorSpec]:
     ours, hidden = f"modules.{k}.", config.hidden
     slots = [
-        Slot(f"{names.embedding_norm}.weight", f"{ours}embedding_norm", (hidden,)),
-        Slot(f"{names.hidden_norm}.weight", f"{ours}hidden_norm", (hidden,)),
-        Slot(f"{names.project}.weight", f"{ours}project", (hidden, 2 * hidden)),
-        Slot(f"{names.norm}.weight", f"{ours}norm", (hidden,)),
+        TensorSpec(f"{names.embedding_norm}.weight", f"{ours}embedding_norm", (hidden,)),
+        TensorSpec(f"{names.hidden_norm}.weight", f"{ours}hidden_norm", (hidden,)),
+        TensorSpec(f"{names.project}.weight", f"{ours}project", (hidden, 2 * hidden)),
+        TensorSpec(f"{names.norm}.weight", f"{ours}norm", (hidden,)),
         *layer_slots(config, names.layer, f"{ours}layers.0.", LayerForm()),
     ]
     matrices = {"embedding": names.embedding, "head": names.head}
     shape = (config.vocabulary, hidden)
     named = {own: name for own, name in matrices.items() if name is not None}
-    return slots + [Slot(f"{name}.weight", f"{ours}{own}", shape, optional=True) for own, name in named.items()]
+    return slots + [TensorSpec(f"{name}.weight", f"{ours}{own}", shape, optional=True) for own, name in named.items()]
 
 
 def _announces_deepseek(config: Mapping[str, Any]) -> bool:
@@ -95,7 +95,7 @@ def _architectures(config: Mapping[str, Any]) -> Sequence[str]:
     return [str(name) for name in config.get("architectures") or ()]
 
 
-def _read_deepseek(folder: ModelFolder) -> Head:
+def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
     """Modules in DeepSeek's layout, with llama's attention.
 
     Raises:
@@ -112,7 +112,7 @@ def _read_deepseek(folder: ModelFolder) -> Head:
     return _head("deepseek_mtp", folder, deepseek_slots(config, count), config)
 
 
-def _read_qwen3_next(folder: ModelFolder) -> Head:
+def _read_qwen3_next(folder: ModelFolder) -> HeadCheckpoint:
     """A module in the layout of Qwen3-Next, with llama's attention.
 
     Raises:
@@ -135,12 +135,12 @@ def _refuse_experts(config: Mapping[str, Any], where: str) -> None:
             raise ModelError(f"{where}: {field}: layers with experts have no decoder here; {_ONLY}")
 
 
-def _head(layout: str, folder: ModelFolder, slots: Sequence[Slot], config: LeanConfig) -> Head:
+def _head(layout: str, folder: ModelFolder, slots: Sequence[TensorSpec], config: LeanConfig) -> HeadCheckpoint:
     own = {name: tensor for name, tensor in read_tensors(folder).items() if not model_s_own(name, config.layers)}
     tensors: dict[str, Tensor] = take(own, slots, folder.name())
     modules = 1 + max(int(name.split(".")[1]) for name in tensors)
     settings = {"modules": modules, "hidden": config.hidden, "vocabulary": config.vocabulary}
-    return Head(layout, FAMILY, folder.config, tensors, settings)
+    return HeadCheckpoint(layout, FAMILY, folder.config, tensors, settings)
 
 
 def model_s_own(name: str, layers: int) -> bool:
@@ -150,5 +150,5 @@ def model_s_own(name: str, layers: int) -> bool:
     return name in MODEL_TENSORS or name.endswith(DERIVED_SUFFIX) or (numbered and int(first) < layers)
 
 
-DEEPSEEK: Final = Layout("deepseek_mtp", _announces_deepseek, _read_deepseek)
-QWEN3_NEXT_LAYOUT: Final = Layout("qwen3_next_mtp", _announces_qwen3_next, _read_qwen3_next)
+DEEPSEEK: Final = CheckpointLayout("deepseek_mtp", _announces_deepseek, _read_deepseek)
+QWEN3_NEXT_LAYOUT: Final = CheckpointLayout("qwen3_next_mtp", _announces_qwen3_next, _read_qwen3_next)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.models.cache import CacheShape, Opened, TensorSlotCache
+from engine.models.cache import CacheShape, CacheViews, TensorSlotCache
 from engine.models.interface import Placement
 from engine.models.numerics import exact_functions
 from engine.models.numerics.fixed_point import (
@@ -30,7 +30,16 @@ from engine.models.numerics.fixed_point import (
     on_grid,
     row_unit,
 )
-from engine.models.numerics.interface import Affine, Heads, Invariance, Layout, Matrix, Norm, RopeTables, Window
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Invariance,
+    Matrix,
+    Norm,
+    RopeTables,
+)
 from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, grouped, padding, ungrouped
 from engine.models.numerics.rotations import rope_tables
 
@@ -53,7 +62,7 @@ class ExactCache(TensorSlotCache):
         super().__init__(wide, torch.float64)
         self._width = wide.value_dim
 
-    def write(self, layer: int, opened: Opened, keys: Tensor, values: Tensor) -> None:
+    def write(self, layer: int, opened: CacheViews, keys: Tensor, values: Tensor) -> None:
         """Store keys, already on their grids, and values [N, kv_heads, head_dim] of any dtype."""
         wide = values.to(torch.float64, copy=True)
         unit = row_unit(wide)
@@ -65,7 +74,7 @@ class ExactLayout:
     """`mask` [B, 1, width, 1, columns] is additive; None where every query sees every column."""
 
     placement: Placement
-    heads: Heads
+    heads: HeadSizes
     pads: Padding
     mask: Tensor | None
 
@@ -115,7 +124,7 @@ class ExactNumerics:
         """Float64 whatever the model's dtype."""
         return ExactCache(shape)
 
-    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:  # noqa: ARG002 - the protocol's
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's
         """A mask only where something is hidden.
 
         Raises:
@@ -132,14 +141,14 @@ class ExactNumerics:
         mask = additive_mask(placement, pads, placement.span, torch.float64)
         return ExactLayout(placement, heads, pads, mask[:, None, :, None])
 
-    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
         rows, span = batch_rows(layout.placement), layout.placement.span
         keys = cache.all_keys[:, rows, :, :span].flatten(1, 2).transpose(2, 3).unbind()
         values = cache.all_values[:, rows, :, :span].flatten(1, 2).unbind()
-        return [Window(key, (value,)) for key, value in zip(keys, values, strict=True)]
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
-    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
         """Explicit attention; numerator and denominator are exact sums over the columns."""
         assert isinstance(layout, ExactLayout)
         pads, heads = layout.pads, layout.heads
@@ -166,7 +175,7 @@ def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores
 
 
-def weighted_sum(weights: Tensor, values: Tensor, heads: Heads) -> Tensor:
+def weighted_sum(weights: Tensor, values: Tensor, heads: HeadSizes) -> Tensor:
     """The values' mean by weight: exact sums of products and of weights, and one quotient.
 
     Args:

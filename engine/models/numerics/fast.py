@@ -18,7 +18,16 @@ from torch import Tensor
 
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics.interface import Affine, Heads, Invariance, Layout, Matrix, Norm, RopeTables, Window
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Invariance,
+    Matrix,
+    Norm,
+    RopeTables,
+)
 from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, padding, working_dtype
 from engine.models.numerics.packed import packed, plain
 
@@ -28,7 +37,7 @@ class FastLayout:
     """`mask` [B, 1, T, S] is None where every query sees every column."""
 
     placement: Placement
-    heads: Heads
+    heads: HeadSizes
     pads: Padding
     mask: Tensor | None
 
@@ -68,20 +77,20 @@ class FastNumerics:
         """Keys and values in the attention's dtype."""
         return TensorSlotCache(shape, working_dtype(dtype))
 
-    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
         """A mask only where something is hidden."""
         pads = padding(placement)
         single = len(placement.lengths) == 1 and pads.width == 1 and placement.branches is None
         mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
         return FastLayout(placement, heads, pads, mask)
 
-    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """The columns that somebody sees."""
         rows, span = batch_rows(layout.placement), layout.placement.span
         keys, values = cache.all_keys[:, rows, :, :span].unbind(), cache.all_values[:, rows, :, :span].unbind()
-        return [Window(key, (value,)) for key, value in zip(keys, values, strict=True)]
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
-    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
         """Fused attention."""
         assert isinstance(layout, FastLayout)
         pads, wide = layout.pads, queries.to(window.keys.dtype)

@@ -21,7 +21,16 @@ from torch import Tensor
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
 from engine.models.numerics.fast import gated, rms_norm, rope_tables, rotated
-from engine.models.numerics.interface import Affine, Heads, Invariance, Layout, Matrix, Norm, RopeTables, Window
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Invariance,
+    Matrix,
+    Norm,
+    RopeTables,
+)
 from engine.models.numerics.layouts import (
     Padding,
     additive_mask,
@@ -43,7 +52,7 @@ SERIAL = 32768
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class LengthBucket:
     """A key length, and which queries [B * kv_heads, width * group, 1] have it; None means all."""
 
     columns: int
@@ -55,10 +64,10 @@ class FixedLayout:
     """`mask` [B * kv_heads, width * group, columns] is additive."""
 
     placement: Placement
-    heads: Heads
+    heads: HeadSizes
     pads: Padding
     mask: Tensor
-    buckets: Sequence[Bucket]
+    buckets: Sequence[LengthBucket]
 
 
 class FixedNumerics:
@@ -92,21 +101,21 @@ class FixedNumerics:
         """Whole buckets of keys, and values with a column of ones."""
         return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, BUCKET))
 
-    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
         """The mask over the largest bucket, and who belongs to which."""
         pads = padding(placement, row_multiple(heads))
         columns = round_up(placement.span, BUCKET)
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
         return FixedLayout(placement, heads, pads, per_head(mask, heads), buckets(placement, pads, heads))
 
-    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
         rows = batch_rows(layout.placement)
         keys = cache.all_keys[:, rows].flatten(1, 2).transpose(2, 3).unbind()
         values = cache.all_values[:, rows].flatten(1, 2).unbind()
-        return [Window(key, (value,)) for key, value in zip(keys, values, strict=True)]
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
-    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
         """One product per bucket; each query keeps the answer of its own."""
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
@@ -133,18 +142,18 @@ def gated_in_parts(gate_up: Tensor) -> Tensor:
     return torch.cat([gated(part) for part in torch.split(gate_up, most)])
 
 
-def buckets(placement: Placement, pads: Padding, heads: Heads) -> list[Bucket]:
+def buckets(placement: Placement, pads: Padding, heads: HeadSizes) -> list[LengthBucket]:
     """The key lengths of a placement, ascending; a tree has one, that of its last column."""
     largest = round_up(placement.span, BUCKET)
     if placement.branches is not None or largest == BUCKET:
-        return [Bucket(largest, None)]
+        return [LengthBucket(largest, None)]
     lengths = padded_positions(placement, pads) // BUCKET * BUCKET + BUCKET
     kinds = sorted(set(lengths.flatten().tolist()))
     if len(kinds) == 1:
-        return [Bucket(kinds[0], None)]
+        return [LengthBucket(kinds[0], None)]
     per_head = lengths[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group)
     rows = per_head.reshape(pads.batch * heads.kv_heads, -1, 1)
-    return [Bucket(length, rows == length) for length in kinds]
+    return [LengthBucket(length, rows == length) for length in kinds]
 
 
 def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:
@@ -156,7 +165,7 @@ def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> Tens
     return cache
 
 
-def row_multiple(heads: Heads) -> int:
+def row_multiple(heads: HeadSizes) -> int:
     """The width multiple that makes query rows (width times group) a multiple of ROWS."""
     multiple = 1
     while multiple * heads.group % ROWS:
@@ -169,7 +178,7 @@ def round_up(count: int, multiple: int) -> int:
     return count + -count % multiple
 
 
-def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: Heads) -> Tensor:
+def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: HeadSizes) -> Tensor:
     """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised.
 
     `keys` [B * kv_heads, head_dim, columns]; scores are divided by sqrt(head_dim).
@@ -178,6 +187,6 @@ def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: Heads) -
     return scores.sub_(scores.amax(-1, keepdim=True)).exp_()
 
 
-def divided(total: Tensor, heads: Heads) -> Tensor:
+def divided(total: Tensor, heads: HeadSizes) -> Tensor:
     """Numerators by the denominator that stands after them."""
     return total.narrow(2, 0, heads.head_dim) / total.narrow(2, heads.head_dim, 1)

@@ -24,21 +24,21 @@ SMALLEST_WEIGHT_PEAK = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True)
-class Bits:
+class FactorBits:
     """How many bits the two factors of a sum of products may have."""
 
     left: int
     right: int
 
 
-def factor_bits(terms: int) -> Bits:
+def factor_bits(terms: int) -> FactorBits:
     """The finest grids of both factors whose sum of `terms` products stays exact.
 
     Integers of `left` and `right` bits have magnitudes up to 2^left and 2^right, ends included,
     so the sum is at most terms * 2^(left + right) <= 2^53.
     """
     budget = SIGNIFICAND - (terms - 1).bit_length()
-    return Bits(budget - budget // 2, budget // 2)
+    return FactorBits(budget - budget // 2, budget // 2)
 
 
 def power_of_two(x: Tensor) -> Tensor:

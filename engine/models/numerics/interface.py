@@ -55,7 +55,7 @@ class RopeTables:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadSizes:
     """How attention splits the hidden state."""
 
     heads: int
@@ -71,14 +71,14 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AttentionWindow:
     """What one layer's attention reads, as the mode laid it out: views of the cache's keys and values."""
 
     keys: Tensor
     values: tuple[Tensor, ...]
 
 
-class Layout(Protocol):
+class AttentionLayout(Protocol):
     """What one forward's attention needs beside queries, keys and values; made once, used by every layer."""
 
     @property
@@ -122,15 +122,15 @@ class Numerics(Protocol):
         """An empty cache as `attend` wants it, for a model of `dtype`."""
         ...
 
-    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
         """Everything about a placement that the layers share."""
         ...
 
-    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """What the layers' attention will read in this forward: views, which see later writes."""
         ...
 
-    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
         """Attention of queries [N, heads, head_dim], already rotated, over the batch's cache rows.
 
         Args:

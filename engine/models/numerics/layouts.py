@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.models.interface import Placement
 from engine.models.numerics.devices import moved
-from engine.models.numerics.interface import Heads
+from engine.models.numerics.interface import HeadSizes
 
 HIDDEN = float("-inf")
 
@@ -104,7 +104,7 @@ def padded_positions(placement: Placement, pads: Padding) -> Tensor:
     return pads.pad(flat(placement.positions, placement))
 
 
-def per_head(mask: Tensor, heads: Heads) -> Tensor:
+def per_head(mask: Tensor, heads: HeadSizes) -> Tensor:
     """[B, width, columns] -> [B * kv_heads, width * group, columns], as `grouped` orders the queries."""
     batch, width, columns = mask.shape
     wide = mask[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group, -1)
@@ -116,14 +116,14 @@ def batch_rows(placement: Placement) -> slice:
     return slice(placement.first_row, placement.first_row + len(placement.lengths))
 
 
-def grouped(queries: Tensor, pads: Padding, heads: Heads) -> Tensor:
+def grouped(queries: Tensor, pads: Padding, heads: HeadSizes) -> Tensor:
     """[N, heads, head_dim] -> [B * kv_heads, width * group, head_dim]; the group varies fastest."""
     shape = (pads.batch, pads.width, heads.kv_heads, heads.group, heads.head_dim)
     split = pads.pad(queries).view(shape).transpose(1, 2)
     return split.reshape(pads.batch * heads.kv_heads, pads.width * heads.group, heads.head_dim)
 
 
-def ungrouped(seen: Tensor, pads: Padding, heads: Heads) -> Tensor:
+def ungrouped(seen: Tensor, pads: Padding, heads: HeadSizes) -> Tensor:
     """[B * kv_heads, width * group, head_dim] -> [N, heads * head_dim]."""
     split = seen.view(pads.batch, heads.kv_heads, pads.width, heads.group * heads.head_dim).transpose(1, 2)
     return pads.unpad(split).reshape(-1, heads.heads * heads.head_dim)

@@ -28,7 +28,7 @@ from engine.models.numerics.fixed import (
     row_multiple,
     softmax_weights,
 )
-from engine.models.numerics.interface import Heads, Invariance, Layout, Window
+from engine.models.numerics.interface import AttentionLayout, AttentionWindow, HeadSizes, Invariance
 from engine.models.numerics.layouts import (
     Padding,
     additive_mask,
@@ -54,7 +54,7 @@ class TiledLayout:
     """
 
     placement: Placement
-    heads: Heads
+    heads: HeadSizes
     pads: Padding
     mask: Tensor
     tiles: int
@@ -77,7 +77,7 @@ class TiledNumerics(FixedNumerics):
         """Whole tiles of keys with a scratch region after them, and values with a column of ones."""
         return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, TILE) + SCRATCH)
 
-    def layout(self, placement: Placement, heads: Heads, dtype: torch.dtype) -> Layout:
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
         """The mask over all tiles.
 
         Raises:
@@ -90,7 +90,7 @@ class TiledNumerics(FixedNumerics):
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
         return TiledLayout(placement, heads, pads, per_head(mask, heads), tiles, members)
 
-    def windows(self, cache: TensorSlotCache, layout: Layout) -> Sequence[Window]:
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns], and values by tile [B * kv_heads, tile, head_dim + 1]."""
         assert isinstance(layout, TiledLayout)
         rows = batch_rows(layout.placement)
@@ -99,9 +99,9 @@ class TiledNumerics(FixedNumerics):
             cache.all_values[:, rows, :, tile * TILE : tile * TILE + layout.reach].flatten(1, 2).unbind()
             for tile in range(layout.tiles)
         ]
-        return [Window(key, tuple(tiles)) for key, *tiles in zip(keys, *values, strict=True)]
+        return [AttentionWindow(key, tuple(tiles)) for key, *tiles in zip(keys, *values, strict=True)]
 
-    def attend(self, queries: Tensor, window: Window, layout: Layout) -> Tensor:
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
         """One product for all scores, one per tile for the values."""
         assert isinstance(layout, TiledLayout)
         pads, heads = layout.pads, layout.heads

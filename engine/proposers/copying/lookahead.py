@@ -15,18 +15,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from engine.core.options import Option, read_options
+from engine.core.options import ScalarOption, read_options
 from engine.core.trees import ROOT
-from engine.core.types import Proposal, QKind, Tree, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
 
-OPTIONS: Final = {"window": Option(7, 1, 64), "levels": Option(5, 2, 16), "guesses": Option(7, 1, 64)}
+OPTIONS: Final = {"window": ScalarOption(7, 1, 64), "levels": ScalarOption(5, 2, 16), "guesses": ScalarOption(7, 1, 64)}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LookaheadOptions:
     """The options: `window` offsets, n-grams of `levels` tokens, `guesses` of them for each first token."""
 
     window: int
@@ -34,19 +34,19 @@ class Settings:
     guesses: int
 
     @property
-    def scouts(self) -> int:
+    def lookahead_tokens(self) -> int:
         """Tokens in the whole window."""
         return self.window * (self.levels - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LookaheadWindow:
     """The guesses: levels of equally many tokens, one for each offset."""
 
     levels: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def from_prompt(cls, prompt: Sequence[int], settings: Settings) -> Window:
+    def from_prompt(cls, prompt: Sequence[int], settings: LookaheadOptions) -> LookaheadWindow:
         """The end of the prompt, one token further at each offset and each level; a short prompt is repeated.
 
         Each diagonal is then a piece of the prompt, which is a better guess than unrelated tokens.
@@ -70,9 +70,9 @@ class Window:
         """The diagonals, each with the token `found` after it."""
         return list(zip(*self.levels, found, strict=True))
 
-    def advanced(self, found: Sequence[int]) -> Window:
+    def advanced(self, found: Sequence[int]) -> LookaheadWindow:
         """One level further: the root went on by one token at least; by how many more does not matter to a guess."""
-        return Window((*self.levels[1:], tuple(found)))
+        return LookaheadWindow((*self.levels[1:], tuple(found)))
 
 
 class NgramPool:
@@ -102,26 +102,26 @@ class NgramPool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _LookaheadRow:
     """What one active request knows."""
 
-    window: Window
+    window: LookaheadWindow
     pool: NgramPool
 
 
 class LookaheadProposer:
     """Drafts from n-grams that the target guessed in earlier steps."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LookaheadOptions) -> None:
         self._settings = settings
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _LookaheadRow] = {}
         self.facts = ProposerFacts(
             "lookahead",
             shape="tree",
             q_kind=QKind.ONE_HOT,
             can_couple=False,
             state="request",
-            scouts=settings.scouts,
+            lookahead_tokens=settings.lookahead_tokens,
             options=asdict(settings),
         )
 
@@ -132,12 +132,12 @@ class LookaheadProposer:
         Raises:
             InvalidRequest: an unknown option or a value out of its range.
         """
-        return cls(Settings(**read_options("proposer lookahead", parts.options, OPTIONS)))
+        return cls(LookaheadOptions(**read_options("proposer lookahead", parts.options, OPTIONS)))
 
     def start(self, context: Context) -> None:
         """A window of the prompt's last tokens and an empty pool."""
-        window = Window.from_prompt(context.request.prompt, self._settings)
-        self._rows[context.row] = _Row(window, NgramPool(self._settings.guesses))
+        window = LookaheadWindow.from_prompt(context.request.prompt, self._settings)
+        self._rows[context.row] = _LookaheadRow(window, NgramPool(self._settings.guesses))
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """The pool's n-grams after the last committed token as a tree, and the window as scouts."""
@@ -148,19 +148,19 @@ class LookaheadProposer:
         paths = row.pool.after(context.history[-1])
         tree = merged([path[: context.depth] for path in paths], context.budget)
         # without a budget this is the request's last step, and no draft will come of what it scouts
-        scouted = context.budget > 0 and len(tree) + self._settings.scouts <= context.room
+        looked_ahead = context.budget > 0 and len(tree) + self._settings.lookahead_tokens <= context.room
         kind = QKind.ONE_HOT if len(tree) else QKind.NONE
-        return Proposal(tree, kind, scouts=row.window.tree() if scouted else Tree())
+        return Proposal(tree, kind, lookahead_tokens=row.window.tree() if looked_ahead else Tree())
 
-    def observe(self, context: Context, verdict: Verdict) -> None:  # noqa: ARG002 - protocol
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - protocol
         """Collect the window's n-grams and move it on, if it was read."""
-        row, scouted = self._rows[context.row], context.read.scouted
-        if scouted is None or not len(scouted):
+        row, looked_ahead = self._rows[context.row], context.read.looked_ahead
+        if looked_ahead is None or not len(looked_ahead):
             return
-        found = to_numpy(scouted[-self._settings.window :]).argmax(axis=1).tolist()
+        found = to_numpy(looked_ahead[-self._settings.window :]).argmax(axis=1).tolist()
         for ngram in row.window.ngrams(found):
             row.pool.add(ngram)
-        self._rows[context.row] = _Row(row.window.advanced(found), row.pool)
+        self._rows[context.row] = _LookaheadRow(row.window.advanced(found), row.pool)
 
     def finish(self, row: int) -> None:
         """Forget the row."""

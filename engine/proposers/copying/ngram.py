@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.errors import InvalidRequest
-from engine.core.types import Proposal, QKind, Tree, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
 
@@ -61,7 +61,7 @@ class NgramProposer:
                 return Proposal(Tree.chain(tokens), QKind.ONE_HOT) if tokens else Proposal()
         return Proposal()
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Nothing to learn: the history says it all."""
 
     def finish(self, row: int) -> None:

@@ -18,26 +18,26 @@ from typing import Final
 
 import numpy as np
 
-from engine.core.options import Option, read_options
+from engine.core.options import ScalarOption, read_options
 from engine.core.trees import ROOT
-from engine.core.types import Proposal, QKind, Tree, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.proposers.build import ProposerParts, SharedMemory
 from engine.proposers.copying.suffix_tree import Node, SuffixTree
 from engine.proposers.interface import Context, ProposerFacts
 
 OPTIONS: Final = {
-    "depth": Option(24, 1, 1024),
-    "max_spec_factor": Option(1.0, 0.1, 16.0),
-    "min_token_prob": Option(0.1, 0.0, 1.0),
-    "cached_requests": Option(0, 0, 100_000),
-    "tree": Option(default=False),
+    "depth": ScalarOption(24, 1, 1024),
+    "max_spec_factor": ScalarOption(1.0, 0.1, 16.0),
+    "min_token_prob": ScalarOption(0.1, 0.0, 1.0),
+    "cached_requests": ScalarOption(0, 0, 100_000),
+    "tree": ScalarOption(default=False),
 }
 _OWN: Final = 0
 """The number of the only text in a request's own tree."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SuffixOptions:
     """The options, by their names."""
 
     depth: int
@@ -53,7 +53,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class SuffixDraft:
     """Drafted tokens, and how many of them the counts expect to be accepted."""
 
     tree: Tree
@@ -61,7 +61,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Branch:
+class _Continuation:
     """A continuation that may be drafted; the likeliest sorts first, among equals the one offered first."""
 
     order: float
@@ -78,7 +78,7 @@ class _Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SuffixRow:
     """One active request: the tree of its prompt and output, and the output."""
 
     tree: SuffixTree
@@ -124,9 +124,9 @@ class ResponseCache:
 class SuffixProposer:
     """Copies the likeliest continuations of the longest recurring suffix."""
 
-    def __init__(self, settings: Settings, memory: SharedMemory | None = None) -> None:
+    def __init__(self, settings: SuffixOptions, memory: SharedMemory | None = None) -> None:
         self._settings = settings
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _SuffixRow] = {}
         fresh = ResponseCache(settings.cached_requests, settings.width)
         self._cache = memory if isinstance(memory, ResponseCache) else fresh
         self.memory: SharedMemory | None = self._cache if settings.cached_requests else None
@@ -146,11 +146,11 @@ class SuffixProposer:
         Raises:
             InvalidRequest: an unknown option or a value out of its range.
         """
-        return cls(Settings(**read_options("proposer suffix", parts.options, OPTIONS)), parts.memory)
+        return cls(SuffixOptions(**read_options("proposer suffix", parts.options, OPTIONS)), parts.memory)
 
     def start(self, context: Context) -> None:
         """Count the prompt."""
-        self._rows[context.row] = _Row(SuffixTree(self._settings.width))
+        self._rows[context.row] = _SuffixRow(SuffixTree(self._settings.width))
         self._rows[context.row].tree.grow(_OWN, context.history)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
@@ -165,7 +165,7 @@ class SuffixProposer:
             best = max(best, other, key=lambda each: each.score)
         return Proposal(best.tree, QKind.ONE_HOT) if len(best.tree) else Proposal()
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Count the emitted tokens."""
         row, tokens = self._rows[context.row], [each.token for each in verdict.emitted]
         row.tree.grow(_OWN, tokens)
@@ -176,7 +176,7 @@ class SuffixProposer:
         self._cache.add(self._rows.pop(row).response)
 
 
-def draft(tree: SuffixTree, context: Context, settings: Settings) -> Draft:
+def draft(tree: SuffixTree, context: Context, settings: SuffixOptions) -> SuffixDraft:
     """Follow the likeliest continuations of the longest suffix of the history that goes on in `tree`.
 
     At most the budget's tokens, at most `max_spec_factor` for each token of the match, and only paths of at least
@@ -196,15 +196,15 @@ def draft(tree: SuffixTree, context: Context, settings: Settings) -> Draft:
         if branch.node.length - match.length < context.depth:
             for each in _branches(tree, branch.node, len(tokens) - 1, branch.chance, settings):
                 heapq.heappush(waiting, each)
-    return Draft(Tree(tuple(tokens), tuple(parents)), score)
+    return SuffixDraft(Tree(tuple(tokens), tuple(parents)), score)
 
 
-def _branches(tree: SuffixTree, node: Node, parent: int, chance: float, settings: Settings) -> list[_Branch]:
+def _branches(tree: SuffixTree, node: Node, parent: int, chance: float, settings: SuffixOptions) -> list[_Continuation]:
     """The likely enough continuations of a node whose path has probability `chance`; without `tree` only the best."""
     total = tree.followed(node)
     children = list(tree.children(node, max(1, math.floor(settings.min_token_prob / chance * total))).items())
     found = [
-        _Branch(-chance * child.count / total, parent, rank, token, child)
+        _Continuation(-chance * child.count / total, parent, rank, token, child)
         for rank, (token, child) in enumerate(children if settings.tree else children[:1])
     ]
     return [branch for branch in found if branch.chance >= settings.min_token_prob]

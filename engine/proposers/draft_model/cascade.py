@@ -24,15 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import ModelNeeded
-from engine.core.options import Choice, Option, Setting, read_options
-from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, Verdict
-from engine.models.interface import TargetModel, Want, chain_placement, to_numpy
+from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
+from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
+from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.copying.ngram import NgramProposer
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.draft_model.own_cache import read_prompt, within
-from engine.proposers.interface import Context, Proposer, ProposerFacts, Steady
+from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
 from engine.sampling.draw import Draw
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
@@ -40,9 +40,9 @@ from engine.verify.chain import ChainVerifier
 
 MATCHING: Final = "matching"
 REJECTION: Final = "rejection"
-OPTIONS: Final[Mapping[str, Setting]] = {
-    "inner_gamma": Option(4, 1, 64),
-    "inner_rule": Choice(MATCHING, (MATCHING, REJECTION)),
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "inner_gamma": ScalarOption(4, 1, 64),
+    "inner_rule": ChoiceOption(MATCHING, (MATCHING, REJECTION)),
 }
 INNER: Final[Mapping[Purpose, Purpose]] = {
     Purpose.DRAFT: Purpose.INNER_DRAFT,
@@ -79,7 +79,7 @@ class CascadeProposer:
         self._cache = model.new_cache(parts.rows, min(parts.capacity, model.context))
         self._valid = [0] * parts.rows
         self._tiny = tiny
-        self._how = Drawing.of(parts, stop_below=0.0)
+        self._how = DrawSettings.of(parts, stop_below=0.0)
         self._inner_gamma = options["inner_gamma"]
         self._rejects = options["inner_rule"] == REJECTION and parts.rule is DraftRule.INDEPENDENT
         self.facts = ProposerFacts(
@@ -89,7 +89,7 @@ class CascadeProposer:
             can_couple=True,
             state="request",
             options={**options, "tiny": tiny.facts.name},
-            steady=Steady(model.context),
+            steady=SteadyDrafts(model.context),
         )
 
     @classmethod
@@ -147,12 +147,12 @@ class CascadeProposer:
             for row, valid in enumerate(self._valid)
         ]
         placement = chain_placement(tokens, list(self._valid), self._cache.trash)
-        logits = self._model.forward(self._cache, placement, Want()).logits
+        logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
         assert logits is not None
         ends = {row: len(tokens[row]) for row in drafts}
         return {row: to_numpy(logits[row, end - 1 - len(offered[row].tree) : end]) for row, end in ends.items()}
 
-    def _match(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> Verdict:
+    def _match(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
         """The draft model's own draws, up to and with the first that was not foreseen."""
         before, tokens = len(draft.draws), offered.tree.tokens
         for place, logits in enumerate(rows):
@@ -162,11 +162,11 @@ class CascadeProposer:
         drawn = draft.draws[before:]
         roles = [*[Role.ACCEPTED] * (len(drawn) - 1), Role.BONUS if len(drawn) > len(tokens) else Role.RECOVERED]
         chances = [1.0 if each.q is None else float(each.q[each.token]) for each in drawn]
-        return Verdict(
+        return StepOutcome(
             tuple(Emitted(each.token, roles[i], i, chances[i], each.uniform) for i, each in enumerate(drawn))
         )
 
-    def _test(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> Verdict:
+    def _test(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
         """Rejection sampling with the draft model in the target's place."""
         request, how = draft.context.request, self._how
         own = TargetRows(rows, offered.tree, draft.history, len(request.prompt), request.sampling, how.eos_ids)
@@ -174,7 +174,7 @@ class CascadeProposer:
         draft.draws += [Draw(each.token, QKind.FULL, own[each.row].p, float("nan")) for each in verdict.emitted]
         return verdict
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """In both caches, what was accepted stays valid: all but the newest token, which came from the target."""
         self._valid[context.row] = min(self._valid[context.row], len(context.history) - 1)
         self._tiny.observe(context, verdict)

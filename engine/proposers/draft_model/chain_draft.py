@@ -20,7 +20,7 @@ from engine.sampling.draw import DraftContext, Draw, DrawRule
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class DrawSettings:
     """How every token of a proposer is drawn, and below which confidence none is."""
 
     rule: DraftRule
@@ -29,7 +29,7 @@ class Drawing:
     stop_below: float
 
     @classmethod
-    def of(cls, parts: ProposerParts, stop_below: float) -> Drawing:
+    def of(cls, parts: ProposerParts, stop_below: float) -> DrawSettings:
         """As the parts say."""
         return cls(parts.rule, parts.draw, parts.eos_ids, stop_below)
 
@@ -52,7 +52,7 @@ class ChainDraft:
         """Committed and drafted tokens."""
         return [*self.context.history, *(each.token for each in self.draws)]
 
-    def extend(self, logits: NDArray[np.floating[Any]], how: Drawing) -> None:
+    def extend(self, logits: NDArray[np.floating[Any]], how: DrawSettings) -> None:
         """Draw the next token from its row of logits [V], or stop before it."""
         request = self.context.request
         context = DraftContext(

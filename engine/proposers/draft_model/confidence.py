@@ -39,11 +39,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.options import Option
+from engine.core.options import ScalarOption
 from engine.sampling.draw import DraftContext
 from engine.sampling.transforms import softmax, transform
 
-STOP_BELOW: Final = Option(0.0, 0.0, 1.0)
+STOP_BELOW: Final = ScalarOption(0.0, 0.0, 1.0)
 """The option `stop_below`; 0 never stops."""
 
 

@@ -36,7 +36,7 @@ LONGEST_STEP: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class DistillationSample:
     """What the target said in one sequence.
 
     tokens: T token ids, the context of the last position.
@@ -56,7 +56,7 @@ class Student(Protocol):
         """Hex SHA-256 of what its drafts depend on."""
         ...
 
-    def learn(self, lessons: Sequence[Lesson]) -> TargetModel:
+    def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
         """One update; the model to draft with from here on.
 
         Raises:
@@ -102,7 +102,7 @@ class LeanStudent:
             found.update(each.detach().numpy().tobytes())
         return found.hexdigest()
 
-    def learn(self, lessons: Sequence[Lesson]) -> TargetModel:
+    def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
         """A step along the mean divergence over all positions, at temperature 1.
 
         Raises:
@@ -121,7 +121,7 @@ class LeanStudent:
             model, weights = self._model, copied(self._weights)
             return LeanModel(model.config, weights, model.eos_ids, model.facts, model.numerics)
 
-    def _loss(self, lesson: Lesson) -> Tensor:
+    def _loss(self, lesson: DistillationSample) -> Tensor:
         """The summed divergence at the lesson's places, in nats."""
         logits = forward(self._model.config, self._weights, self._rope, torch.tensor(lesson.tokens))
         q = F.log_softmax(logits[list(lesson.places)], -1)

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from engine.core.errors import ModelNeeded
 from engine.core.options import read_options
-from engine.core.types import Proposal, QKind, Verdict
-from engine.models.interface import TargetModel, Want, chain_placement, to_numpy
+from engine.core.types import Proposal, QKind, StepOutcome
+from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.own_cache import read_prompt, within
-from engine.proposers.interface import Context, ProposerFacts, Steady
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 
 OPTIONS = {"stop_below": STOP_BELOW}
 
@@ -30,7 +30,7 @@ class DraftModelProposer:
         self._model = model
         self._cache = model.new_cache(parts.rows, min(parts.capacity, model.context))
         self._valid = [0] * parts.rows
-        self._how = Drawing.of(parts, stop_below)
+        self._how = DrawSettings.of(parts, stop_below)
         self.facts = ProposerFacts(
             "draft_model",
             shape="chain",
@@ -38,7 +38,7 @@ class DraftModelProposer:
             can_couple=True,
             state="request",
             options={"stop_below": stop_below},
-            steady=None if stop_below else Steady(model.context),
+            steady=None if stop_below else SteadyDrafts(model.context),
         )
 
     @classmethod
@@ -69,7 +69,7 @@ class DraftModelProposer:
         waiting = {each.context.row: each for each in drafted if each.unread}
         tokens = [waiting[row].history[self._valid[row] :] if row in waiting else [] for row in range(self._cache.rows)]
         placement = chain_placement(tokens, list(self._valid), self._cache.trash)
-        logits = self._model.forward(self._cache, placement, Want()).logits
+        logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
         assert logits is not None
         for row, each in waiting.items():
             self._valid[row] = len(each.history)
@@ -84,7 +84,7 @@ class DraftModelProposer:
         for context in contexts:
             self._valid[context.row] = read_prompt(model, self._cache, context)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Columns up to the last accepted token stay valid."""
         committed = len(context.history) - len(verdict.emitted) + verdict.n_accepted
         self._valid[context.row] = min(self._valid[context.row], committed, len(context.history) - 1)

@@ -28,20 +28,20 @@ from numpy.typing import NDArray
 
 from engine.core import versions
 from engine.core.errors import ModelNeeded
-from engine.core.options import Choice, Option, Setting, read_options
-from engine.core.types import Proposal, QKind, Role, Verdict
+from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
+from engine.core.types import Proposal, QKind, Role, StepOutcome
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.confidence import STOP_BELOW
-from engine.proposers.draft_model.distilling import Lesson, Student, student_of
+from engine.proposers.draft_model.distilling import DistillationSample, Student, student_of
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.interface import Context, ProposerFacts
 
-OPTIONS: Final[dict[str, Setting]] = {
-    "learn": Option(default=False),
-    "update_every": Option(64, 1, 100_000),
-    "learning_rate": Option(0.001, 0.0, 1.0),
-    "divergence": Choice("forward", ("forward", "reverse")),
-    "positions": Choice("rejected", ("rejected", "all")),
+OPTIONS: Final[dict[str, OptionType]] = {
+    "learn": ScalarOption(default=False),
+    "update_every": ScalarOption(64, 1, 100_000),
+    "learning_rate": ScalarOption(0.001, 0.0, 1.0),
+    "divergence": ChoiceOption("forward", ("forward", "reverse")),
+    "positions": ChoiceOption("rejected", ("rejected", "all")),
     "stop_below": STOP_BELOW,
 }
 
@@ -54,9 +54,9 @@ class _Notes:
     places: list[int] = field(default_factory=list)
     rows: list[NDArray[np.floating[Any]]] = field(default_factory=list)
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> DistillationSample:
         """What there is now."""
-        return Lesson(tuple(self.history[: self.places[-1] + 1]), tuple(self.places), np.stack(self.rows))
+        return DistillationSample(tuple(self.history[: self.places[-1] + 1]), tuple(self.places), np.stack(self.rows))
 
 
 class OnlineProposer:
@@ -118,7 +118,7 @@ class OnlineProposer:
         self._version = versions.after(self._version, _update_digest(lessons, student.digest()))
         self._closed, self._notes, self._collected = [], {}, 0
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Collect the rows of decided positions."""
         self._draft.observe(context, verdict)
         if context.read.decided is None:
@@ -141,7 +141,7 @@ class OnlineProposer:
             self._closed.append(self._notes.pop(row))
 
 
-def _update_digest(lessons: Sequence[Lesson], weights: str) -> str:
+def _update_digest(lessons: Sequence[DistillationSample], weights: str) -> str:
     """Hex SHA-256 of each lesson's tokens and places with their counts, as 64-bit integers, its rows as float32,
     little-endian all, and of the digest of the weights that came of it.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.models.interface import SlotCache, TargetModel, Want, chain_placement
+from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.interface import Context
 
 
@@ -17,7 +17,7 @@ def read_prompt(model: TargetModel, cache: SlotCache, context: Context) -> int:
     if not prompt or len(prompt) >= cache.capacity:
         return 0
     placement = chain_placement([prompt], [0], cache.trash, first_row=context.row)
-    model.forward(cache, placement, Want(logits=False))
+    model.forward(cache, placement, WantedOutputs(logits=False))
     return len(prompt)
 
 

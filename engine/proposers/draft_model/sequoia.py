@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest, ModelNeeded
-from engine.core.options import Numbers, Option, Setting, numbers, read_options
+from engine.core.options import NumberListOption, OptionType, ScalarOption, numbers, read_options
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.static_trees import Growth, StaticTreeProposer, readers_of, trimmed
+from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of, trimmed
 from engine.proposers.draft_model.tree_planning import ROUNDING, Rates, TreeShape, best_shape, rates_at
 from engine.proposers.interface import ProposerFacts
 from engine.sampling.draw import Siblings
 
-RATE: Final = Option(0.0, 0.0, 1.0)
+RATE: Final = ScalarOption(0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class LevelRates:
+class LevelRatesOption:
     """A setting that takes acceptance vectors, level by level: "0.6,0.2/0.7,0.1"; the last holds for deeper levels."""
 
     default: str
@@ -40,12 +40,12 @@ class LevelRates:
 
     def takes(self, value: object) -> bool:
         """Whether `value` is such a text."""
-        each = Numbers(self.default, RATE)
+        each = NumberListOption(self.default, RATE)
         return isinstance(value, str) and all(each.takes(level) for level in value.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
-class Parents:
+class ParentsOption:
     """A setting that takes a tree as the parent of each node, -1 for the root: "-1,0,0"; "" is none."""
 
     default: str = ""
@@ -63,11 +63,11 @@ class Parents:
             return False
 
 
-OPTIONS: Final[Mapping[str, Setting]] = {
-    "rates": LevelRates("0.48,0.06,0.03,0.02/0.66,0.07,0.02,0.03/0.71,0.06,0.03,0.02"),
-    "depth": Option(6, 1, 64),
-    "size": Option(0, 0, 1024),
-    "shape": Parents(),
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "rates": LevelRatesOption("0.48,0.06,0.03,0.02/0.66,0.07,0.02,0.03/0.71,0.06,0.03,0.02"),
+    "depth": ScalarOption(6, 1, 64),
+    "size": ScalarOption(0, 0, 1024),
+    "shape": ParentsOption(),
 }
 
 
@@ -91,7 +91,7 @@ class SequoiaProposer(StaticTreeProposer):
             raise ModelNeeded("proposer sequoia needs a draft model")
         if parts.gamma or options.get("size"):
             options["shape"] = ",".join(map(str, planned(parts.gamma or sys.maxsize, sys.maxsize).parents))
-        growth = Growth(Siblings.WITHOUT_REPLACEMENT, planned)
+        growth = TreeGrowth(Siblings.WITHOUT_REPLACEMENT, planned)
         facts = ProposerFacts(
             "sequoia", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
         )

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.core.errors import ModelNeeded
-from engine.core.options import Choice, Numbers, Option, Setting, numbers, read_options
+from engine.core.options import ChoiceOption, NumberListOption, OptionType, ScalarOption, numbers, read_options
 from engine.core.trees import ROOT
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.static_trees import Growth, StaticTreeProposer, readers_of
+from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of
 from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import ProposerFacts
 from engine.sampling.draw import Siblings
 
-OPTIONS: Final[Mapping[str, Setting]] = {
-    "widths": Numbers("2,1,1", Option(1, 1, 64)),
-    "siblings": Choice(str(Siblings.WITH_REPLACEMENT), (Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT)),
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "widths": NumberListOption("2,1,1", ScalarOption(1, 1, 64)),
+    "siblings": ChoiceOption(str(Siblings.WITH_REPLACEMENT), (Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT)),
 }
 
 
@@ -42,7 +42,7 @@ class SpecInferProposer(StaticTreeProposer):
         if not parts.drafts:
             raise ModelNeeded("proposer specinfer needs a draft model")
         widths = [int(width) for width in numbers(options["widths"])]
-        growth = Growth(Siblings(options["siblings"]), lambda size, depth: widths_shape(widths[:depth], size))
+        growth = TreeGrowth(Siblings(options["siblings"]), lambda size, depth: widths_shape(widths[:depth], size))
         facts = ProposerFacts(
             "specinfer", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
         )

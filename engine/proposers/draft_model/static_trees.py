@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.trees import ROOT
-from engine.core.types import Proposal, QKind, Tree, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import TargetModel, to_numpy
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.tree_draft import Level, TreeReader
+from engine.proposers.draft_model.tree_draft import TreeLevel, TreeReader
 from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import Context, ProposerFacts
-from engine.sampling.draw import Brood, DraftContext, Draw, Siblings
+from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class TreeGrowth:
     """How trees grow.
 
     shape: of at most so many nodes in at most so many levels; a function of these numbers and nothing else, for what
@@ -41,14 +41,14 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Node:
+class _DraftedNode:
     """A drafted node, or a drafter's root.
 
     own: its number in its drafter's tree. whole: its number in the proposal. below: the numbers of its children in the
     shape. drawn: None at the root.
     """
 
-    parent: _Node | None
+    parent: _DraftedNode | None
     drawn: Draw | None
     own: int
     whole: int
@@ -63,24 +63,24 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Branch:
+class _DrafterTree:
     """One drafter's tree while it grows: its nodes, how many of them it has read, and those of the newest level.
 
     below: by node of the shape, the root first, the numbers of its children.
     """
 
     below: list[list[int]]
-    frontier: list[_Node]
-    nodes: list[_Node] = field(default_factory=list)
+    frontier: list[_DraftedNode]
+    nodes: list[_DraftedNode] = field(default_factory=list)
     read: int = 0
 
     @classmethod
-    def of(cls, shape: TreeShape) -> _Branch:
+    def of(cls, shape: TreeShape) -> _DrafterTree:
         """A tree that is to get a shape."""
         below: list[list[int]] = [[] for _ in range(1 + len(shape))]
         for place, parent in enumerate(shape.parents):
             below[parent + 1].append(place)
-        return cls(below, [_Node(None, None, ROOT, ROOT, below[0])])
+        return cls(below, [_DraftedNode(None, None, ROOT, ROOT, below[0])])
 
     @property
     def growing(self) -> bool:
@@ -93,8 +93,8 @@ class _Grown:
     """One row's tree while it grows: `nodes` in the proposal's order, the newest level from `level` on."""
 
     context: Context
-    branches: list[_Branch]
-    nodes: list[_Node] = field(default_factory=list)
+    branches: list[_DrafterTree]
+    nodes: list[_DraftedNode] = field(default_factory=list)
     level: int = 0
     _tokens: set[tuple[int, int]] = field(default_factory=set)
 
@@ -103,12 +103,12 @@ class _Grown:
         """How many nodes there are as far from the root as the next one."""
         return len(self.nodes) - self.level
 
-    def add(self, branch: _Branch, parent: _Node, place: int, drawn: Draw) -> _Node:
+    def add(self, branch: _DrafterTree, parent: _DraftedNode, place: int, drawn: Draw) -> _DraftedNode:
         """A new node; a token that an earlier sibling has gets no children."""
         token = (parent.whole, drawn.token)
         below = () if token in self._tokens else branch.below[place + 1]
         self._tokens.add(token)
-        node = _Node(parent, drawn, len(branch.nodes), len(self.nodes), below)
+        node = _DraftedNode(parent, drawn, len(branch.nodes), len(self.nodes), below)
         branch.nodes.append(node)
         self.nodes.append(node)
         return node
@@ -125,7 +125,7 @@ def trimmed(shape: TreeShape, size: int, depth: int) -> TreeShape:
     return TreeShape(tuple(parents))
 
 
-class Reader(Protocol):
+class DraftReader(Protocol):
     """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
 
     def room(self, context: Context) -> int:
@@ -140,11 +140,11 @@ class Reader(Protocol):
         """[V] logits after each row's newest committed token."""
         ...
 
-    def read(self, levels: Mapping[int, Level]) -> Mapping[int, Tensor]:
+    def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row."""
         ...
 
-    def observe(self, context: Context, verdict: Verdict, read: int) -> None:
+    def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
         """What became of the row's tree, whose first `read` nodes were read."""
         ...
 
@@ -161,7 +161,9 @@ def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[Tree
 class StaticTreeProposer:
     """Draws trees of fixed shapes; the drafters share the budget evenly, the first ones take what is left over."""
 
-    def __init__(self, parts: ProposerParts, readers: Sequence[Reader], growth: Growth, facts: ProposerFacts) -> None:
+    def __init__(
+        self, parts: ProposerParts, readers: Sequence[DraftReader], growth: TreeGrowth, facts: ProposerFacts
+    ) -> None:
         self._readers = readers
         self._rule = parts.rule
         self._draw_siblings = parts.draw_siblings
@@ -188,11 +190,11 @@ class StaticTreeProposer:
         self._grown |= {each.context.row: each for each in grown}
         return [_proposal(each.nodes) for each in grown]
 
-    def _branches(self, context: Context) -> list[_Branch]:
+    def _branches(self, context: Context) -> list[_DrafterTree]:
         share, over = divmod(context.budget, len(self._readers))
         sizes = [share + (drafter < over) for drafter in range(len(self._readers))]
         return [
-            _Branch.of(self._growth.shape(min(size, reader.room(context)), context.depth))
+            _DrafterTree.of(self._growth.shape(min(size, reader.room(context)), context.depth))
             for size, reader in zip(sizes, self._readers, strict=True)
         ]
 
@@ -219,14 +221,14 @@ class StaticTreeProposer:
         levels = {row: _level(each, each.branches[drafter]) for row, each in growing.items()}
         return {row: to_numpy(logits) for row, logits in reader.read(levels).items()}
 
-    def _children(self, grown: _Grown, node: _Node, logits: NDArray[np.floating[Any]]) -> list[Draw]:
+    def _children(self, grown: _Grown, node: _DraftedNode, logits: NDArray[np.floating[Any]]) -> list[Draw]:
         context, request = grown.context, grown.context.request
         history = [*context.history, *node.path]
         drafting = DraftContext(history, len(request.prompt), request.sampling, self._eos_ids, context.randomness)
-        brood = Brood(len(node.below), self._growth.siblings, grown.order)
-        return self._draw_siblings(self._rule, brood, logits, drafting)
+        siblings = SiblingSpec(len(node.below), self._growth.siblings, grown.order)
+        return self._draw_siblings(self._rule, siblings, logits, drafting)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Each drafter keeps what was accepted of its own tree."""
         grown = self._grown.pop(context.row)
         for reader, branch in zip(self._readers, grown.branches, strict=True):
@@ -240,15 +242,15 @@ class StaticTreeProposer:
             reader.finish(row)
 
 
-def _level(grown: _Grown, branch: _Branch) -> Level:
+def _level(grown: _Grown, branch: _DrafterTree) -> TreeLevel:
     """What a drafter reads next of its tree; it has read it then."""
     tokens = tuple(node.path[-1] for node in branch.nodes)
     parents = tuple(node.parent.own for node in branch.nodes if node.parent is not None)
     first, branch.read = branch.read, len(branch.nodes)
-    return Level(len(grown.context.history), Tree(tokens, parents), first)
+    return TreeLevel(len(grown.context.history), Tree(tokens, parents), first)
 
 
-def _proposal(nodes: Sequence[_Node]) -> Proposal:
+def _proposal(nodes: Sequence[_DraftedNode]) -> Proposal:
     draws = [node.drawn for node in nodes if node.drawn is not None]
     if not draws:
         return Proposal()

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from engine.core.trees import ancestors, depths
-from engine.core.types import Tree, Verdict
-from engine.models.interface import Placement, TargetModel, Want, chain_placement
+from engine.core.types import StepOutcome, Tree
+from engine.models.interface import Placement, TargetModel, WantedOutputs, chain_placement
 from engine.models.placement import accepted_columns
 from engine.proposers.draft_model.own_cache import read_prompt
 from engine.proposers.interface import Context
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class TreeLevel:
     """What one row reads next: nodes `first` and later of its tree, after `committed` tokens."""
 
     committed: int
@@ -58,20 +58,20 @@ class TreeReader:
         histories = {each.row: each.history for each in contexts}
         tokens = [list(histories[row][valid:]) if row in histories else [] for row, valid in enumerate(self._valid)]
         placement = chain_placement(tokens, list(self._valid), self._cache.trash)
-        logits = self.model.forward(self._cache, placement, Want()).logits
+        logits = self.model.forward(self._cache, placement, WantedOutputs()).logits
         assert logits is not None
         for row, history in histories.items():
             self._valid[row] = len(history)
         return {row: logits[row, len(tokens[row]) - 1] for row in histories}
 
-    def read(self, levels: Mapping[int, Level]) -> Mapping[int, Tensor]:
+    def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row; the nodes before them were read earlier."""
         placement = place_levels(levels, self._cache.rows, self._cache.trash)
-        logits = self.model.forward(self._cache, placement, Want()).logits
+        logits = self.model.forward(self._cache, placement, WantedOutputs()).logits
         assert logits is not None
         return {row: logits[row, : level.count] for row, level in levels.items()}
 
-    def observe(self, context: Context, verdict: Verdict, read: int) -> None:
+    def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
         """Keep what stays true: the accepted nodes among the `read` first ones, moved to their places."""
         before = len(context.history) - len(verdict.emitted)
         if self._valid[context.row] < before:
@@ -87,7 +87,7 @@ class TreeReader:
         self._valid[row] = 0
 
 
-def place_levels(levels: Mapping[int, Level], rows: int, trash: int) -> Placement:
+def place_levels(levels: Mapping[int, TreeLevel], rows: int, trash: int) -> Placement:
     """The placement of each row's new nodes; rows without any are padding."""
     lengths = tuple(levels[row].count if row in levels else 0 for row in range(rows))
     span = max(level.committed + len(level.tree) for level in levels.values())

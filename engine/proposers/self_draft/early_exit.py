@@ -9,16 +9,16 @@ exits drafts better. Knows nothing about how the layers were trained.
 from __future__ import annotations
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import Option, read_options
+from engine.core.options import ScalarOption, read_options
 from engine.core.types import QKind
-from engine.models.interface import Part
+from engine.models.interface import Sublayers
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import Drawing
+from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
-from engine.proposers.interface import ProposerFacts, Steady
+from engine.proposers.interface import ProposerFacts, SteadyDrafts
 from engine.proposers.self_draft.self_draft import SelfDraftProposer, require_divisible
 
-OPTIONS = {"exit_layer": Option(0), "stop_below": STOP_BELOW}
+OPTIONS = {"exit_layer": ScalarOption(0), "stop_below": STOP_BELOW}
 
 
 class EarlyExitProposer(SelfDraftProposer):
@@ -47,6 +47,6 @@ class EarlyExitProposer(SelfDraftProposer):
             can_couple=True,
             state="none",
             options={**options, "exit_layer": exit_layer},
-            steady=None if options["stop_below"] else Steady(side.model.context),
+            steady=None if options["stop_below"] else SteadyDrafts(side.model.context),
         )
-        return cls(side, Part(kept, kept), Drawing.of(parts, options["stop_below"]), facts)
+        return cls(side, Sublayers(kept, kept), DrawSettings.of(parts, options["stop_below"]), facts)

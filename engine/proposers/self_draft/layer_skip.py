@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import Setting, read_options
+from engine.core.options import OptionType, read_options
 from engine.core.types import QKind
-from engine.models.interface import Part
+from engine.models.interface import Sublayers
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import Drawing
+from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
-from engine.proposers.interface import ProposerFacts, Steady
+from engine.proposers.interface import ProposerFacts, SteadyDrafts
 from engine.proposers.self_draft.self_draft import SelfDraftProposer, require_divisible
 
 
 @dataclass(frozen=True, slots=True)
-class LayerList:
+class LayerListOption:
     """A setting that takes layer indices, or none, written as text: "3,5,7"."""
 
     default: str = ""
@@ -36,7 +36,11 @@ class LayerList:
         return not value.strip() or all(word.strip().isdecimal() for word in value.split(","))
 
 
-OPTIONS: Mapping[str, Setting] = {"skip_attention": LayerList(), "skip_ffn": LayerList(), "stop_below": STOP_BELOW}
+OPTIONS: Mapping[str, OptionType] = {
+    "skip_attention": LayerListOption(),
+    "skip_ffn": LayerListOption(),
+    "stop_below": STOP_BELOW,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,9 @@ class SkipSet:
     def __len__(self) -> int:
         return len(self.attention) + len(self.ffn)
 
-    def part(self, layers: int) -> Part:
+    def part(self, layers: int) -> Sublayers:
         """What is left of a model of so many layers."""
-        return Part(
+        return Sublayers(
             tuple(index for index in range(layers) if index not in self.attention),
             tuple(index for index in range(layers) if index not in self.ffn),
         )
@@ -94,9 +98,9 @@ class LayerSkipProposer(SelfDraftProposer):
             can_couple=True,
             state="none",
             options={**skips.options(), "stop_below": options["stop_below"]},
-            steady=None if options["stop_below"] else Steady(side.model.context),
+            steady=None if options["stop_below"] else SteadyDrafts(side.model.context),
         )
-        return cls(side, skips.part(layers), Drawing.of(parts, options["stop_below"]), facts)
+        return cls(side, skips.part(layers), DrawSettings.of(parts, options["stop_below"]), facts)
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.errors import InvalidRequest
-from engine.core.types import Proposal, Verdict
-from engine.models.interface import Part, Want, chain_placement, to_numpy
+from engine.core.types import Proposal, StepOutcome
+from engine.models.interface import Sublayers, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.build import ProposerParts, TargetSide
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.interface import Context, ProposerFacts
 
 
 class SelfDraftProposer:
     """Autoregressive drafting with a part of the target."""
 
-    def __init__(self, side: TargetSide, part: Part, how: Drawing, facts: ProposerFacts) -> None:
+    def __init__(self, side: TargetSide, part: Sublayers, how: DrawSettings, facts: ProposerFacts) -> None:
         self._model, self._cache = side.model, side.cache
-        self._want = Want(part=part)
+        self._want = WantedOutputs(part=part)
         self._how = how
         self.facts = facts
 
@@ -50,7 +50,7 @@ class SelfDraftProposer:
         for row, each in waiting.items():
             each.extend(to_numpy(logits[row, 0]), self._how)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Nothing to keep: the verifying forward wrote what is committed."""
 
     def finish(self, row: int) -> None:

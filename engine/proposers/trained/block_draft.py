@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest, ModelError
-from engine.core.types import Verdict
+from engine.core.types import StepOutcome
 from engine.heads.dflash import BlockDecoder
 from engine.models.interface import Placement, chain_placement
 from engine.models.lean_weights import read_config
@@ -73,7 +73,7 @@ class BlockDrafter:
         self._read[context.row], self._unread[context.row] = 0, self._nothing
         self._keep(context, len(context.history) - 1)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Keep the states of the root and of the accepted tokens."""
         self._keep(context, len(verdict.emitted))
 

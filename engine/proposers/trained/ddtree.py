@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.core.options import read_options
 from engine.core.trees import ROOT
-from engine.core.types import Floats, Proposal, QKind, Tree, Verdict
+from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
@@ -75,7 +75,7 @@ class DDTreeProposer:
         row = transform(logits, list(context.history), len(request.prompt), request.sampling, self._eos_ids)
         return softmax(row.scores) if request.sampling.greedy else row.p
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Keep the states of what was committed."""
         self._drafter.observe(context, verdict)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.options import read_options
-from engine.core.types import Proposal, QKind, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome
 from engine.models.interface import to_numpy
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.own_cache import limited
-from engine.proposers.interface import Context, ProposerFacts, Steady
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.trained.block_draft import BlockDrafter
 
 OPTIONS = {"stop_below": STOP_BELOW}
@@ -25,7 +25,7 @@ OPTIONS = {"stop_below": STOP_BELOW}
 class DFlashProposer:
     """Drafts chains of up to a block's masks."""
 
-    def __init__(self, drafter: BlockDrafter, how: Drawing) -> None:
+    def __init__(self, drafter: BlockDrafter, how: DrawSettings) -> None:
         self._drafter = drafter
         self._how = how
         self.facts = ProposerFacts(
@@ -36,7 +36,7 @@ class DFlashProposer:
             state="request",
             hidden=drafter.hidden,
             options={"stop_below": how.stop_below},
-            steady=None if how.stop_below else Steady(drafter.context - drafter.most, drafter.most),
+            steady=None if how.stop_below else SteadyDrafts(drafter.context - drafter.most, drafter.most),
         )
 
     @classmethod
@@ -48,7 +48,7 @@ class DFlashProposer:
             ModelError: a head that does not fit the target.
         """
         options = read_options("proposer dflash", parts.options, OPTIONS)
-        return cls(BlockDrafter.build("dflash", parts), Drawing.of(parts, options["stop_below"]))
+        return cls(BlockDrafter.build("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
 
     def start(self, context: Context) -> None:
         """Keep the prompt's states."""
@@ -64,7 +64,7 @@ class DFlashProposer:
                     rows[row].extend(to_numpy(logits), self._how)
         return [rows[context.row].proposal() for context in contexts]
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Keep the states of what was committed."""
         self._drafter.observe(context, verdict)
 

@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.core.options import Numbers, Option, Setting, numbers, read_options
+from engine.core.options import NumberListOption, OptionType, ScalarOption, numbers, read_options
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import Drawing
+from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.specinfer import widths_shape
-from engine.proposers.draft_model.static_trees import Growth, StaticTreeProposer
-from engine.proposers.interface import Proposer, ProposerFacts, Steady
+from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth
+from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.trained.feature_draft import FeatureChain
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.feature_reader import FeatureReader
 from engine.sampling.draw import Siblings
 
 CHAIN: Final = (1,)
-OPTIONS: Final[Mapping[str, Setting]] = {"widths": Numbers("1", Option(1, 1, 64)), "stop_below": STOP_BELOW}
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "widths": NumberListOption("1", ScalarOption(1, 1, 64)),
+    "stop_below": STOP_BELOW,
+}
 
 
 class EagleProposer(FeatureChain):
@@ -53,11 +56,11 @@ class EagleProposer(FeatureChain):
             steady=_steady(widths, options["stop_below"], head.decoder.context),
         )
         if widths == CHAIN:
-            return cls(reader, Drawing.of(parts, options["stop_below"]), facts)
-        shape = Growth(Siblings.WITHOUT_REPLACEMENT, lambda size, depth: widths_shape(widths[:depth], size))
+            return cls(reader, DrawSettings.of(parts, options["stop_below"]), facts)
+        shape = TreeGrowth(Siblings.WITHOUT_REPLACEMENT, lambda size, depth: widths_shape(widths[:depth], size))
         return StaticTreeProposer(parts, [reader], shape, facts)
 
 
-def _steady(widths: tuple[int, ...], stop_below: float, context: int) -> Steady | None:
+def _steady(widths: tuple[int, ...], stop_below: float, context: int) -> SteadyDrafts | None:
     """Of a chain that never stops early; a tree's size depends on what is left of it."""
-    return Steady(context) if widths == CHAIN and not stop_below else None
+    return SteadyDrafts(context) if widths == CHAIN and not stop_below else None

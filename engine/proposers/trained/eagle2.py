@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.core.options import Option, read_options
+from engine.core.options import ScalarOption, read_options
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import ProposerFacts
-from engine.proposers.trained.feature_draft import DynamicTree, Reach
+from engine.proposers.trained.feature_draft import DynamicTree, DynamicTreeSize
 from engine.proposers.trained.feature_head import FeatureHead, feature_head
 from engine.proposers.trained.feature_reader import FeatureReader
 
-REACH: Final = {"top_k": Option(10, 1, 64), "depth": Option(7, 1, 32)}
+REACH: Final = {"top_k": ScalarOption(10, 1, 64), "depth": ScalarOption(7, 1, 32)}
 """Of a dynamic tree, as EAGLE-2's authors set it."""
 
 
@@ -38,7 +38,7 @@ class Eagle2Proposer(DynamicTree):
     @classmethod
     def over(cls, kind: str, head: FeatureHead, parts: ProposerParts, options: dict[str, Any]) -> Eagle2Proposer:
         """Of a proposer that goes by the name `kind`; the cache has columns for all nodes that may be expanded."""
-        reach = Reach(options["top_k"], options["depth"])
+        reach = DynamicTreeSize(options["top_k"], options["depth"])
         reader = FeatureReader(head, parts.rows, parts.capacity + reach.top_k * (reach.depth - 1))
         facts = ProposerFacts(
             kind,

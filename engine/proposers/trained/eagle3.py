@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.core.options import Option, Setting, read_options
+from engine.core.options import OptionType, ScalarOption, read_options
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import Drawing
+from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
-from engine.proposers.interface import Proposer, ProposerFacts, Steady
+from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.trained.eagle2 import REACH, Eagle2Proposer
 from engine.proposers.trained.feature_draft import FeatureChain
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.feature_reader import FeatureReader
 
-OPTIONS: Final[Mapping[str, Setting]] = {"dynamic": Option(False), **REACH, "stop_below": STOP_BELOW}
+OPTIONS: Final[Mapping[str, OptionType]] = {"dynamic": ScalarOption(False), **REACH, "stop_below": STOP_BELOW}
 
 
 class Eagle3Proposer(FeatureChain):
@@ -48,6 +48,6 @@ class Eagle3Proposer(FeatureChain):
             state="request",
             hidden=head.layers,
             options=options,
-            steady=None if options["stop_below"] else Steady(head.decoder.context),
+            steady=None if options["stop_below"] else SteadyDrafts(head.decoder.context),
         )
-        return cls(reader, Drawing.of(parts, options["stop_below"]), facts)
+        return cls(reader, DrawSettings.of(parts, options["stop_below"]), facts)

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from engine.core.trees import ROOT
-from engine.core.types import Floats, Proposal, QKind, Tree, Verdict
+from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.own_cache import limited
-from engine.proposers.draft_model.tree_draft import Level
+from engine.proposers.draft_model.tree_draft import TreeLevel
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.trained.feature_reader import FeatureReader
 from engine.sampling.transforms import log_sum_exp, transform
@@ -35,7 +35,7 @@ class FeatureProposer:
         """Read the prompt but its last pair, whose state does not exist yet."""
         self._reader.start(context)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Take the target's states of the root and of the accepted tokens."""
         self._reader.observe(context, verdict, 0)
 
@@ -50,7 +50,7 @@ class FeatureProposer:
 class FeatureChain(FeatureProposer):
     """One token after the other, for all rows at once."""
 
-    def __init__(self, reader: FeatureReader, how: Drawing, facts: ProposerFacts) -> None:
+    def __init__(self, reader: FeatureReader, how: DrawSettings, facts: ProposerFacts) -> None:
         super().__init__(reader, facts)
         self._how = how
 
@@ -67,7 +67,7 @@ class FeatureChain(FeatureProposer):
         if not any(each.draws for each in waiting.values()):
             return self._reader.roots([each.context for each in waiting.values()])
         levels = {
-            row: Level(
+            row: TreeLevel(
                 committed=len(each.context.history),
                 tree=Tree.chain(tuple(drawn.token for drawn in each.draws)),
                 first=len(each.draws) - 1,
@@ -78,7 +78,7 @@ class FeatureChain(FeatureProposer):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DynamicTreeSize:
     """How far a dynamic tree looks: `top_k` nodes are expanded at each of `depth` levels, each `top_k` times."""
 
     top_k: int
@@ -140,7 +140,9 @@ class DynamicTree(FeatureProposer):
     A node's worth is the product of q along its path. Nothing is drawn, so each token is a function of its prefix.
     """
 
-    def __init__(self, reader: FeatureReader, reach: Reach, eos_ids: tuple[int, ...], facts: ProposerFacts) -> None:
+    def __init__(
+        self, reader: FeatureReader, reach: DynamicTreeSize, eos_ids: tuple[int, ...], facts: ProposerFacts
+    ) -> None:
         super().__init__(reader, facts)
         self._reach, self._eos_ids = reach, eos_ids
 
@@ -170,7 +172,7 @@ class DynamicTree(FeatureProposer):
             found = self._reader.roots([each.context for each in rows.values()])
             return {row: to_numpy(logits[None]) for row, logits in found.items()}
         levels = {
-            row: Level(len(each.context.history), each.tree(each.read), len(each.read) - len(each.frontier))
+            row: TreeLevel(len(each.context.history), each.tree(each.read), len(each.read) - len(each.frontier))
             for row, each in rows.items()
         }
         return {row: to_numpy(logits) for row, logits in self._reader.read(levels).items()}

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from engine.core.types import Verdict
+from engine.core.types import StepOutcome
 from engine.models.interface import Placement, chain_placement
 from engine.models.numerics.layouts import flat
-from engine.proposers.draft_model.tree_draft import Level, place_levels
+from engine.proposers.draft_model.tree_draft import TreeLevel, place_levels
 from engine.proposers.interface import Context
 from engine.proposers.trained.feature_head import FeatureHead
 
 
 @dataclass(slots=True)
-class _Row:
+class _ReaderRow:
     """One row.
 
     read: how many pairs are in the cache. waiting: [n, H] states whose pairs are not, and `tokens` their n tokens.
@@ -42,7 +42,7 @@ class FeatureReader:
     def __init__(self, head: FeatureHead, rows: int, capacity: int) -> None:
         self._head = head
         self._cache = head.decoder.new_cache(rows, min(capacity, head.decoder.context))
-        self._rows = [_Row() for _ in range(rows)]
+        self._rows = [_ReaderRow() for _ in range(rows)]
 
     def room(self, context: Context) -> int:
         """How many nodes can be read after the row's pairs; 0 also where a pair is missing."""
@@ -52,12 +52,12 @@ class FeatureReader:
 
     def start(self, context: Context) -> None:
         """Read the prompt's pairs, if they fit."""
-        self._rows[context.row] = _Row()
+        self._rows[context.row] = _ReaderRow()
         self._keep(context, 0)
         if self.room(context):
             self._absorb([context.row], context.row)
 
-    def observe(self, context: Context, verdict: Verdict, read: int) -> None:  # noqa: ARG002 - nothing read is kept
+    def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:  # noqa: ARG002 - nothing read is kept
         """Pairs of the root and of the accepted tokens wait for the next round."""
         self._keep(context, len(context.history) - len(verdict.emitted) - 1)
 
@@ -83,7 +83,7 @@ class FeatureReader:
         logits = self._head.logits(torch.cat(list(outputs.values())))
         return dict(zip(outputs, logits, strict=True))
 
-    def read(self, levels: Mapping[int, Level]) -> Mapping[int, Tensor]:
+    def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row; the nodes before them were read earlier."""
         shifted = {row: replace(level, committed=level.committed - 1) for row, level in levels.items()}
         placement = place_levels(shifted, self._cache.rows, self._cache.trash)
@@ -94,7 +94,7 @@ class FeatureReader:
         logits = torch.split(self._head.logits(torch.cat(list(parts))), [len(part) for part in parts])
         return dict(zip(sorted(levels), logits, strict=True))
 
-    def _states_before(self, row: int, level: Level) -> Tensor:
+    def _states_before(self, row: int, level: TreeLevel) -> Tensor:
         """[n, H] the states of the new nodes' parents."""
         parents = torch.tensor(level.tree.parents[level.first :])
         return self._head.settle(self._after(row).index_select(0, parents + 1))
@@ -108,7 +108,7 @@ class FeatureReader:
         """Read the waiting pairs of some rows, in one forward."""
         if not rows:
             return
-        placed = [self._rows[row] if row in rows else _Row() for row in range(first_row, 1 + max(rows))]
+        placed = [self._rows[row] if row in rows else _ReaderRow() for row in range(first_row, 1 + max(rows))]
         placement = chain_placement(
             [each.tokens for each in placed], [each.read for each in placed], self._cache.trash, first_row
         )
@@ -126,4 +126,4 @@ class FeatureReader:
 
     def finish(self, row: int) -> None:
         """Forget the row."""
-        self._rows[row] = _Row()
+        self._rows[row] = _ReaderRow()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
-from engine.heads.checkpoint import Head
+from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.lean import LeanModel
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context
@@ -21,7 +21,7 @@ from engine.proposers.interface import Context
 class FittedHead:
     """A head and the target that it was made for, in whose dtype and arithmetic it drafts."""
 
-    head: Head
+    head: HeadCheckpoint
     model: LeanModel
 
     def tensor(self, name: str) -> Tensor:

@@ -22,23 +22,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import Choice, Numbers, Option, Setting, numbers, read_options
+from engine.core.options import ChoiceOption, NumberListOption, OptionType, ScalarOption, numbers, read_options
 from engine.core.trees import ROOT
-from engine.core.types import DraftRule, Proposal, QKind, Tree, Verdict
+from engine.core.types import DraftRule, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.tree_planning import TreeShape
-from engine.proposers.interface import Context, ProposerFacts, Steady
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
-from engine.sampling.draw import Brood, DraftContext, Draw, Siblings
+from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
 NO_TREE: Final = "0"
-OPTIONS: Final[Mapping[str, Setting]] = {
-    "draw": Choice("top", ("top", "soft")),
-    "tree": Numbers(NO_TREE, Option(0, 0, 64)),
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "draw": ChoiceOption("top", ("top", "soft")),
+    "tree": NumberListOption(NO_TREE, ScalarOption(0, 0, 64)),
 }
 OUTSIDE: Final = -1e30
 """Logit of a token that a reduced vocabulary lacks: never drawn, unless a request masks all others."""
@@ -99,7 +99,7 @@ class MedusaProposer:
         self._widths = _widths(options["tree"], self._heads.count)
         soft = options["draw"] == "soft"
         rule = parts.rule if soft else DraftRule.GREEDY
-        self._how = Drawing(rule, parts.draw, parts.eos_ids, stop_below=0.0)
+        self._how = DrawSettings(rule, parts.draw, parts.eos_ids, stop_below=0.0)
         self._draw_siblings = parts.draw_siblings
         layer = side.model.config.layers
         self._states = LastStates(layer)
@@ -111,7 +111,7 @@ class MedusaProposer:
             state="request",
             hidden=(layer,),
             options=options,
-            steady=None if self._widths else Steady(side.model.context, self._heads.count),
+            steady=None if self._widths else SteadyDrafts(side.model.context, self._heads.count),
         )
 
     @classmethod
@@ -158,14 +158,14 @@ class MedusaProposer:
         below = _children_of(shape)
         tokens: list[int] = []
         parents: list[int] = []
-        waiting = deque([_Node(ROOT, ROOT, ())])
+        waiting = deque([_OpenNode(ROOT, ROOT, ())])
         while waiting:
             node = waiting.popleft()
             places = below[node.place]
             draws = self._children(context, node.path, rows[len(node.path)]) if places else []
             # fewer than the shape has, if fewer tokens are allowed
             for place, drawn in zip(places, draws, strict=False):
-                waiting.append(_Node(place, len(tokens), (*node.path, drawn.token)))
+                waiting.append(_OpenNode(place, len(tokens), (*node.path, drawn.token)))
                 tokens.append(drawn.token)
                 parents.append(node.number)
         return Proposal(Tree(tuple(tokens), tuple(parents)), QKind.ONE_HOT) if tokens else Proposal()
@@ -175,10 +175,10 @@ class MedusaProposer:
         drafting = DraftContext(
             [*context.history, *path], len(request.prompt), request.sampling, self._how.eos_ids, context.randomness
         )
-        brood = Brood(self._widths[len(path)], Siblings.TOP)
-        return self._draw_siblings(DraftRule.GREEDY, brood, logits, drafting)
+        siblings = SiblingSpec(self._widths[len(path)], Siblings.TOP)
+        return self._draw_siblings(DraftRule.GREEDY, siblings, logits, drafting)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:  # noqa: ARG002 - the states say enough
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states say enough
         """Keep the state of the last accepted token, or of the root."""
         self._states.update(context)
 
@@ -188,7 +188,7 @@ class MedusaProposer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _OpenNode:
     """A node whose children are to come: its places in the shape and in the proposal, the tokens down to it."""
 
     place: int

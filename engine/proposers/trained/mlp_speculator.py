@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.core.options import Choice, Setting, read_options
-from engine.core.types import DraftRule, Proposal, QKind, Verdict
+from engine.core.options import ChoiceOption, OptionType, read_options
+from engine.core.types import DraftRule, Proposal, QKind, StepOutcome
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
-from engine.proposers.interface import Context, ProposerFacts, Steady
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
 
-OPTIONS: Final[Mapping[str, Setting]] = {"draw": Choice("top", ("top", "soft")), "stop_below": STOP_BELOW}
+OPTIONS: Final[Mapping[str, OptionType]] = {"draw": ChoiceOption("top", ("top", "soft")), "stop_below": STOP_BELOW}
 EPS: Final = 1e-6
 
 
@@ -98,7 +98,7 @@ class MlpSpeculatorProposer:
         self._speculator = Speculator(side)
         soft = options["draw"] == "soft"
         rule = parts.rule if soft else DraftRule.GREEDY
-        self._how = Drawing(rule, parts.draw, parts.eos_ids, options["stop_below"])
+        self._how = DrawSettings(rule, parts.draw, parts.eos_ids, options["stop_below"])
         layer = side.model.config.layers
         self._states = LastStates(layer)
         self.facts = ProposerFacts(
@@ -109,7 +109,7 @@ class MlpSpeculatorProposer:
             state="request",
             hidden=(layer,),
             options=options,
-            steady=None if options["stop_below"] else Steady(side.model.context, self._speculator.stages),
+            steady=None if options["stop_below"] else SteadyDrafts(side.model.context, self._speculator.stages),
         )
 
     @classmethod
@@ -144,7 +144,7 @@ class MlpSpeculatorProposer:
                 live, states = [live[place] for place in kept], states[kept]
         return [each.proposal() for each in drafted]
 
-    def observe(self, context: Context, verdict: Verdict) -> None:  # noqa: ARG002 - the states say enough
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states say enough
         """Keep the state of the last accepted token, or of the root."""
         self._states.update(context)
 

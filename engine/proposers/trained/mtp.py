@@ -18,17 +18,17 @@ from torch import Tensor
 
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.options import read_options
-from engine.core.types import Proposal, QKind, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome
 from engine.heads.formats.mimo import BEFORE_NORM
 from engine.heads.mtp import MtpModule
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.models.numerics.devices import CPU
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.chain_draft import ChainDraft, Drawing
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.own_cache import limited
-from engine.proposers.interface import Context, ProposerFacts, Steady
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 OPTIONS = {"stop_below": STOP_BELOW}
@@ -89,7 +89,7 @@ class MtpProposer:
         self._waiting: list[list[_Run]] = [self._nothing() for _ in range(parts.rows)]
         self._layer = target.config.layers
         self._norm = _final_norm(fitted) if fitted.head.settings.get(BEFORE_NORM) else None
-        self._how = Drawing.of(parts, stop_below)
+        self._how = DrawSettings.of(parts, stop_below)
         self.facts = ProposerFacts(
             "mtp",
             shape="chain",
@@ -98,7 +98,7 @@ class MtpProposer:
             state="request",
             hidden=(self._layer,),
             options={"stop_below": stop_below},
-            steady=None if stop_below else Steady(config.context),
+            steady=None if stop_below else SteadyDrafts(config.context),
         )
 
     @classmethod
@@ -124,7 +124,7 @@ class MtpProposer:
         self._waiting[context.row] = self._nothing()
         self._keep(context, len(context.history) - 1)
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Keep the states of the root and of the accepted tokens."""
         self._keep(context, len(verdict.emitted))
 

@@ -85,7 +85,7 @@ def by_domain(share, drop, generator, clusters=12):
         rates = np.repeat(centre - drop + 0.04 * generator.standard_normal(prompts), 20)
         parts.append((name, generator.binomial(4, np.clip(rates, 0, 1)), np.arange(20 * prompts) // 20))
     names = np.concatenate([np.full(len(accepted), name) for name, accepted, _ in parts])
-    return acceptance_drift.Steps(
+    return acceptance_drift.DraftSteps(
         drafted=np.full(len(names), 4.0),
         accepted=np.concatenate([accepted for _, accepted, _ in parts]).astype(float),
         bucket=np.zeros(len(names), dtype=np.int64),

@@ -10,7 +10,7 @@ from audit.checks.interface import evaluate
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, RecordLevel, Request
-from engine.record.foreign import Answer, ObservedStep, header_of, observed_trace
+from engine.record.foreign import ForeignRecord, ForeignStep, header_of, observed_trace
 from engine.record.trace import decode
 from engine.sampling.transforms import transform
 from tests.audit.checks.external_arms import SAMPLING, WHAT, evidence, record
@@ -26,10 +26,10 @@ def request_of(level, sampling=WARM, token=3, off=1e-7):
     steps, history = [], [1, 2]
     for row in rows:
         p = transform(row, history, 2, sampling, ()).p[token]
-        steps.append(ObservedStep((), (token,), logits=row[None], p=(float(p) * (1 - off),)))
+        steps.append(ForeignStep((), (token,), logits=row[None], p=(float(p) * (1 - off),)))
         history.append(token)
     header = header_of(asked, replace(WHAT, level=level), FinishReason.LENGTH, {})
-    trace = decode(observed_trace(header, Answer(tuple(steps))))
+    trace = decode(observed_trace(header, ForeignRecord(tuple(steps))))
     return record(0, trace, (token, token), FinishReason.LENGTH)
 
 

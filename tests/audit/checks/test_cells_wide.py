@@ -20,9 +20,9 @@ from engine.core.types import (
     StepRecord,
     Tree,
 )
-from engine.core.types import Verdict as Decision
+from engine.core.types import StepOutcome as Decision
 from engine.record.recorder import Recorder
-from engine.record.trace import Header, decode
+from engine.record.trace import TraceHeader, decode
 from engine.sampling.rng import stream_of
 from engine.sampling.transforms import inverse_cdf, softmax
 
@@ -47,7 +47,7 @@ def trace_of(contexts, name, leak):
     """One drafted token a step; with probability `leak` a refused token is emitted nevertheless."""
     rng = np.random.default_rng(stream_of(name) % 2**32)
     sampling = SamplingParams(temperature=1.0, max_new_tokens=LENGTH, seed=3)
-    header = Header(
+    header = TraceHeader(
         request=name,
         level=RecordLevel.TOPK,
         protocol=Protocol.CHAIN,

@@ -8,7 +8,7 @@ import pytest
 from audit.checks.accounting import rules as accounting_rules
 from audit.checks.accounting.rules import number_faults, top_faults
 from audit.checks.replay import masses as replay_masses
-from audit.checks.replay.columns import Strange
+from audit.checks.replay.columns import SuspectSteps
 from audit.evidence import structure as replay_structure
 from audit.evidence.columns import numbered
 from audit.evidence.shape import shape_fault
@@ -83,7 +83,7 @@ def every_step(trace, made, exact):
         silent = sum(np.isnan(u) or np.isnan(trace.q_below[x]) for u, x in zip(numbers, examined, strict=True))
         count = len(examined) * (1 + drawn) + view.emitted.stop - view.emitted.start
         decisions, recomputed = decisions + count, recomputed + count - silent * drawn
-    return Strange(decisions, recomputed, list(range(trace.steps)))
+    return SuspectSteps(decisions, recomputed, list(range(trace.steps)))
 
 
 def test_columns_flag_whatever_a_walk_over_every_step_and_token_finds(monkeypatch):

@@ -8,7 +8,7 @@ from audit.checks.equality.rerun import compare, offer
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
-from engine.backends.engine_spec import ArmPlan
+from engine.backends.engine_spec import EngineSpec
 from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import RERUNS, arena_evidence, engine_evidence, simulated
@@ -190,7 +190,7 @@ def test_faults_of_the_catalogue(name):
 
 
 def test_greedy_arms_have_no_seed_to_ignore():
-    evidence = engine_evidence(ArmPlan(Protocol.GREEDY, "ngram", 4, rows=4, fault="seed_ignored"), GREEDY, 6)
+    evidence = engine_evidence(EngineSpec(Protocol.GREEDY, "ngram", 4, rows=4, fault="seed_ignored"), GREEDY, 6)
     assert verdict(evidence, margin=0.9).verdict is Verdict.CERTIFIED
 
 

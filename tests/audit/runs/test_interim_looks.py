@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from audit.checks import REGISTRY, load
-from audit.runs.interim_looks import Look, Looked, at_look, look_lines, looked, share, spent
+from audit.runs.interim_looks import (
+    InterimLook,
+    InterimResult,
+    at_interim_look,
+    interim_look_lines,
+    interim_results,
+    share,
+    spent,
+)
 from audit.stats.acceptance import bernoulli_test
-from audit.store import RunEventRecord, RunStatus
+from audit.store import RunStatus, StoredEvent
 
 RUNS, LOOKS, PER_LOOK, ALPHA = 1500, 10, 60, 0.1
 
@@ -25,7 +33,7 @@ def test_shares_add_up_to_one():
 @pytest.mark.parametrize("name", list(REGISTRY))
 def test_every_error_probability_of_a_check_is_spent(name):
     check = load(name)
-    params = {**check.defaults, **at_look(check, {}, Look(3))}
+    params = {**check.defaults, **at_interim_look(check, {}, InterimLook(3))}
     for key, value in check.defaults.items():
         if key == "alpha":
             assert params[key] == pytest.approx(value * share(3))
@@ -37,9 +45,9 @@ def test_every_error_probability_of_a_check_is_spent(name):
 
 def test_a_suites_own_levels_are_spent_and_anytime_checks_keep_theirs():
     check = load("law")
-    assert at_look(check, {"alpha": 0.2}, Look(2))["alpha"] == pytest.approx(0.2 * share(2))
-    assert at_look(replace(check, anytime=True), {"alpha": 0.2}, Look(2)) == {"alpha": 0.2}
-    assert at_look(check, {"alpha": 0.2}, None) == {"alpha": 0.2}
+    assert at_interim_look(check, {"alpha": 0.2}, InterimLook(2))["alpha"] == pytest.approx(0.2 * share(2))
+    assert at_interim_look(replace(check, anytime=True), {"alpha": 0.2}, InterimLook(2)) == {"alpha": 0.2}
+    assert at_interim_look(check, {"alpha": 0.2}, None) == {"alpha": 0.2}
 
 
 def looks_of_a_clean_arm(generator):
@@ -75,10 +83,12 @@ def test_false_alarms_and_failing_bounds_stay_at_their_level():
 
 
 def test_looks_are_read_back_from_events():
-    first = Looked(1, share(1), spent(1), 900, ("chain",), 3, None)
-    second = Looked(2, share(2), spent(2), 1800, (), 0, "every bound is reached")
+    first = InterimResult(1, share(1), spent(1), 900, ("chain",), 3, None)
+    second = InterimResult(2, share(2), spent(2), 1800, (), 0, "every bound is reached")
     details = ["started", first.detail(), "look at this", second.detail()]
-    events = [RunEventRecord(RunStatus.RUNNING, datetime.now(UTC), detail) for detail in details]
-    assert looked(events) == (first, second)
-    assert look_lines(events) == ["decided after 1800 tokens in 2 looks, 0.76 of alpha spent: every bound is reached"]
-    assert look_lines(events[:2]) == []
+    events = [StoredEvent(RunStatus.RUNNING, datetime.now(UTC), detail) for detail in details]
+    assert interim_results(events) == (first, second)
+    assert interim_look_lines(events) == [
+        "decided after 1800 tokens in 2 looks, 0.76 of alpha spent: every bound is reached"
+    ]
+    assert interim_look_lines(events[:2]) == []

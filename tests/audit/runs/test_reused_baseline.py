@@ -6,7 +6,7 @@ import pytest
 
 from audit.evidence.verdicts import Verdict
 from audit.runs.prepare import prepare
-from audit.runs.reused_baseline import earlier_run
+from audit.runs.reused_baseline import reused_run
 from audit.runs.runner import Interrupted, run
 from audit.store import Store
 from audit.suite.loader import load_suite
@@ -66,7 +66,7 @@ def verdicts(store, name):
 
 def test_plain_arms_are_taken_over_with_their_origin(path, store):
     first = run(prepare(load_suite(path)), store, Silent()).run
-    again = run(prepare(load_suite(path), earlier_run(store, first)), store, Silent()).run
+    again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent()).run
     for arm in PLAIN:
         assert answers(store, again, arm) == answers(store, first, arm)
         found = store.load_arm(again, arm)
@@ -84,15 +84,15 @@ def test_plain_arms_are_taken_over_with_their_origin(path, store):
 def test_a_candidate_that_changed_since_is_found(path, store):
     first = run(prepare(load_suite(path)), store, Silent()).run
     path.write_text(SUITE.replace("verifier: greedy\n", "verifier: greedy\n    fault: greedy_accepts_top2\n"))
-    again = run(prepare(load_suite(path), earlier_run(store, first)), store, Silent())
+    again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent())
     assert again.exit_code == 1
     assert verdicts(store, again.run)["greedy", "greedy_equality"] is Verdict.FAULT
 
 
 def test_no_token_is_decoded_for_them(path, store, monkeypatch):
     first = run(prepare(load_suite(path)), store, Silent()).run
-    prepared = prepare(load_suite(path), earlier_run(store, first))
-    live = {arm.planned.name: arm.backend.live for arm in prepared.arms if arm.planned.name in PLAIN}
+    prepared = prepare(load_suite(path), reused_run(store, first))
+    live = {arm.planned.name: arm.engine.live for arm in prepared.arms if arm.planned.name in PLAIN}
     assert sorted(live) == sorted(PLAIN)
     plain = type(live["baseline/greedy"])
     whole = plain.generate
@@ -161,7 +161,7 @@ def test_rounds_and_a_missing_store_are_refused(path):
 def test_an_interrupted_run_goes_on_with_the_same_baselines(path, store):
     first = run(prepare(load_suite(path)), store, Silent()).run
     with pytest.raises(Interrupted) as stopped:
-        run(prepare(load_suite(path), earlier_run(store, first)), store, StopsAfter(7))
+        run(prepare(load_suite(path), reused_run(store, first)), store, StopsAfter(7))
     at = ("--store", str(path.parent / "audit.db"), "--results", str(path.parent / "results.json"))
     done = invoke("resume", stopped.value.run, *at)
     assert done.exit_code in (0, 3), done.stderr

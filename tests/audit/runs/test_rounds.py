@@ -11,7 +11,7 @@ from scipy.stats import binom
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
-from audit.runs.interim_looks import STOP_RULE, StopRule, looked, share
+from audit.runs.interim_looks import STOP_RULE, RunStopRule, interim_results, share
 from audit.runs.prepare import prepare
 from audit.runs.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
@@ -55,11 +55,11 @@ def store(tmp_path):
 
 
 def ended(store, outcome):
-    return looked(store.load_run(outcome.run).events)[-1]
+    return interim_results(store.load_run(outcome.run).events)[-1]
 
 
 def decide(folder, store, most, **options):
-    return run(prepare(load_suite(suite_file(folder, **options))), store, Silent(), StopRule(most))
+    return run(prepare(load_suite(suite_file(folder, **options))), store, Silent(), RunStopRule(most))
 
 
 def test_a_clean_engine_stops_when_its_margin_is_reached(tmp_path, store):
@@ -115,7 +115,7 @@ def test_greedy_arms_run_once_and_cannot_hold_up_the_end(tmp_path, store):
     text = path.read_text().replace("temperature: 1", "temperature: 0")
     checks = "acceptance_theory: {margin: 0.1, alpha: 0.001}"
     path.write_text(text.replace(checks, "greedy_equality: {min_tokens: 10000}"))
-    outcome = run(prepare(load_suite(path)), store, Silent(), StopRule(100 * ROUND))
+    outcome = run(prepare(load_suite(path)), store, Silent(), RunStopRule(100 * ROUND))
     last = ended(store, outcome)
     assert (outcome.exit_code, last.look) == (3, 1)
     assert "would only copy" in last.stopped
@@ -126,11 +126,11 @@ def test_decided_arms_rest_while_others_go_on(tmp_path, store):
     text = path.read_text()
     arm = text[text.index("  - name: chain") :].replace("name: chain", "name: easy").replace("0.05", "0.9")
     path.write_text(text + arm)
-    outcome = run(prepare(load_suite(path)), store, Silent(), StopRule(8 * ROUND))
+    outcome = run(prepare(load_suite(path)), store, Silent(), RunStopRule(8 * ROUND))
     counts = {each.name: each.counts.requests for each in store.load_run(outcome.run).arms}
     assert counts["easy"] == 6
     assert counts["chain"] > 6
-    looks = looked(store.load_run(outcome.run).events)
+    looks = interim_results(store.load_run(outcome.run).events)
     assert {each.undecided for each in looks if each.stopped is None} == {("chain",)}
 
 
@@ -144,13 +144,13 @@ def test_companions_run_in_every_round(tmp_path, store):
 
 @pytest.mark.parametrize("stop_after", [1, 9, 12, 17, 25])
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, store, stop_after):
-    suite, rule = load_suite(suite_file(tmp_path, margin=0.1)), StopRule(100 * ROUND)
+    suite, rule = load_suite(suite_file(tmp_path, margin=0.1)), RunStopRule(100 * ROUND)
     whole = run(prepare(suite), store, Silent(), rule)
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(stop_after), rule)
     outcome = resume(prepare(suite), store, stopped.value.run, Silent())
     assert outcome.exit_code == whole.exit_code
-    one, other = (looked(store.load_run(each.run).events) for each in (whole, outcome))
+    one, other = (interim_results(store.load_run(each.run).events) for each in (whole, outcome))
     assert one == other
     first, second = (
         {each.key: each.tokens for each in store.load_arm(run_.run, "chain").requests} for run_ in (whole, outcome)

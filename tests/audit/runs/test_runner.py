@@ -19,7 +19,7 @@ from audit.runs.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
-from engine.backends.scripted import ScriptedWorkshop
+from engine.backends.scripted import ScriptedBackend
 from tests.audit.invoke import invoke
 
 SUITE = """
@@ -149,8 +149,8 @@ def test_an_interrupted_anchor_arm_goes_on(tmp_path, store):
 class Unanchored:
     """A backend without the optional pass."""
 
-    def __init__(self, backend):
-        self._backend = backend
+    def __init__(self, engine):
+        self._backend = engine
 
     def __getattr__(self, name):
         if name.startswith("anchor"):
@@ -159,8 +159,8 @@ class Unanchored:
 
 
 def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, monkeypatch):
-    whole = ScriptedWorkshop.arm
-    monkeypatch.setattr(ScriptedWorkshop, "arm", lambda shop, plan: Unanchored(whole(shop, plan)))
+    whole = ScriptedBackend.arm
+    monkeypatch.setattr(ScriptedBackend, "arm", lambda shop, plan: Unanchored(whole(shop, plan)))
     outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
     assert "chain/anchor" not in {arm.name for arm in store.load_run(outcome.run).arms}
     found = next(each for each in store.checks(outcome.run) if each.check == "anchor")
@@ -220,8 +220,8 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
         run(prepare(suite), store, StopsAfter(2))
     elsewhere = prepare(suite)
     arm = elsewhere.arms[-1]
-    facts = {**arm.backend.effective_config(), "numerics": {"mode": "fixed"}}
-    monkeypatch.setattr(type(arm.backend), "effective_config", lambda self: facts)
+    facts = {**arm.engine.effective_config(), "numerics": {"mode": "fixed"}}
+    monkeypatch.setattr(type(arm.engine), "effective_config", lambda self: facts)
     message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"
     with pytest.raises(UserError, match=message):
         resume(elsewhere, store, stopped.value.run, Silent())
@@ -315,11 +315,11 @@ def test_a_memory_of_finished_requests_is_in_the_record_where_it_begins_and_ends
     path.write_text(path.read_text().replace("proposer: {kind: ngram, gamma: 2}", arm))
     prepared = prepare(load_suite(path))
     (remembering,) = [each for each in prepared.arms if each.planned.name == "gumbel"]
-    empty = remembering.backend.memory()
+    empty = remembering.engine.memory()
     # what an earlier use of the backend left must not reach the run
-    list(remembering.backend.generate(list(remembering.requests.values())[:2]))
+    list(remembering.engine.generate(list(remembering.requests.values())[:2]))
     name = run(prepared, store, Silent()).run
     record = store.load_run(name)
     details = [event.detail for event in record.events if "memory" in event.detail]
-    assert details == [f"arm gumbel: memory of finished requests from {empty} to {remembering.backend.memory()}"]
-    assert remembering.backend.memory() != empty
+    assert details == [f"arm gumbel: memory of finished requests from {empty} to {remembering.engine.memory()}"]
+    assert remembering.engine.memory() != empty

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import schemas
 from audit.checks import REGISTRY, load
-from audit.checks.interface import Assumed, Design
+from audit.checks.interface import Design, PlanAssumptions
 from audit.checks.plans import plan_acceptance, plan_law
 from audit.evidence.environment import hardware
 from audit.evidence.records import Level
@@ -19,7 +19,7 @@ from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
-from audit.runs.sizing import PER_TOKEN, PROMPTS, RATE, History, history, plan
+from audit.runs.sizing import PER_TOKEN, PROMPTS, RATE, RunHistory, history, plan
 from audit.stats.power import MOST
 from audit.store import Store
 from audit.suite.loader import load_suite
@@ -66,7 +66,7 @@ def test_every_check_plans_in_a_unit_that_the_suite_is_counted_in(name, greedy):
 @pytest.mark.parametrize("spread", [0.05, 0.3])
 def test_nine_of_ten_clean_runs_of_the_planned_size_are_within_the_margin(spread):
     runs, generator = 20_000, np.random.default_rng(1)
-    design = Design(4, 4, 400, 3, greedy=False, level=Level.L4, assumed=Assumed(spread))
+    design = Design(4, 4, 400, 3, greedy=False, level=Level.L4, assumed=PlanAssumptions(spread))
     law = plan_law({"confidence": 0.99, "leak_margin": 0.02, "min_tokens": 1}, design)
     errors = generator.normal(size=runs) * spread / np.sqrt(law.units)
     certified = np.mean(errors + norm.ppf(0.99) * spread / np.sqrt(law.units) <= 0.02)
@@ -87,7 +87,7 @@ def test_replay_never_decides_without_rows_and_decides_at_once_with_them():
 
 def test_without_a_run_the_plan_rests_on_stated_defaults(tmp_path):
     suite = load_suite(suite_of(tmp_path))
-    found = plan(suite, History())
+    found = plan(suite, RunHistory())
     assert {each.basis for each in found.checks} == {"defaults"}
     assert found.rate == RATE
     assert "default" in found.rate_from
@@ -138,7 +138,7 @@ def test_the_command_says_it_in_json_and_by_its_exit_code(tmp_path, margin, reco
 
 
 def test_an_arm_of_which_nothing_runs_is_no_plan_for_a_pass(tmp_path):
-    found = plan(load_suite(suite_of(tmp_path, record="tokens")), History())
+    found = plan(load_suite(suite_of(tmp_path, record="tokens")), RunHistory())
     assert {each.outcome for each in found.checks} == {"not_run"}
     assert found.exit_code == 3
 

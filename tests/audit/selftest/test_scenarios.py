@@ -9,10 +9,10 @@ from audit.selftest.run_arm import gather
 from audit.selftest.scenarios import FAMILIES, SAMPLINGS, clean_arms, recording_of, suite_of
 from engine import faults
 from engine.core.types import Protocol, SamplingParams
-from engine.faults.interface import Arena
+from engine.faults.interface import Scenario
 
-CHAIN = Arena(sampling=SamplingParams(temperature=1.0))
-GREEDY = Arena(Protocol.GREEDY, sampling=SamplingParams())
+CHAIN = Scenario(sampling=SamplingParams(temperature=1.0))
+GREEDY = Scenario(Protocol.GREEDY, sampling=SamplingParams())
 
 
 def requests(suite):
@@ -21,8 +21,8 @@ def requests(suite):
 
 @pytest.mark.parametrize("tokens", [256, 1024, 4096, 200_000])
 @pytest.mark.parametrize("arena", [CHAIN, GREEDY])
-def test_an_arm_has_the_tokens_that_were_asked_for(arena, tokens):
-    suite = suite_of(arena, None, 0, tokens, ("law",))
+def test_an_arm_has_the_tokens_that_were_asked_for(scenario, tokens):
+    suite = suite_of(scenario, None, 0, tokens, ("law",))
     assert tokens <= requests(suite) * 64 <= 1.02 * tokens
 
 
@@ -41,14 +41,14 @@ def test_a_seed_fixes_models_prompts_and_numbers():
 
 def test_no_two_worlds_share_a_model():
     sources = [
-        spec.source for seed in range(8) for spec in suite_of(Arena(drafts=3), None, seed, 256, ()).models.values()
+        spec.source for seed in range(8) for spec in suite_of(Scenario(drafts=3), None, seed, 256, ()).models.values()
     ]
     assert len(set(sources)) == len(sources)
 
 
 def test_bundled_models_answer_packaged_prompts_of_every_domain():
-    arena = replace(FAMILIES["early exit"], sampling=SAMPLINGS["T=1"])
-    few, all_of_them = (suite_of(arena, None, 0, 64 * count, ()) for count in (150, 600))
+    scenario = replace(FAMILIES["early exit"], sampling=SAMPLINGS["T=1"])
+    few, all_of_them = (suite_of(scenario, None, 0, 64 * count, ()) for count in (150, 600))
     assert (len(few.cases), few.samples) == (150, 1)
     assert (len(all_of_them.cases), all_of_them.samples) == (300, 2)
     assert len({case.domain for case in few.cases}) == 6
@@ -61,7 +61,7 @@ def test_the_clean_grid_goes_through_every_family_at_every_sampling():
 
 
 def test_what_is_gathered_is_the_arm_with_its_baseline_and_companions():
-    evidence = gather(suite_of(faults.load("greedy_accepts_top2").arena, "greedy_accepts_top2", 0, 256, ("seed",)))
+    evidence = gather(suite_of(faults.load("greedy_accepts_top2").scenario, "greedy_accepts_top2", 0, 256, ("seed",)))
     assert evidence.candidate.effective["fault"] == "greedy_accepts_top2"
     assert [each.key for each in evidence.candidate.requests] == [each.key for each in evidence.baseline.requests]
     assert evidence.control is not None

@@ -225,11 +225,11 @@ def rows_before(connection):
 def fill_every_table(url):
     from datetime import UTC, datetime
 
-    from audit.store import Attachment, Decision
+    from audit.store import Attachment, StoredDecision
 
     with Store.open(url, create=False) as store:
         run = fill_finished(store)
-        store.add_decision(Decision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
+        store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
         store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
 
 

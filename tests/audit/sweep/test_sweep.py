@@ -11,12 +11,12 @@ import pytest
 from audit.errors import UserError
 from audit.suite.loader import load_suite
 from audit.suite.spec import Case
-from audit.sweep.choice import Advice, Choice, advise, alike, fastest
+from audit.sweep.choice import Advice, Recommendation, advise, alike, fastest
 from audit.sweep.interleave import interleaved
-from audit.sweep.intervals import Interval, coverage, median_interval
+from audit.sweep.intervals import MedianInterval, coverage, median_interval
 from audit.sweep.ranges import parse_gammas
 from audit.sweep.report import recommendation
-from audit.sweep.sweep import PLAIN, Sample, SweepOptions, point_of, sweep, thinned
+from audit.sweep.sweep import PLAIN, SweepOptions, TimedRun, point_of, sweep, thinned
 from engine.record.cost import Costs, StepTimes
 from engine.record.metrics import Acceptance
 from tests.audit.invoke import invoke
@@ -87,9 +87,9 @@ def test_bad_ranges_are_named_with_their_mend(text, said):
 
 def test_an_interval_is_made_of_order_statistics():
     # 1 - 2 * (1 + 10) / 2^10 for the second of ten, 1 - 2 * (1 + 10 + 45) / 2^10 = 0.891 for the third
-    assert median_interval([float(x) for x in range(10)]) == Interval(4.5, 1.0, 8.0, pytest.approx(1 - 22 / 1024))
-    assert median_interval([3.0, 1.0, 2.0]) == Interval(2.0, 1.0, 3.0, 0.75)
-    assert median_interval([7.0]) == Interval(7.0, 7.0, 7.0, 0.0)
+    assert median_interval([float(x) for x in range(10)]) == MedianInterval(4.5, 1.0, 8.0, pytest.approx(1 - 22 / 1024))
+    assert median_interval([3.0, 1.0, 2.0]) == MedianInterval(2.0, 1.0, 3.0, 0.75)
+    assert median_interval([7.0]) == MedianInterval(7.0, 7.0, 7.0, 0.0)
     assert coverage(6, 1) == pytest.approx(1 - 2 / 64)
 
 
@@ -154,7 +154,7 @@ def test_lengths_that_the_rounds_cannot_tell_apart_are_named():
     ],
 )
 def test_advice_needs_an_interval_that_excludes_one(low, high, held, advice):
-    assert advise(Interval(1.2, low, high, held)) is advice
+    assert advise(MedianInterval(1.2, low, high, held)) is advice
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_advice_needs_an_interval_that_excludes_one(low, high, held, advice):
     ],
 )
 def test_the_sentence_of_each_advice(advice, begins):
-    said = recommendation(Choice(advice, 4, Interval(1.2, 1.1, 1.3, 0.97), (3, 5)))
+    said = recommendation(Recommendation(advice, 4, MedianInterval(1.2, 1.1, 1.3, 0.97), (3, 5)))
     assert said.startswith(begins)
     assert said.endswith("; not told apart from it: gamma 3, 5") == (advice is Advice.SPECULATE)
 
@@ -186,8 +186,8 @@ def test_a_point_is_set_against_plain_decoding_of_the_same_round():
     counts = Acceptance(10, 40, 20, 30, 10, (9, 6, 3, 2), (1, 3, 3, 1, 2))
     times = [StepTimes(80.0, 150.0), StepTimes(160.0, 300.0), StepTimes(40.0, 75.0)]
     plain_times = [StepTimes(0.0, 100.0), StepTimes(0.0, 200.0), StepTimes(0.0, 50.0)]
-    own = [Sample(rate, each, counts) for rate, each in zip([30.0, 16.0, 60.0], times, strict=True)]
-    plain = [Sample(rate, each, counts) for rate, each in zip([20.0, 10.0, 30.0], plain_times, strict=True)]
+    own = [TimedRun(rate, each, counts) for rate, each in zip([30.0, 16.0, 60.0], times, strict=True)]
+    plain = [TimedRun(rate, each, counts) for rate, each in zip([20.0, 10.0, 30.0], plain_times, strict=True)]
     point = point_of(4, {PLAIN: plain, "4": own})
     assert (point.rate.median, point.speedup.median, point.speedup.high) == (30.0, 1.6, 2.0)
     assert point.costs == Costs(pytest.approx(0.2), pytest.approx(1.5))

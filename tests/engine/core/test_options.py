@@ -5,14 +5,14 @@ import math
 import pytest
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import Option, read_options
+from engine.core.options import ScalarOption, read_options
 
 KNOWN = {
-    "depth": Option(24, 1, 64),
-    "count": Option(0),
-    "share": Option(0.5, 0.0, 1.0),
-    "factor": Option(1.0, 0.1),
-    "on": Option(default=False),
+    "depth": ScalarOption(24, 1, 64),
+    "count": ScalarOption(0),
+    "share": ScalarOption(0.5, 0.0, 1.0),
+    "factor": ScalarOption(1.0, 0.1),
+    "on": ScalarOption(default=False),
 }
 
 

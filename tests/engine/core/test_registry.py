@@ -43,4 +43,4 @@ def test_every_protocol_has_its_verifier_and_no_other():
 
 def test_an_unknown_backend_is_refused_before_any_model_is_opened():
     with pytest.raises(InvalidRequest, match="unknown backend"):
-        backends.open_workshop("nonesuch", {"target": ModelSource("/nowhere")})
+        backends.open_backend("nonesuch", {"target": ModelSource("/nowhere")})

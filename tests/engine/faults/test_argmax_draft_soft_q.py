@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from engine import verify
-from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.scripted import open_models
 from engine.core.types import DraftRule, Protocol, QKind, Request, SamplingParams
 from engine.decode.seams import EngineParts
@@ -20,10 +20,10 @@ SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=40, seed=3)
 
 
 def generate(fault, sampling, protocol=Protocol.CHAIN):
-    workshop = open_models({"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")})
-    backend = workshop.arm(ArmPlan(protocol, "draft_model", 4, "draft", fault=fault))
+    backend = open_models({"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")})
+    engine = backend.arm(EngineSpec(protocol, "draft_model", 4, "draft", fault=fault))
     wanted = [Request(f"r{i}", (i, 2, 3), sampling, i) for i in range(12)]
-    return {each.request.id: each for each in backend.generate(wanted)}
+    return {each.request.id: each for each in engine.generate(wanted)}
 
 
 def context(temperature):

@@ -6,7 +6,7 @@ import torch
 
 from engine.core.trees import ancestors, depths, path, path_tokens
 from engine.core.types import Tree
-from engine.models.interface import Want, chain_placement
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.placement import Placed, _place_trees, accepted_columns, place
 from engine.models.scripted import ScriptedModel
 
@@ -86,11 +86,13 @@ def test_a_model_over_a_random_tree_answers_as_over_its_paths_and_after_the_comm
     history = {0: [1, 2, 3], 1: [4]}
     for row, tokens in history.items():
         if tokens[:-1]:
-            model.forward(cache, chain_placement([tokens[:-1]], [0], TRASH, first_row=row), Want(logits=False))
+            model.forward(cache, chain_placement([tokens[:-1]], [0], TRASH, first_row=row), WantedOutputs(logits=False))
     for _ in range(4):
         trees = {row: random_tree(rng, 6) for row in history}
         seen.clear()
-        model.forward(cache, place([Placed(history[b][-1], len(history[b]), trees[b]) for b in (0, 1)], TRASH), Want())
+        model.forward(
+            cache, place([Placed(history[b][-1], len(history[b]), trees[b]) for b in (0, 1)], TRASH), WantedOutputs()
+        )
         assert seen == [(*history[b], *path_tokens(trees[b], node)) for b in (0, 1) for node in range(-1, 6)]
         for row, tree in trees.items():
             kept = path(tree, int(rng.integers(-1, 6)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.engine_spec import ArmPlan, ModelSource
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Anchoring
 from engine.backends.native import open_models as open_native
 from engine.backends.scripted import open_models as open_scripted
@@ -18,8 +18,8 @@ from engine.sampling.transforms import softmax
 
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=24, seed=7)
 PROMPT = (1, 5, 9, 4)
-ANCHOR = ArmPlan(Protocol.GUMBEL, rows=1)
-DECODES = ArmPlan(Protocol.CHAIN, "draft_model", 4, "draft")
+ANCHOR = EngineSpec(Protocol.GUMBEL, rows=1)
+DECODES = EngineSpec(Protocol.CHAIN, "draft_model", 4, "draft")
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +39,12 @@ def native():
 
 
 def decoded(shop, fault=None, sampling=SAMPLED):
-    plan = ArmPlan(DECODES.protocol, DECODES.proposer, DECODES.gamma, DECODES.draft, fault=fault)
+    plan = EngineSpec(DECODES.protocol, DECODES.proposer, DECODES.gamma, DECODES.draft, fault=fault)
     return next(iter(shop.arm(plan).generate([Request("r", PROMPT, sampling, 3)])))
 
 
 def anchored(shop, generation, level=RecordLevel.FULL):
-    plan = ArmPlan(Protocol.GUMBEL, rows=1, level=level)
+    plan = EngineSpec(Protocol.GUMBEL, rows=1, level=level)
     return shop.arm(plan).anchor(Request("a", PROMPT, generation.request.sampling, 3), generation.tokens)
 
 

@@ -7,12 +7,19 @@ import pytest
 import torch
 
 from engine.core.errors import InvalidRequest
-from engine.models.interface import Want, chain_placement
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean import from_tensors
 from engine.models.lean_weights import rope_frequencies
 from engine.models.numerics.fast import rope_tables
 from engine.models.scripted import ScriptedModel
-from engine.proposers.draft_model.distilling import DIVERGENCES, Lesson, copied, forward, student_of, trained
+from engine.proposers.draft_model.distilling import (
+    DIVERGENCES,
+    DistillationSample,
+    copied,
+    forward,
+    student_of,
+    trained,
+)
 from tests.engine.models.conftest import VOCABULARY, network
 from tests.engine.models.test_lean import VARIANTS
 
@@ -31,11 +38,11 @@ def model_of(kind="llama", dtype=torch.float32, **overrides):
 
 def logits_of(model, tokens=TOKENS):
     cache = model.new_cache(1, 32)
-    return model.forward(cache, chain_placement([list(tokens)], [0], cache.trash), Want()).logits[0]
+    return model.forward(cache, chain_placement([list(tokens)], [0], cache.trash), WantedOutputs()).logits[0]
 
 
 def lesson_of(teacher, places=(3, 7, 11)):
-    return Lesson(TOKENS, places, logits_of(teacher)[list(places)].numpy())
+    return DistillationSample(TOKENS, places, logits_of(teacher)[list(places)].numpy())
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 from audit.evidence.shape import shape_fault
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
-from engine.record.foreign import Answer, Observed, ObservedStep, failed_trace, header_of, observed_trace
+from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 from engine.record.trace import decode
 
 V = 8
@@ -18,12 +18,14 @@ def rows(count):
 
 
 def trace_of(*steps, level=RecordLevel.FULL, facts=None, logprob=()):
-    what = Observed(V, (0,), Protocol.CHAIN, "ngram", level)
-    return decode(observed_trace(header_of(REQUEST, what, FinishReason.LENGTH, facts or {}), Answer(steps, logprob)))
+    what = ForeignEngine(V, (0,), Protocol.CHAIN, "ngram", level)
+    return decode(
+        observed_trace(header_of(REQUEST, what, FinishReason.LENGTH, facts or {}), ForeignRecord(steps, logprob))
+    )
 
 
 def full(drafted, emitted, accepted):
-    return ObservedStep(drafted, emitted, accepted, QKind.ONE_HOT if drafted else QKind.NONE, None, rows(len(emitted)))
+    return ForeignStep(drafted, emitted, accepted, QKind.ONE_HOT if drafted else QKind.NONE, None, rows(len(emitted)))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_rows_are_kept_and_scored_by_the_parameters_that_were_asked_for():
 
 
 def test_a_step_without_rows_makes_it_a_record_of_tokens():
-    trace = trace_of(full((3,), (3, 5), 1), ObservedStep((), (6,)), logprob=(-0.1, -0.2, -0.3))
+    trace = trace_of(full((3,), (3, 5), 1), ForeignStep((), (6,)), logprob=(-0.1, -0.2, -0.3))
     assert trace.header.level is RecordLevel.TOKENS
     assert list(trace.logprob) == [-0.1, -0.2, -0.3]
     assert len(trace.logits) == 0
@@ -63,8 +65,8 @@ def test_a_step_without_rows_makes_it_a_record_of_tokens():
 
 def test_facts_are_in_the_header_and_no_facts_leave_no_trace():
     assert trace_of(full((), (5,), 0), facts={"level": 1, "why": "moved"}).header.facts == {"level": 1, "why": "moved"}
-    what = Observed(V, (0,), Protocol.CHAIN, "ngram", RecordLevel.TOKENS)
-    answer = Answer((ObservedStep((), (5,)),))
+    what = ForeignEngine(V, (0,), Protocol.CHAIN, "ngram", RecordLevel.TOKENS)
+    answer = ForeignRecord((ForeignStep((), (5,)),))
     quiet, told = (
         observed_trace(header_of(REQUEST, what, FinishReason.LENGTH, facts), answer) for facts in ({}, {"a": 1})
     )
@@ -73,7 +75,7 @@ def test_facts_are_in_the_header_and_no_facts_leave_no_trace():
 
 
 def test_a_failed_request_has_a_reason_and_nothing_else():
-    what = Observed(V, (0,), Protocol.CHAIN, "ngram", RecordLevel.FULL)
+    what = ForeignEngine(V, (0,), Protocol.CHAIN, "ngram", RecordLevel.FULL)
     facts = {"error": {"kind": "timeout", "message": "no answer in 10 s"}}
     trace = decode(failed_trace(header_of(REQUEST, what, FinishReason.LENGTH, facts)))
     assert trace.header.finish_reason is FinishReason.ERROR

@@ -19,14 +19,14 @@ from engine.core.types import (
     Request,
     Role,
     SamplingParams,
+    StepOutcome,
     StepRecord,
     Timing,
     Tree,
-    Verdict,
 )
 from engine.models.interface import to_numpy
 from engine.record.recorder import Recorder, digests, reduce, to_trace
-from engine.record.trace import CELLS, Header, decode, steps_of
+from engine.record.trace import CELLS, TraceHeader, decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, generate, requests, traces
 
@@ -167,11 +167,11 @@ def test_a_prompt_of_one_token():
 
 
 def header(level=RecordLevel.FULL):
-    return Header("r", level, Protocol.GUMBEL, True, "p", 4, 0, SamplingParams(), (), FinishReason.LENGTH, (0,))
+    return TraceHeader("r", level, Protocol.GUMBEL, True, "p", 4, 0, SamplingParams(), (), FinishReason.LENGTH, (0,))
 
 
 def plain_step(logits, scores=None):
-    verdict = Verdict((Emitted(1, Role.PLAIN, 0, 0.5),))
+    verdict = StepOutcome((Emitted(1, Role.PLAIN, 0, 0.5),))
     return StepRecord(0, 1, Proposal(), verdict, np.array([logits]), scores, Timing(3, 5, 2))
 
 
@@ -210,14 +210,14 @@ def test_a_q_row_belongs_to_its_node_also_where_nodes_were_skipped():
     q = np.eye(4)[[3, 1, 2]]
     proposal = Proposal(Tree((3, 1, 2), (-1, -1, -1)), QKind.FULL, q, np.array([0.1, 0.2, 0.3]))
     examined = (Examined(2, 0.0, 1.0, 0.5, False), Examined(1, 0.5, 1.0, 0.4, True))
-    verdict = Verdict((Emitted(1, Role.ACCEPTED, 0, 0.5),), examined)
+    verdict = StepOutcome((Emitted(1, Role.ACCEPTED, 0, 0.5),), examined)
     trace = built(replace(plain_step(np.float32([1, 2, 3, 0])), proposal=proposal, verdict=verdict))
     np.testing.assert_array_equal(trace.q_rows, q[[2, 1]])
     np.testing.assert_array_equal(trace.node_uniform, [0.1, 0.2, 0.3])
 
 
 def test_an_unknown_q_is_nan_not_zero():
-    verdict = Verdict((Emitted(1, Role.ACCEPTED, 0, 0.5),), (Examined(0, 0.5, NAN, NAN, True),))
+    verdict = StepOutcome((Emitted(1, Role.ACCEPTED, 0, 0.5),), (Examined(0, 0.5, NAN, NAN, True),))
     proposal = Proposal(Tree.chain((1,)), QKind.NONE)
     step = replace(plain_step(np.float32([1, 2, 3, 0])), proposal=proposal, verdict=verdict)
     trace = built(step)

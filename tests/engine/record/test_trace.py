@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
-from engine.record.trace import LACKING, MAGIC, READABLE, Header, Trace, decode, digest, encode, late, steps_of
+from engine.record.trace import LACKING, MAGIC, READABLE, Trace, TraceHeader, decode, digest, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)
@@ -72,7 +72,7 @@ def test_the_header_round_trips_with_every_field_set():
         ignore_eos=True,
         seed=2**63 - 1,
     )
-    header = Header(
+    header = TraceHeader(
         request='a"b\n',
         level=RecordLevel.TOPK,
         protocol=Protocol.GUMBEL,

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from engine.core.types import DraftRule, Emitted, Examined, FinishReason, Protocol, Role, SamplingParams, Verdict
+from engine.core.types import DraftRule, Emitted, Examined, FinishReason, Protocol, Role, SamplingParams, StepOutcome
 from engine.record.trace import decode
-from engine.sampling.stopping import Cut, StopRule, trim
+from engine.sampling.stopping import StopRule, TruncatedOutcome, trim
 from engine.verify import load
 from tests.engine.build import Setup, generate, make_loop, requests, spell
 
@@ -28,20 +28,20 @@ def drafted(*tokens):
     """A chain whose tokens were all accepted but the last, which is the bonus."""
     emitted = [Emitted(token, Role.ACCEPTED, i, 0.5) for i, token in enumerate(tokens)]
     emitted[-1] = Emitted(tokens[-1], Role.BONUS, len(tokens) - 1, 0.5, 0.3)
-    return Verdict(tuple(emitted), tuple(Examined(i, 0.5, 0.5, 0.1, True) for i in range(len(tokens) - 1)))
+    return StepOutcome(tuple(emitted), tuple(Examined(i, 0.5, 0.5, 0.1, True) for i in range(len(tokens) - 1)))
 
 
 def rule(decode_text=pieces, eos_ids=(9,), **params):
     return StopRule(SamplingParams(**{"max_new_tokens": 50} | params), eos_ids, decode_text)
 
 
-def told(cut: Cut):
+def told(cut: TruncatedOutcome):
     return [each.token for each in cut.verdict.emitted], cut.reason
 
 
 def test_without_an_end_the_verdict_stays_whole():
     verdict = drafted(0, 1, 2)
-    assert rule().cut([0], verdict) == Cut(verdict, None)
+    assert rule().cut([0], verdict) == TruncatedOutcome(verdict, None)
 
 
 @pytest.mark.parametrize(("place", "role"), [(0, Role.ACCEPTED), (1, Role.ACCEPTED), (2, Role.BONUS)])
@@ -132,7 +132,7 @@ def test_trim_keeps_rejected_siblings_before_the_last_kept_token():
     """Tree rules look at siblings before the one they keep."""
     emitted = tuple(Emitted(token, Role.ACCEPTED, 0, 0.5) for token in (1, 2, 3))
     examined = tuple(Examined(node, 0.5, 0.5, NAN, ok) for node, ok in enumerate((0, 1, 0, 0, 1, 1)))
-    verdict = Verdict(emitted, examined, 0.4)
+    verdict = StepOutcome(emitted, examined, 0.4)
     assert [each.node for each in trim(verdict, 1).examined] == [0, 1]
     assert [each.node for each in trim(verdict, 2).examined] == [0, 1, 2, 3, 4]
     assert trim(verdict, 3) is verdict

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from engine.core.errors import InvalidRequest
-from engine.models.interface import Want, chain_placement
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import load_model
 from engine.models.scripted import ScriptedModel, table_script
 from engine.proposers.self_draft.layer_skip import SkipSet
 from engine.record.cost import best_gamma, speedup
 from engine.tools import find_skips as skipping
-from engine.tools.find_skips import Bench, neighbours, search, share_run, windows
+from engine.tools.find_skips import SkipSetBench, neighbours, search, share_run, windows
 
 TEXT = (
     "Write a story about a small fox. Once upon a time there was a fox. Repeat after me: the fox, the dog, the hen. "
@@ -35,7 +35,7 @@ def sequences(loaded):
 
 @pytest.fixture
 def make_bench(loaded, sequences):
-    return lambda budget=200: Bench(loaded.model, sequences, budget)
+    return lambda budget=200: SkipSetBench(loaded.model, sequences, budget)
 
 
 def random_sets(size, count):
@@ -74,12 +74,12 @@ def test_agreement_is_that_of_the_first_drafted_token(loaded, sequences, make_be
     agreed = 0
     for tokens in sequences:
         cache = model.new_cache(1, len(tokens))
-        whole = model.forward(cache, chain_placement([tokens], [0], cache.trash), Want()).logits[0].argmax(-1)
+        whole = model.forward(cache, chain_placement([tokens], [0], cache.trash), WantedOutputs()).logits[0].argmax(-1)
         for at, token in enumerate(tokens):
             place = chain_placement([[token]], [at], cache.trash)
-            part = model.forward(cache, place, Want(part=skips.part(LAYERS))).logits[0, 0].argmax()
+            part = model.forward(cache, place, WantedOutputs(part=skips.part(LAYERS))).logits[0, 0].argmax()
             agreed += bool(part == whole[at])
-            model.forward(cache, place, Want(logits=False))
+            model.forward(cache, place, WantedOutputs(logits=False))
     trial = make_bench().measure(skips)
     assert trial.agreed == agreed
     assert 0 < agreed < trial.positions
@@ -87,8 +87,8 @@ def test_agreement_is_that_of_the_first_drafted_token(loaded, sequences, make_be
 
 def test_ragged_sequences_count_each_position_once(loaded, sequences):
     ragged = [sequences[0][:7], sequences[1], sequences[2][:1]]
-    together = Bench(loaded.model, ragged, 9).measure(SkipSet((2,), ()))
-    alone = [Bench(loaded.model, [each], 9).measure(SkipSet((2,), ())) for each in ragged]
+    together = SkipSetBench(loaded.model, ragged, 9).measure(SkipSet((2,), ()))
+    alone = [SkipSetBench(loaded.model, [each], 9).measure(SkipSet((2,), ())) for each in ragged]
     assert (together.agreed, together.positions) == (sum(each.agreed for each in alone), 32)
 
 
@@ -110,9 +110,9 @@ class Table:
     def measure(self, skips):
         self.left -= 1
         self.asked.append(skips)
-        return Bench._trial(self, skips, self._values(skips), 100)
+        return SkipSetBench._trial(self, skips, self._values(skips), 100)
 
-    measured = Bench.measured
+    measured = SkipSetBench.measured
 
 
 def test_a_set_that_growing_misses_is_found_by_exchanging():
@@ -155,12 +155,12 @@ def test_neighbours_differ_in_one_sublayer():
 @pytest.mark.parametrize("lengths", [[], [0], [513]])
 def test_sequences_must_fit_the_context_twice(lengths, loaded):
     with pytest.raises(InvalidRequest, match="sequences of 1 to 512 tokens"):
-        Bench(loaded.model, [[5] * length for length in lengths], 9)
+        SkipSetBench(loaded.model, [[5] * length for length in lengths], 9)
 
 
 def test_a_target_that_runs_whole_only_is_refused():
     with pytest.raises(InvalidRequest, match="loader: lean"):
-        Bench(ScriptedModel(table_script(1, 8), 8), [[1, 2]], 9)
+        SkipSetBench(ScriptedModel(table_script(1, 8), 8), [[1, 2]], 9)
 
 
 def test_windows_are_spread_over_the_text():

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from engine.backends.engine_spec import ArmPlan
-from engine.backends.native import NativeBackend
-from engine.backends.tokenizer import Tokens
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.native import NativeEngine
+from engine.backends.tokenizer import PromptTokenizer
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
-from engine.models.numerics.probe.choose import Equipped, scripted
+from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.sequoia import rates_of
 from engine.proposers.draft_model.tree_planning import (
@@ -22,9 +22,9 @@ from engine.proposers.draft_model.tree_planning import (
     k_ary_shape,
 )
 from engine.tools.measure_acceptance import (
+    AcceptanceTrials,
     CostGrid,
-    Timed,
-    Trials,
+    ShapeTiming,
     measure_times,
     measure_trials,
     planning_costs,
@@ -58,12 +58,12 @@ def known_rates(wanted):
 
 
 def drafting(shape):
-    target = Equipped(ScriptedModel(wanted_script, VOCABULARY), scripted())
-    draft = Equipped(ScriptedModel(lambda prefix: np.zeros(VOCABULARY), VOCABULARY), scripted())
+    target = ModelWithNumerics(ScriptedModel(wanted_script, VOCABULARY), scripted())
+    draft = ModelWithNumerics(ScriptedModel(lambda prefix: np.zeros(VOCABULARY), VOCABULARY), scripted())
     options = {} if shape is None else {"shape": ",".join(map(str, shape.parents))}
     kind, size = ("sequoia", len(shape)) if shape is not None else (None, 0)
-    plan = ArmPlan(Protocol.TREE, kind, size, "draft", options, rows=4, level=RecordLevel.TOKENS)
-    return NativeBackend(target, [draft], Tokens(lambda prompt: [0], lambda tokens: ""), plan)
+    plan = EngineSpec(Protocol.TREE, kind, size, "draft", options, rows=4, level=RecordLevel.TOKENS)
+    return NativeEngine(target, [draft], PromptTokenizer(lambda prompt: [0], lambda tokens: ""), plan)
 
 
 def requests(firsts, seed=1, tokens=40):
@@ -106,7 +106,7 @@ def rise(firsts):
     found = []
     for _ in range(2000):
         chosen = random.integers(len(firsts), size=len(firsts))
-        first, second = Trials(trials.accepted[chosen], trials.tried[chosen]).by_level()
+        first, second = AcceptanceTrials(trials.accepted[chosen], trials.tried[chosen]).by_level()
         found.append(second[0].rate - first[0].rate)
     return np.quantile(found, [0.001, 0.999])
 
@@ -130,7 +130,7 @@ def test_steps_without_room_for_the_whole_probe_are_left_out():
 
 def stored_trials(count=1000):
     accepted = count * np.array(STORED)[None]
-    return Trials(np.repeat(accepted, 2, axis=0), np.full((2, len(STORED)), float(count)))
+    return AcceptanceTrials(np.repeat(accepted, 2, axis=0), np.full((2, len(STORED)), float(count)))
 
 
 @pytest.mark.parametrize("size", [1, 4, 15, 31, 48])
@@ -200,7 +200,7 @@ def test_equal_levels_are_one_vector():
 
 def test_costs_are_fitted_from_times():
     shapes = [chain_shape(size) for size in (0, 1, 4, 8)] + [k_ary_shape(4, size) for size in (4, 20)]
-    timed = [Timed(each, each.depth * 300.0 + len(each) * 25.0, 1000.0 + 10.0 * len(each), 9) for each in shapes]
+    timed = [ShapeTiming(each, each.depth * 300.0 + len(each) * 25.0, 1000.0 + 10.0 * len(each), 9) for each in shapes]
     costs = planning_costs(timed)
     assert (costs.draft_forward_us, costs.draft_node_us) == (pytest.approx(300.0), pytest.approx(25.0))
     assert costs.tokens == (1, 2, 5, 9, 21)
@@ -209,15 +209,17 @@ def test_costs_are_fitted_from_times():
 
 
 def test_no_part_of_a_cost_is_negative():
-    timed = [Timed(TreeShape(), 0.0, 100.0, 9)]
-    timed += [Timed(chain_shape(size), 50.0 * size, 100.0, 9) for size in (1, 2, 4)]
-    timed += [Timed(k_ary_shape(4, 16), 60.0, 100.0, 9)]
+    timed = [ShapeTiming(TreeShape(), 0.0, 100.0, 9)]
+    timed += [ShapeTiming(chain_shape(size), 50.0 * size, 100.0, 9) for size in (1, 2, 4)]
+    timed += [ShapeTiming(k_ary_shape(4, 16), 60.0, 100.0, 9)]
     costs = planning_costs(timed)
     assert costs.draft_forward_us > 0
     assert costs.draft_node_us == 0.0
 
 
-@pytest.mark.parametrize("timed", [[], [Timed(TreeShape(), 0.0, 1.0, 1)], [Timed(chain_shape(1), 1.0, 1.0, 1)]])
+@pytest.mark.parametrize(
+    "timed", [[], [ShapeTiming(TreeShape(), 0.0, 1.0, 1)], [ShapeTiming(chain_shape(1), 1.0, 1.0, 1)]]
+)
 def test_costs_need_plain_steps_and_a_tree(timed):
     with pytest.raises(InvalidRequest, match="plain decoding and of at least one tree"):
         planning_costs(timed)

@@ -18,22 +18,22 @@ KEY: Final = "specaudit"
 """Of `additional_config`: a mapping with the file's path under `scheduler`."""
 
 
-class Witness(Scheduler):  # type: ignore[misc]  # vLLM ships no annotations that mypy reads here
+class LoggingScheduler(Scheduler):  # type: ignore[misc]  # vLLM ships no annotations that mypy reads here
     """vLLM's scheduler that keeps a diary."""
 
-    specaudit_diary: TextIO | None = None
+    specaudit_scheduler_log: TextIO | None = None
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Write down the step before vLLM cuts it at a stop."""
-        if self.specaudit_diary is None:
+        if self.specaudit_scheduler_log is None:
             path = self.vllm_config.additional_config[KEY]["scheduler"]
-            self.specaudit_diary = open(path, "a", encoding="utf-8")  # noqa: SIM115 - as long as the engine
-        self.specaudit_diary.write(line_of(scheduler_output, model_runner_output) + "\n")
-        self.specaudit_diary.flush()
+            self.specaudit_scheduler_log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - as long as the engine
+        self.specaudit_scheduler_log.write(line_of(scheduler_output, model_runner_output) + "\n")
+        self.specaudit_scheduler_log.flush()
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
-class AsyncWitness(Witness, AsyncScheduler):  # type: ignore[misc]  # as above
+class AsyncLoggingScheduler(LoggingScheduler, AsyncScheduler):  # type: ignore[misc]  # as above
     """The same for asynchronous scheduling, where drafted tokens are placeholders when they are scheduled."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DraftPosition:
     """Where a draft is made: what comes next, the place among the new tokens, and what stands in the file."""
 
     next: tuple[int, ...]
@@ -26,62 +26,62 @@ class Place:
     end: int
 
 
-def right(place: Place) -> list[int]:
+def right(place: DraftPosition) -> list[int]:
     """What the target says."""
     return list(place.next)
 
 
-def wrong(place: Place) -> list[int]:
+def wrong(place: DraftPosition) -> list[int]:
     """Never what the target says."""
     return [(token + 1) % place.vocabulary for token in place.next]
 
 
-def half(place: Place) -> list[int]:
+def half(place: DraftPosition) -> list[int]:
     """Right in the first half, wrong behind it."""
     kept = len(place.next) // 2
     return [*place.next[:kept], *wrong(place)[kept:]]
 
 
-def end_inside(place: Place) -> list[int]:
+def end_inside(place: DraftPosition) -> list[int]:
     """Right, with an end token in the second place that the target does not say there."""
     return [*place.next[:1], place.end, *place.next[2:]] if len(place.next) > 1 else right(place)
 
 
-def empty(place: Place) -> list[int]:
+def empty(place: DraftPosition) -> list[int]:
     """Nothing."""
     del place
     return []
 
 
-def varying(place: Place) -> list[int]:
+def varying(place: DraftPosition) -> list[int]:
     """Right, of another length at every place, none among them."""
     return list(place.next[: place.index % (len(place.next) + 1)])
 
 
-def outside(place: Place) -> list[int]:
+def outside(place: DraftPosition) -> list[int]:
     """Tokens that do not exist."""
     return [place.vocabulary + token for token in place.next]
 
 
-WAYS: Final[Mapping[str, Callable[[Place], list[int]]]] = {
+WAYS: Final[Mapping[str, Callable[[DraftPosition], list[int]]]] = {
     each.__name__: each for each in (right, wrong, half, end_inside, empty, varying, outside)
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ScriptedText:
     """One text, and how its drafts are made."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    way: Callable[[Place], list[int]]
+    way: Callable[[DraftPosition], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class DraftScript:
     """The file, read."""
 
-    texts: tuple[Text, ...]
+    texts: tuple[ScriptedText, ...]
     end: int
     vocabulary: int
     gamma: int
@@ -92,20 +92,21 @@ class Script:
             new = tuple(history[len(text.prompt) :])
             if tuple(history[: len(text.prompt)]) == text.prompt and text.tokens[: len(new)] == new:
                 following = text.tokens[len(new) : len(new) + self.gamma]
-                return text.way(Place(following, len(new), self.vocabulary, self.end))
+                return text.way(DraftPosition(following, len(new), self.vocabulary, self.end))
         return []
 
 
-def read_script(path: Path, vocabulary: int, gamma: int) -> Script:
+def read_script(path: Path, vocabulary: int, gamma: int) -> DraftScript:
     """The script in a file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     texts = (
-        Text(tuple(each["prompt"]), tuple(each["tokens"]), WAYS[each["way"]]) for each in document["continuations"]
+        ScriptedText(tuple(each["prompt"]), tuple(each["tokens"]), WAYS[each["way"]])
+        for each in document["continuations"]
     )
-    return Script(tuple(texts), document["end"], vocabulary, gamma)
+    return DraftScript(tuple(texts), document["end"], vocabulary, gamma)
 
 
-class Scripted:
+class ScriptedProposer:
     """What vLLM calls; see its custom proposers."""
 
     def __init__(self, vllm_config: Any) -> None:

@@ -29,7 +29,7 @@ FAR: Final = -1e18
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepBatch:
     """Who is in a step, in the order of its rows: B requests, D drafted tokens, D + B rows of raw logits."""
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class DecisionRows:
     """What the engine decided by: processed logits, copies that a frame uses up. Each is None where the step has none.
 
     logits: [D, V] of drafted places.
@@ -59,11 +59,11 @@ class Law:
     best: Ints | None = None
 
 
-class Misplaced(Exception):
+class RowsMisplaced(Exception):
     """The rows do not lie where this version's metadata say."""
 
 
-def frame_of(step: int, batch: Batch, raw: torch.Tensor | None, law: Law) -> Frame:
+def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: DecisionRows) -> Frame:
     """The step as a message; `raw` [D + B, V] None where rows are not wanted."""
     vocabulary = next((each.shape[1] for each in (raw, law.logits, law.last) if each is not None), None)
     emitted = [_valid(row, vocabulary) for row in batch.sampled.tolist()]

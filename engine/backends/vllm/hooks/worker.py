@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.hooks import runner_facts
 from engine.backends.vllm.hooks.spool_writer import SpoolWriter
-from engine.backends.vllm.hooks.step import Batch, Law, Misplaced, best_of, frame_of
+from engine.backends.vllm.hooks.step import DecisionRows, RowsMisplaced, StepBatch, best_of, frame_of
 from engine.backends.vllm.patches import repair
 
 
-class Steps:
+class WorkerLog:
     """The record of one worker: where it goes, what is held between two calls of the same step, what went wrong."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Steps:
         self.on = True
         self.count = 0
         self.seconds = 0.0
-        self.law = Law()
+        self.law = DecisionRows()
         self._problems: list[str] = []
         self._writer: SpoolWriter | None = None
 
@@ -70,10 +70,10 @@ class Steps:
             self.problem(f"step {self.count}: rows of drafted places are not known: {type(error).__name__}: {error}")
         self.seconds += time.perf_counter() - began
 
-    def keep(self, make: Callable[[], Batch], raw: Any) -> None:
+    def keep(self, make: Callable[[], StepBatch], raw: Any) -> None:
         """Write one step; what goes wrong here is a problem of the record, not of the engine."""
         began = time.perf_counter()
-        law, self.law = self.law, Law()
+        law, self.law = self.law, DecisionRows()
         try:
             assert self._writer is not None
             self._writer.put(frame_of(self.count, make(), raw, law))
@@ -93,11 +93,11 @@ class Steps:
         return tuple(self._problems)
 
 
-class Recording:
+class RecordingWorker:
     """Methods that vLLM mixes into its worker. `points_v1` and `points_v2` are the callables that are wrapped."""
 
-    points_v1: ClassVar[Sequence[guard.Point]] = guard.V1
-    points_v2: ClassVar[Sequence[guard.Point]] = guard.V2
+    points_v1: ClassVar[Sequence[guard.HookPoint]] = guard.V1
+    points_v2: ClassVar[Sequence[guard.HookPoint]] = guard.V2
 
     def specaudit_begin(self, repairs: str | None) -> dict[str, Any]:
         """Look, wrap, and say what runs here."""
@@ -106,7 +106,7 @@ class Recording:
         runner: Any = self.model_runner  # type: ignore[attr-defined]  # the worker's own, which this is mixed into
         newer = runner_facts.is_v2(runner)
         points = self.points_v2 if newer else self.points_v1
-        steps = Steps()
+        steps = WorkerLog()
         self.specaudit_steps = steps
         for each in guard.problems(points, vllm.__version__):
             steps.problem(each)
@@ -122,7 +122,7 @@ class Recording:
 
     def specaudit_facts(self) -> dict[str, Any]:
         """What runs, what went wrong, and what recording cost; every step so far is in its file then."""
-        steps: Steps = self.specaudit_steps
+        steps: WorkerLog = self.specaudit_steps
         steps.flush()
         facts = runner_facts.facts_of(self.model_runner)  # type: ignore[attr-defined]  # as above
         return {**facts, "problems": list(steps.problems), "steps": steps.count, "seconds": steps.seconds}
@@ -136,7 +136,7 @@ class Recording:
         self.specaudit_steps.on = on
 
 
-def wrap_v1(runner: Any, points: Sequence[guard.Point], steps: Steps) -> None:
+def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
     """Wrap the runner's `_sample`, and the function that verifies in its module."""
     sample_point, verify_point, last_point = points
     original = getattr(runner, sample_point.path.rpartition(".")[2])
@@ -154,14 +154,14 @@ def wrap_v1(runner: Any, points: Sequence[guard.Point], steps: Steps) -> None:
     _wrap(last_point, lambda function: _truncating(function, steps))
 
 
-def _wrap(point: guard.Point, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _wrap(point: guard.HookPoint, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Put a function's wrapper in its place."""
-    found = guard.look(point)
+    found = guard.resolve(point)
     assert found.function is not None
     setattr(found.holder, point.path.rpartition(".")[2], functools.wraps(found.function)(wrapped(found.function)))
 
 
-def _truncating(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _truncating(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
     """The last thing that happens to rows that tokens are drawn from without a draft."""
 
     def apply_top_k_top_p(logits: Any, k: Any, p: Any, *args: Any, **named: Any) -> Any:
@@ -173,7 +173,7 @@ def _truncating(function: Callable[..., Any], steps: Steps) -> Callable[..., Any
     return apply_top_k_top_p
 
 
-def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _verifying(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
     def rejection_sample(
         draft_token_ids: Any,
         num_draft_tokens: Any,
@@ -205,15 +205,15 @@ def _verifying(function: Callable[..., Any], steps: Steps) -> Callable[..., Any]
     return rejection_sample
 
 
-def _copied(logits: Any, steps: Steps) -> Any:
+def _copied(logits: Any, steps: WorkerLog) -> Any:
     began = time.perf_counter()
     raw = logits.clone() if steps.rows else None
-    steps.law = Law()
+    steps.law = DecisionRows()
     steps.seconds += time.perf_counter() - began
     return raw
 
 
-def batch_v1(runner: Any, metadata: Any, output: Any) -> Batch:
+def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
     """Who was in the step.
 
     Raises:
@@ -226,8 +226,8 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> Batch:
         for drafted, last in zip(counts, ends, strict=True):
             end += drafted + 1
             if last != end:
-                raise Misplaced(f"the last row of a request is {last}, not {end}")
-    return Batch(
+                raise RowsMisplaced(f"the last row of a request is {last}, not {end}")
+    return StepBatch(
         names=tuple(runner.input_batch.req_ids[:count]),
         discarded=tuple(runner.discard_request_mask.np[:count].tolist()),
         counts=counts,
@@ -236,13 +236,13 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> Batch:
     )
 
 
-def wrap_v2(runner: Any, points: Sequence[guard.Point], steps: Steps) -> None:
+def wrap_v2(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
     """Wrap the two samplers' calls on their classes: calls look there, not at the object."""
     for point in points:
         _wrap(point, lambda function: _sampling_v2(function, runner, steps))
 
 
-def _sampling_v2(function: Callable[..., Any], runner: Any, steps: Steps) -> Callable[..., Any]:
+def _sampling_v2(function: Callable[..., Any], runner: Any, steps: WorkerLog) -> Callable[..., Any]:
     def call(self: Any, logits: Any, input_batch: Any, *args: Any, **named: Any) -> Any:
         ours = self in (runner.sampler, runner.rejection_sampler)
         if not (ours and steps.wanted):
@@ -255,7 +255,7 @@ def _sampling_v2(function: Callable[..., Any], runner: Any, steps: Steps) -> Cal
     return call
 
 
-def batch_v2(input_batch: Any, output: Any) -> Batch:
+def batch_v2(input_batch: Any, output: Any) -> StepBatch:
     """Who was in the step. The first of a request's logits rows reads its last committed token, the others drafts."""
     ends = input_batch.cu_num_logits_np.tolist()
     ids = input_batch.input_ids[input_batch.logits_indices].tolist()
@@ -264,7 +264,7 @@ def batch_v2(input_batch: Any, output: Any) -> Batch:
     lengths = output.num_sampled.tolist()
     for row, count in zip(sampled, lengths, strict=True):
         row[count:] = -1
-    return Batch(
+    return StepBatch(
         names=tuple(input_batch.req_ids[: len(spans)]),
         discarded=tuple(count == 0 for count in lengths),
         counts=tuple(end - start - 1 for start, end in spans),

@@ -20,7 +20,7 @@ from engine.models.cache import CacheShape, TensorSlotCache, aim_at
 from engine.models.interface import Placement, chain_placement
 from engine.models.numerics.devices import moved
 from engine.models.numerics.interface import Numerics, RopeTables
-from engine.models.numerics.probe.model_parts import Difference, ModelParts, difference
+from engine.models.numerics.probe.model_parts import ModelParts, RowDifference, difference
 from engine.models.placement import Placed, place
 
 LONGEST = 9
@@ -38,30 +38,30 @@ HUBS = (3, 9, 0, 5, 7, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class AttentionInputs:
     """Queries [PERIOD, heads, head_dim], keys and values [PERIOD, kv_heads, head_dim] by token."""
 
     queries: Tensor
     keys: Tensor
     values: Tensor
 
-    def at(self, index: Tensor) -> Data:
+    def at(self, index: Tensor) -> AttentionInputs:
         """Those of tokens [N]."""
         turned = (index % PERIOD).to(self.queries.device)
-        return Data(self.queries[turned], self.keys[turned], self.values[turned])
+        return AttentionInputs(self.queries[turned], self.keys[turned], self.values[turned])
 
 
-def _data(mode: Numerics, parts: ModelParts) -> Data:
+def _data(mode: Numerics, parts: ModelParts) -> AttentionInputs:
     """Queries and keys as the mode rotates them, for a mode may attend to no others."""
     heads = parts.heads
     tables = mode.rope(parts.frequencies, PERIOD, parts.dtype)
     rope = RopeTables(tables.cos.to(parts.device)[:, None], tables.sin.to(parts.device)[:, None])
     turned = mode.rotate(parts.draw(SEED, PERIOD, heads.heads + heads.kv_heads, heads.head_dim), rope)
     values = parts.draw(SEED + 1, PERIOD, heads.kv_heads, heads.head_dim)
-    return Data(turned[:, : heads.heads], turned[:, heads.heads :], values)
+    return AttentionInputs(turned[:, : heads.heads], turned[:, heads.heads :], values)
 
 
-class Bench:
+class AttentionProbe:
     """A full cache of one layer under one mode; row r holds token t + r * `stride` at position t."""
 
     def __init__(self, mode: Numerics, parts: ModelParts, rows: int, filled: int, stride: int = 17) -> None:
@@ -101,7 +101,7 @@ class Bench:
 
 def chains(mode: Numerics, parts: ModelParts) -> str | None:
     """Where a chain differs from its tokens one at a time; None if nowhere."""
-    bench = Bench(mode, parts, 1, min(parts.heads.context, FAR))
+    bench = AttentionProbe(mode, parts, 1, min(parts.heads.context, FAR))
     whole = bench.chain(0, 0, min(bench.cache.capacity, max(BORDERS) + LONGEST))
     for border in _borders(bench.cache.capacity):
         first = max(0, border - LONGEST // 2)
@@ -135,7 +135,7 @@ def _borders(capacity: int) -> list[int]:
 def batches(mode: Numerics, parts: ModelParts) -> str | None:
     """Where a row of a ragged batch of eight differs from the row alone; None if nowhere."""
     filled = min(parts.heads.context, max(BORDERS) + LONGEST)
-    bench = Bench(mode, parts, 8, filled)
+    bench = AttentionProbe(mode, parts, 8, filled)
     wanted = ((0, 1), (3, 9), (125, 4), (127, 1), (130, 5), (0, 0), (250, 9), (257, 2))
     counts = [min(count, filled) for _, count in wanted]
     starts = [min(start, filled - count) for (start, _), count in zip(wanted, counts, strict=True)]
@@ -156,13 +156,13 @@ def trees(mode: Numerics, parts: ModelParts) -> str | None:
     # the second makes a tree's columns reach as far as possible over the end of a tile, the next two cross one
     wanted = (40, 128 - LEVELS - 1, 126, 254, room // 128 * 128 - 3)
     for committed in sorted({min(max(2, each), room) for each in wanted}):
-        found = _tree_difference(Bench(mode, parts, 4, committed + LEVELS * WIDTH, stride=0), committed)
+        found = _tree_difference(AttentionProbe(mode, parts, 4, committed + LEVELS * WIDTH, stride=0), committed)
         if found:
             return found
     return None
 
 
-def _tree_difference(bench: Bench, committed: int) -> str | None:
+def _tree_difference(bench: AttentionProbe, committed: int) -> str | None:
     """A batch of a wide tree, an empty row, a chain and a deep tree, all after `committed` tokens."""
     drafted = (_wide_tree(), None, Tree.chain((0,) * LEVELS), _deep_tree())
     steps = [None if tree is None else Placed(0, committed, tree) for tree in drafted]
@@ -188,7 +188,7 @@ def _tree_tokens(placement: Placement, committed: int) -> Tensor:
     return torch.cat([torch.where(row < committed, row, row + 31 * (i + 1)) for i, row in enumerate(columns)])
 
 
-def _path_difference(bench: Bench, committed: int, tokens: Tensor, found: Tensor) -> Difference | None:
+def _path_difference(bench: AttentionProbe, committed: int, tokens: Tensor, found: Tensor) -> RowDifference | None:
     chain = chain_placement([[0] * len(tokens)], [committed - 1], bench.cache.trash, first_row=1)
     bench.write(chain, tokens)
     return difference(found, bench.attend(chain, tokens))

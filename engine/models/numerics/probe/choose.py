@@ -56,7 +56,7 @@ class NumericsFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NumericsChoice:
     """A mode, ready to be given to a model."""
 
     numerics: Numerics
@@ -64,7 +64,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Equipped:
+class ModelWithNumerics:
     """A model and the arithmetic that it runs with."""
 
     model: TargetModel
@@ -81,7 +81,7 @@ def require_known(requested: str, where: str) -> None:
         raise InvalidRequest(f"{where}: numerics {requested!r} is not one of {', '.join(REQUESTS)}")
 
 
-def choose(requested: str, parts: ModelParts, where: str) -> Choice:
+def choose(requested: str, parts: ModelParts, where: str) -> NumericsChoice:
     """The mode for a model, probed.
 
     Args:
@@ -103,17 +103,19 @@ def choose(requested: str, parts: ModelParts, where: str) -> Choice:
             f"{where}: numerics {requested} is refused, for this machine does not keep its promise in {report.dtype} "
             f"with {_counted(report.threads)}: {_failure(report)}; use numerics: auto, or another mode"
         )
-    return Choice(mode, NumericsFacts(mode.name, requested, mode.promises, None, report, (), mode.most_tree_nodes))
+    return NumericsChoice(
+        mode, NumericsFacts(mode.name, requested, mode.promises, None, report, (), mode.most_tree_nodes)
+    )
 
 
-def _first_that_holds(parts: ModelParts) -> Choice:
+def _first_that_holds(parts: ModelParts) -> NumericsChoice:
     failed: list[ProbeReport] = []
     for name in PREFERENCE:
         mode = load(name)
         report = probe(parts, mode)
         if report.passed:
             reason = "; ".join(f"{each.mode} fails {_failure(each)}" for each in failed) or None
-            return Choice(
+            return NumericsChoice(
                 mode, NumericsFacts(name, AUTO, mode.promises, reason, report, tuple(failed), mode.most_tree_nodes)
             )
         failed.append(report)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.models.cache import CacheShape, aim_at
 from engine.models.interface import chain_placement
-from engine.models.numerics.interface import Affine, Heads, Numerics, RopeTables
+from engine.models.numerics.interface import Affine, HeadSizes, Numerics, RopeTables
 from engine.models.numerics.probe.model_parts import ModelParts
 
 ANSWERS: Final[Mapping[str, str]] = {
@@ -26,7 +26,7 @@ ANSWERS: Final[Mapping[str, str]] = {
 }
 """SHA-256 of the answer by mode."""
 TOKENS, HIDDEN = 7, 48
-HEADS = Heads(heads=4, kv_heads=2, head_dim=8, context=64)
+HEADS = HeadSizes(heads=4, kv_heads=2, head_dim=8, context=64)
 EPS = 2.0**-20
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.models.lean_weights import LeanConfig, LeanWeights, rope_frequencies
-from engine.models.numerics.interface import Affine, Heads
+from engine.models.numerics.interface import Affine, HeadSizes
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers as wide as a float, by its size in bytes."""
@@ -37,7 +37,7 @@ class ModelParts:
     eps: float
     ffn: int
     qk_norm: bool
-    heads: Heads
+    heads: HeadSizes
     frequencies: Tensor
 
     @property
@@ -64,7 +64,7 @@ def parts_of(config: LeanConfig, weights: LeanWeights) -> ModelParts:
         eps=config.eps,
         ffn=config.ffn,
         qk_norm=config.qk_norm,
-        heads=Heads(config.heads, config.kv_heads, config.head_dim, config.context),
+        heads=HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context),
         frequencies=rope_frequencies(config),
     )
 
@@ -87,7 +87,7 @@ def _named(weights: LeanWeights) -> Iterator[tuple[str, Affine]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """The first row that differs, and in how many of its numbers."""
 
     row: int
@@ -98,7 +98,7 @@ class Difference:
         return f"{self.numbers} of {self.of} numbers differ"
 
 
-def difference(ours: Tensor, theirs: Tensor) -> Difference | None:
+def difference(ours: Tensor, theirs: Tensor) -> RowDifference | None:
     """The first of rows [N, ...] whose bits differ; None if all are the same. 0 and -0 differ, equal NaNs do not."""
     kind = BITS[ours.element_size()]
     unequal = ours.contiguous().view(kind) != theirs.contiguous().view(kind)
@@ -107,4 +107,4 @@ def difference(ours: Tensor, theirs: Tensor) -> Difference | None:
     if not len(wrong):
         return None
     row = int(wrong[0, 0])
-    return Difference(row, int(rows[row]), unequal[row].numel())
+    return RowDifference(row, int(rows[row]), unequal[row].numel())

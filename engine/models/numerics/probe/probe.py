@@ -82,7 +82,7 @@ class ProbeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PropertyTrial:
     """A property, and from which promise on it is promised."""
 
     run: Property
@@ -147,19 +147,19 @@ def _sample(mode: Numerics, parts: ModelParts) -> dict[str, Tensor]:
         for rows in (1, 5, probe_rows.MANY):
             found[f"{name} of {rows} rows"] = multiply(parts.draw(rows, rows, affine.weight.shape[1]))
     filled = min(parts.heads.context, probe_rows.MANY)
-    bench = probe_attention.Bench(mode, parts, 1, filled)
+    bench = probe_attention.AttentionProbe(mode, parts, 1, filled)
     return found | {"attention": bench.chain(0, 0, filled)}
 
 
-PROPERTIES: Final[Mapping[str, Trial]] = {
-    "products": Trial(probe_rows.products, Invariance.CHAIN, Invariance.CHAIN),
-    "norm": Trial(probe_rows.norm, Invariance.CHAIN, Invariance.CHAIN),
-    "gate": Trial(probe_rows.gate, Invariance.CHAIN, Invariance.CHAIN),
-    "rotate": Trial(probe_rows.rotate, Invariance.CHAIN, Invariance.CHAIN),
-    "attention_chain": Trial(probe_attention.chains, Invariance.CHAIN, Invariance.CHAIN),
-    "attention_batch": Trial(probe_attention.batches, Invariance.CHAIN, Invariance.CHAIN),
-    "attention_tree": Trial(probe_attention.trees, Invariance.TREE, Invariance.TREE),
-    "threads": Trial(threads, Invariance.EVERYWHERE, Invariance.CHAIN),
-    "known_answer": Trial(probe_known.known_answer, Invariance.EVERYWHERE, Invariance.EVERYWHERE),
+PROPERTIES: Final[Mapping[str, PropertyTrial]] = {
+    "products": PropertyTrial(probe_rows.products, Invariance.CHAIN, Invariance.CHAIN),
+    "norm": PropertyTrial(probe_rows.norm, Invariance.CHAIN, Invariance.CHAIN),
+    "gate": PropertyTrial(probe_rows.gate, Invariance.CHAIN, Invariance.CHAIN),
+    "rotate": PropertyTrial(probe_rows.rotate, Invariance.CHAIN, Invariance.CHAIN),
+    "attention_chain": PropertyTrial(probe_attention.chains, Invariance.CHAIN, Invariance.CHAIN),
+    "attention_batch": PropertyTrial(probe_attention.batches, Invariance.CHAIN, Invariance.CHAIN),
+    "attention_tree": PropertyTrial(probe_attention.trees, Invariance.TREE, Invariance.TREE),
+    "threads": PropertyTrial(threads, Invariance.EVERYWHERE, Invariance.CHAIN),
+    "known_answer": PropertyTrial(probe_known.known_answer, Invariance.EVERYWHERE, Invariance.EVERYWHERE),
 }
 """In the order in which they are tried."""
