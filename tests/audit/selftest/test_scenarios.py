@@ -20,7 +20,7 @@ def requests(suite):
 
 
 @pytest.mark.parametrize("tokens", [256, 1024, 4096, 200_000])
-@pytest.mark.parametrize("arena", [CHAIN, GREEDY])
+@pytest.mark.parametrize("scenario", [CHAIN, GREEDY])
 def test_an_arm_has_the_tokens_that_were_asked_for(scenario, tokens):
     suite = suite_of(scenario, None, 0, tokens, ("law",))
     assert tokens <= requests(suite) * 64 <= 1.02 * tokens
