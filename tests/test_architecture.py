@@ -23,7 +23,7 @@ FORBIDDEN = {
 }
 MIGRATIONS_IMPORT = ("audit.store.",)
 FILE_CAP, FUNCTION_CAP, MEDIAN_CAP, NINETIETH_CAP = 400, 80, 12, 40
-MAY_PRINT = {"engine/plan.py", "engine/skipping.py", "engine/train/__main__.py"}
+MAY_PRINT = {"engine/tools/plan_tree.py", "engine/tools/find_skips.py", "engine/train/__main__.py"}
 
 
 @dataclass(frozen=True)

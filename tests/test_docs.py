@@ -15,21 +15,22 @@ from click.testing import CliRunner
 
 import schemas
 from audit import checks
-from audit.checks.base import Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.cli import COMMANDS, main
 from audit.commands.help_text import WIDTH, page
-from audit.documents import read_yaml
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from audit.gate.policy import load_policy
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from audit.schema_errors import check_document
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
+from audit.text.documents import read_yaml
+from audit.text.schema_errors import check_document
 from engine import backends, faults, proposers, verify
-from engine.backends.arm import ArmPlan, ModelSource, Workshop
-from engine.backends.base import Backend
-from engine.rng import Purpose
-from engine.trace import Header, Trace
+from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
+from engine.backends.interface import Engine
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.record.trace import Trace, TraceHeader
+from engine.sampling.rng import Purpose
 from engine.train import recipe
-from engine.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
 from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build
@@ -134,7 +135,7 @@ def test_evidence_lists_the_checks_with_what_they_need():
 
 def test_every_field_of_a_trace_is_described():
     text = section(text_of("evidence.md"), "## Trace format")
-    fields = {each.name for each in (*dataclasses.fields(Trace), *dataclasses.fields(Header))} - {"header"}
+    fields = {each.name for each in (*dataclasses.fields(Trace), *dataclasses.fields(TraceHeader))} - {"header"}
     assert fields - words_in_code(text) == set()
 
 
@@ -165,13 +166,13 @@ def test_the_native_page_gives_the_evidence_level_of_each_record_level():
 
 
 def test_the_native_page_lists_the_effective_configuration():
-    workshop = backends.open_workshop("scripted", {"target": ModelSource("scripted:1")})
-    keys = set(workshop.arm(ArmPlan(Protocol.GUMBEL)).effective_config())
+    backend = backends.open_backend("scripted", {"target": ModelSource("scripted:1")})
+    keys = set(backend.arm(EngineSpec(Protocol.GUMBEL)).effective_config())
     table = section(text_of("backends/native.md"), "## Effective configuration")
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^(\|[^|]+\|)", table, re.MULTILINE)))) == keys
 
 
-@pytest.mark.parametrize("protocol", [Workshop, Backend])
+@pytest.mark.parametrize("protocol", [Backend, Engine])
 def test_add_a_backend_lists_what_has_to_be_written(protocol):
     methods = {name for name in vars(protocol) if not name.startswith("_")}
     listed = re.findall(r"^\| `(\w+)\(", text_of("how-to/add-a-backend.md"), re.MULTILINE)

@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NEEDED = (
     "audit/cli.py",
-    "engine/loop.py",
-    "engine/reference/target/model.safetensors",
-    "engine/reference/draft/tokenizer.json",
-    "engine/reference/draft/card.json",
-    "engine/reference/medium/model.safetensors",
-    "engine/reference/medium_draft/card.json",
+    "engine/decode/loop.py",
+    "engine/bundled/target/model.safetensors",
+    "engine/bundled/draft/tokenizer.json",
+    "engine/bundled/draft/card.json",
+    "engine/bundled/medium/model.safetensors",
+    "engine/bundled/medium_draft/card.json",
     "schemas/suite.json",
     "migrations/env.py",
     "migrations/versions/0001_first_tables.py",

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from audit.attach import REGISTRY, splice
-from audit.attach.base import MAX_REPORT_BYTES, ReportFormat
-from audit.documents import mistake, quoted, read_bytes
+from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat
+from audit.attach.statement import Statement, digest
 from audit.errors import CannotDecide
-from audit.files import staged
-from audit.records import ArmKind
-from audit.schema_errors import suggestion
-from audit.statement import Statement, digest
-from audit.store import Attachment, RunRecord, RunStatus, Store, StoredCheck
+from audit.evidence.records import ArmKind
+from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
+from audit.text.documents import mistake, quoted, read_bytes
+from audit.text.schema_errors import suggestion
+from audit.text.staged_files import staged
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AttachOrder:
     """What to attach to, and where to put the results. `form` None recognises the format."""
 
     report: Path
@@ -36,7 +36,7 @@ class Order:
     replace: bool = False
 
 
-def attach(store: Store, name: str, order: Order, now: datetime) -> Statement:
+def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Statement:
     """Attach the run called `name` and record the attachment; both files are written, or neither.
 
     Raises:
@@ -72,7 +72,7 @@ class _Bound:
     statement: Statement
 
 
-def _bound(order: Order, run: RunRecord, checks: Sequence[StoredCheck]) -> _Bound:
+def _bound(order: AttachOrder, run: StoredRun, checks: Sequence[StoredCheck]) -> _Bound:
     path = str(order.report)
     report = read_bytes(order.report, MAX_REPORT_BYTES)
     try:
@@ -120,7 +120,7 @@ def _decoded(report: bytes) -> str:
         raise ValueError("it is not UTF-8") from error
 
 
-def evidence_of(run: RunRecord, checks: Sequence[StoredCheck]) -> dict[str, Any]:
+def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]:
     """What an attachment says about a run: all of the predicate that the store can confirm later."""
     lossy = [arm.name for arm in run.arms if arm.kind is ArmKind.CANDIDATE and not arm.lossless]
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from audit.attach.base import ReportFormat
+from audit.attach.interface import ReportFormat
 
 
 def _recognises(report: Any) -> bool:

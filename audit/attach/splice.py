@@ -28,7 +28,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ObjectSpan:
     """An object in the text: the offset of its brace, and its members in order."""
 
     begin: int
@@ -58,7 +58,7 @@ def parse(text: str) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def object_at(text: str, path: tuple[str, ...]) -> Span:
+def object_at(text: str, path: tuple[str, ...]) -> ObjectSpan:
     """The object at a path of keys of a valid JSON text.
 
     Raises:
@@ -73,7 +73,7 @@ def object_at(text: str, path: tuple[str, ...]) -> Span:
     return span
 
 
-def insert(text: str, span: Span, key: str, value: Mapping[str, Any]) -> str:
+def insert(text: str, span: ObjectSpan, key: str, value: Mapping[str, Any]) -> str:
     """The text with a last member added to an object, laid out like the members before it."""
     if not span.members:
         at = span.begin + 1
@@ -86,7 +86,7 @@ def insert(text: str, span: Span, key: str, value: Mapping[str, Any]) -> str:
     return f"{text[: last.end]},{gap}{json.dumps(key)}: {written}{text[last.end :]}"
 
 
-def remove(text: str, span: Span, key: str) -> str:
+def remove(text: str, span: ObjectSpan, key: str) -> str:
     """The text without a member, and without the comma that it needed; undoes `insert`."""
     index = next(index for index, member in enumerate(span.members) if member.key == key)
     member = span.members[index]
@@ -108,7 +108,7 @@ def _gap_before(text: str, member: Member) -> str:
     return text[at : member.begin]
 
 
-def _scan(text: str, begin: int) -> Span:
+def _scan(text: str, begin: int) -> ObjectSpan:
     """The members of the object at an offset. The text is known to be valid JSON."""
     if text[begin : begin + 1] != "{":
         raise ValueError("what should hold the attachment is not an object")
@@ -122,4 +122,4 @@ def _scan(text: str, begin: int) -> Span:
         at = _skip(text, after)
         if text[at] == ",":
             at = _skip(text, at + 1)
-    return Span(begin, tuple(members))
+    return ObjectSpan(begin, tuple(members))

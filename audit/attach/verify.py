@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from audit.attach import REGISTRY
 from audit.attach.bind import evidence_of, load_format
+from audit.attach.statement import Statement, digest
 from audit.errors import UserError
-from audit.statement import Statement, digest
 from audit.store import Store
 
 

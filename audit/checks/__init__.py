@@ -9,18 +9,18 @@ import importlib
 from collections.abc import Mapping
 from typing import Final
 
-from audit.checks.base import Check
+from audit.checks.interface import Check
 from audit.errors import UserError
 
 REGISTRY: Final[Mapping[str, str]] = {
     "liveness": "audit.checks.liveness:CHECK",
     "configuration": "audit.checks.configuration:CHECK",
     "reconciliation": "audit.checks.reconciliation:CHECK",
-    "accounting": "audit.checks.accounting:CHECK",
-    "replay": "audit.checks.replay:CHECK",
-    "rng_streams": "audit.checks.rng_streams:CHECK",
-    "greedy_equality": "audit.checks.greedy_equality:CHECK",
-    "coupled_equality": "audit.checks.coupled_equality:CHECK",
+    "accounting": "audit.checks.accounting.check:CHECK",
+    "replay": "audit.checks.replay.check:CHECK",
+    "rng_streams": "audit.checks.rng_streams.check:CHECK",
+    "greedy_equality": "audit.checks.equality.greedy:CHECK",
+    "coupled_equality": "audit.checks.equality.coupled:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
     "seed": "audit.checks.seed:CHECK",
     "gamma_invariance": "audit.checks.gamma_invariance:CHECK",
@@ -28,12 +28,12 @@ REGISTRY: Final[Mapping[str, str]] = {
     "performance": "audit.checks.performance:CHECK",
     "two_sample": "audit.checks.two_sample:CHECK",
     "acceptance_drift": "audit.checks.acceptance_drift:CHECK",
-    "law": "audit.checks.law:CHECK",
-    "honoured": "audit.checks.honoured:CHECK",
-    "q_contract": "audit.checks.q_contract:CHECK",
-    "anchor": "audit.checks.anchor:CHECK",
-    "transcript": "audit.checks.transcript:CHECK",
-    "prefix_measurable": "audit.checks.prefix_measurable:CHECK",
+    "law": "audit.checks.law.check:CHECK",
+    "honoured": "audit.checks.honoured.check:CHECK",
+    "q_contract": "audit.checks.q_contract.check:CHECK",
+    "anchor": "audit.checks.anchor.check:CHECK",
+    "transcript": "audit.checks.transcript.check:CHECK",
+    "prefix_measurable": "audit.checks.prefix_measurable.check:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }
 

@@ -27,14 +27,15 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.decisions import decisions, unreadable
+from audit.checks.interface import Check, Params, needs_nothing
 from audit.errors import UserError
-from audit.records import Evidence, Level, RequestRecord
+from audit.evidence.decisions import decisions, unreadable
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
-from audit.stats.drift import Alarm, RateChange, Recorded, against_recorded, detector, extend, mean_recorded
-from audit.stats.equivalence import Decision
-from engine.types import Floats, Protocol, Role
+from audit.stats.drift import Alarm, RateChange, RecordedRate, against_recorded, detector, extend, mean_recorded
+from audit.stats.equivalence import EquivalenceDecision
+from engine.core.types import Floats, Protocol, Role
 
 BUCKETS = (0, 64, 128, 256, 512, 1024, 4096)
 """Context lengths, tokens of prompt and answer, where a range begins."""
@@ -45,7 +46,7 @@ POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class DraftSteps:
     """[S] steps with drafts: tokens drafted and accepted, where, and the prompt that was answered."""
 
     drafted: Floats
@@ -56,7 +57,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Stratum:
+class RateComparison:
     """One recorded rate beside the one now. `certain` is at 99 %, `strict` at the level of a fault."""
 
     name: str
@@ -71,11 +72,11 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def steps(requests: Sequence[RequestRecord]) -> Steps:
+def steps(requests: Sequence[RequestRecord]) -> DraftSteps:
     """All steps of an arm in which something was drafted."""
     cases = sorted({request.case_id for request in requests})
     parts = [_steps(request, cases.index(request.case_id)) for request in requests]
-    return Steps(
+    return DraftSteps(
         drafted=np.concatenate([part.drafted for part in parts]),
         accepted=np.concatenate([part.accepted for part in parts]),
         bucket=np.concatenate([part.bucket for part in parts]),
@@ -84,14 +85,14 @@ def steps(requests: Sequence[RequestRecord]) -> Steps:
     )
 
 
-def _steps(request: RequestRecord, prompt: int) -> Steps:
+def _steps(request: RequestRecord, prompt: int) -> DraftSteps:
     trace = request.trace
     owner = np.repeat(np.arange(trace.steps), trace.n_emitted)
     accepted = np.bincount(owner[trace.role == Role.ACCEPTED], minlength=trace.steps).astype(np.float64)
     used = trace.n_drafted > 0
     bucket = np.searchsorted(BUCKETS, trace.position[used], side="right") - 1
     count = int(used.sum())
-    return Steps(
+    return DraftSteps(
         trace.n_drafted[used].astype(np.float64),
         accepted[used],
         bucket.astype(np.int64),
@@ -100,7 +101,7 @@ def _steps(request: RequestRecord, prompt: int) -> Steps:
     )
 
 
-def names_of(found: Steps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def names_of(found: DraftSteps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Every stratum with the steps in it."""
     yield "all", np.ones(len(found.drafted), dtype=np.bool_)
     for domain in sorted(set(found.domain.tolist())):
@@ -150,7 +151,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _recorded(params: Params) -> dict[str, Recorded]:
+def _recorded(params: Params) -> dict[str, RecordedRate]:
     """The recorded rates; a mapping of names to `rate`, `low`, `high` and `confidence` (0.99)."""
     found = {}
     for name, entry in params["expected"].items():
@@ -159,21 +160,23 @@ def _recorded(params: Params) -> dict[str, Recorded]:
         rate, low, high = (float(entry[key]) for key in ("rate", "low", "high"))
         if not 0.0 <= low <= rate <= high <= 1.0:
             raise UserError(f"acceptance_drift: expected.{name} needs 0 <= low <= rate <= high <= 1")
-        found[name] = Recorded(rate, low, high, float(entry.get("confidence", 0.99)))
+        found[name] = RecordedRate(rate, low, high, float(entry.get("confidence", 0.99)))
     return found
 
 
-def _rate(found: Steps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
+def _rate(found: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
     return ratio_interval(found.accepted[mask], found.drafted[mask], found.prompt[mask], confidence)
 
 
-def _domains(expected: Mapping[str, Recorded], rates: Mapping[str, ClusterInterval]) -> dict[str, Recorded]:
+def _domains(expected: Mapping[str, RecordedRate], rates: Mapping[str, ClusterInterval]) -> dict[str, RecordedRate]:
     """Recorded domains, where two or more are and all of them were seen."""
     named = {name: before for name, before in expected.items() if name.startswith(DOMAIN)}
     return named if len(named) > 1 and set(named) <= set(rates) else {}
 
 
-def _against(name: str, found: Steps, recorded: Mapping[str, Recorded], margin: float, alpha: float) -> Stratum:
+def _against(
+    name: str, found: DraftSteps, recorded: Mapping[str, RecordedRate], margin: float, alpha: float
+) -> RateComparison:
     """The mean over the recorded strata against the mean now; of one stratum, its rate."""
     masks = dict(names_of(found))
 
@@ -183,21 +186,21 @@ def _against(name: str, found: Steps, recorded: Mapping[str, Recorded], margin: 
 
     def since(confidence: float) -> RateChange:
         told, before = now(confidence), [_rescaled(each, confidence) for each in recorded.values()]
-        ours = Recorded(told.estimate, told.low, told.high, confidence)
+        ours = RecordedRate(told.estimate, told.low, told.high, confidence)
         return against_recorded(ours, before[0] if len(before) == 1 else mean_recorded(before), margin)
 
-    return Stratum(name, now(0.98), since(0.98), since(1.0 - alpha))
+    return RateComparison(name, now(0.98), since(0.98), since(1.0 - alpha))
 
 
-def _rescaled(before: Recorded, confidence: float) -> Recorded:
+def _rescaled(before: RecordedRate, confidence: float) -> RecordedRate:
     """The recorded interval at another confidence, by the normal law."""
     times = float(norm.ppf(0.5 + confidence / 2) / norm.ppf(0.5 + before.confidence / 2))
     low, high = (before.estimate + times * (end - before.estimate) for end in (before.low, before.high))
-    return Recorded(before.estimate, low, high, confidence)
+    return RecordedRate(before.estimate, low, high, confidence)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class DriftWatch:
     """What the detector saw; `reason` says why it saw nothing."""
 
     positions: int
@@ -206,14 +209,14 @@ class Watched:
     reason: str
 
 
-def _watched(evidence: Evidence, alpha: float) -> Watched:
+def _watched(evidence: Evidence, alpha: float) -> DriftWatch:
     arm = evidence.candidate
     header = arm.requests[0].trace.header
     if header.sampling.greedy or header.protocol in (Protocol.GREEDY, Protocol.BLOCK) or not header.lossless:
-        return Watched(0, None, (), "acceptance has no law by position under this rule")
+        return DriftWatch(0, None, (), "acceptance has no law by position under this rule")
     reason = f"evidence {arm.level.name} has no p and q" if arm.level < Level.L3 else unreadable(arm)
     if reason is not None:
-        return Watched(0, None, (), reason)
+        return DriftWatch(0, None, (), reason)
     flags, chances = [], []
     places: list[tuple[str, int]] = []
     for request in arm.requests:
@@ -224,10 +227,10 @@ def _watched(evidence: Evidence, alpha: float) -> Watched:
         chances.append(told[kept])
         places.extend((request.request_id, int(made.step[i])) for i in kept)
     if not places:
-        return Watched(0, None, (), "no drafted token has a known acceptance probability")
+        return DriftWatch(0, None, (), "no drafted token has a known acceptance probability")
     # at 1 / alpha the mean time to an alarm is 1 / alpha positions: dividing by their number bounds any alarm at all
     state = extend(detector(alpha / len(places)), np.concatenate(flags), np.concatenate(chances))
-    return Watched(len(places), state.peak, tuple(_alarm(each, places) for each in state.alarms), "")
+    return DriftWatch(len(places), state.peak, tuple(_alarm(each, places) for each in state.alarms), "")
 
 
 def _alarm(alarm: Alarm, places: Sequence[tuple[str, int]]) -> Finding:
@@ -240,25 +243,27 @@ def _alarm(alarm: Alarm, places: Sequence[tuple[str, int]]) -> Finding:
     return Finding(request, step, message)
 
 
-def _findings(strata: Sequence[Stratum], margin: float) -> list[Finding]:
+def _findings(strata: Sequence[RateComparison], margin: float) -> list[Finding]:
     return [
         Finding("all requests", 0, f"{_change(each, each.strict)}, outside of the margin {margin:g}")
         for each in strata
-        if each.strict.decision is Decision.FAULT
+        if each.strict.decision is EquivalenceDecision.FAULT
     ]
 
 
-def _change(each: Stratum, told: RateChange) -> str:
+def _change(each: RateComparison, told: RateChange) -> str:
     ends = f"[{told.interval.low:+.3f}, {told.interval.high:+.3f}]"
     return f"{each.name}: {each.now.estimate:.3f} of drafted tokens accepted, changed by {told.change:+.3f} {ends}"
 
 
-def _verdict(strata: Sequence[Stratum], absent: Sequence[str]) -> Verdict:
-    held = bool(strata) and not absent and all(each.certain.decision is Decision.CERTIFIED for each in strata)
+def _verdict(strata: Sequence[RateComparison], absent: Sequence[str]) -> Verdict:
+    held = (
+        bool(strata) and not absent and all(each.certain.decision is EquivalenceDecision.CERTIFIED for each in strata)
+    )
     return Verdict.CERTIFIED if held else Verdict.INCONCLUSIVE
 
 
-def _detectable(strata: Sequence[Stratum], alpha: float) -> float | None:
+def _detectable(strata: Sequence[RateComparison], alpha: float) -> float | None:
     spread = max((each.now.se for each in strata), default=math.inf)
     return float(norm.isf(alpha / 2) + norm.ppf(POWER)) * spread if math.isfinite(spread) else None
 
@@ -270,9 +275,9 @@ def _told(rates: Mapping[str, ClusterInterval]) -> str:
 
 def _summary(
     findings: Sequence[Finding],
-    strata: Sequence[Stratum],
+    strata: Sequence[RateComparison],
     absent: Sequence[str],
-    watched: Watched,
+    watched: DriftWatch,
     rates: Mapping[str, ClusterInterval],
 ) -> str:
     if findings:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
-from audit.checks.decisions import Decisions, Lumped, decisions, unreadable
+from audit.checks.interface import Check, Params
 from audit.checks.plans import plan_acceptance
-from audit.records import Evidence, Level, RequestRecord
+from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, unreadable
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import (
     BernoulliTest,
     bernoulli_test,
@@ -31,7 +32,7 @@ from audit.stats.acceptance import (
     match_acceptance,
 )
 from audit.stats.multiplicity import holm
-from engine.types import Floats, Protocol, Role
+from engine.core.types import Floats, Protocol, Role
 
 MIN_POSITIONS = 30
 """Strata with fewer positions are not tested."""
@@ -39,19 +40,19 @@ LAST_DEPTH = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class DraftedPositions:
     """[n] positions where something was drafted and the theory says how often it is kept."""
 
     accepted: NDArray[np.bool_]
     probability: Floats
     depth: NDArray[np.int64]
     domain: tuple[str, ...]
-    untold: int
+    without_formula: int
     """Positions with drafted tokens for which there is no formula (q unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stratum:
+class StratumTest:
     """One test."""
 
     name: str
@@ -93,46 +94,46 @@ def expected_acceptance(made: Decisions) -> Floats:
     return told
 
 
-def _on_cells(made: Decisions, lumped: Lumped) -> Floats:
+def _on_cells(made: Decisions, lumped: LumpedDecisions) -> Floats:
     """[E] p of deterministic drafts: the recorded one of a single draft, the sum of cells where all have their own."""
     cells = np.where(made.q[:, -1] > 0, np.nan, np.sum(np.where(made.q > 0, made.p, 0.0), axis=1))
     return np.where(np.isnan(lumped.drafted_p), cells, lumped.drafted_p)
 
 
-def positions(requests: Sequence[RequestRecord]) -> Positions:
+def positions(requests: Sequence[RequestRecord]) -> DraftedPositions:
     """All positions of an arm."""
     parts = [_positions(decisions(request)) for request in requests]
-    return Positions(
+    return DraftedPositions(
         accepted=np.concatenate([part.accepted for part in parts]),
         probability=np.concatenate([part.probability for part in parts]),
         depth=np.concatenate([part.depth for part in parts]),
         domain=tuple(name for part in parts for name in part.domain),
-        untold=sum(part.untold for part in parts),
+        without_formula=sum(part.without_formula for part in parts),
     )
 
 
-def _positions(made: Decisions) -> Positions:
+def _positions(made: Decisions) -> DraftedPositions:
     told = expected_acceptance(made)
     kept = ~np.isnan(told)
-    return Positions(
+    return DraftedPositions(
         accepted=np.asarray(made.role[kept] == Role.ACCEPTED),
         probability=told[kept],
         depth=made.depth[kept],
         domain=(made.domain,) * int(kept.sum()),
-        untold=int(np.sum((made.candidates > 0) & ~kept)),
+        without_formula=int(np.sum((made.candidates > 0) & ~kept)),
     )
 
 
-def strata(found: Positions, confidence: float = 0.99) -> Iterator[Stratum]:
+def strata(found: DraftedPositions, confidence: float = 0.99) -> Iterator[StratumTest]:
     """The pooled test first, then block positions, then domains."""
-    yield Stratum("all", bernoulli_test(found.accepted, found.probability, confidence))
+    yield StratumTest("all", bernoulli_test(found.accepted, found.probability, confidence))
     depth = np.minimum(found.depth, LAST_DEPTH)
     masks = {f"block position {value}": depth == value for value in np.unique(depth)}
     domain = np.array(found.domain)
     masks |= {f"domain {name}": domain == name for name in sorted(set(found.domain))}
     for name, mask in masks.items():
         if MIN_POSITIONS <= mask.sum() < len(mask):
-            yield Stratum(name, bernoulli_test(found.accepted[mask], found.probability[mask]))
+            yield StratumTest(name, bernoulli_test(found.accepted[mask], found.probability[mask]))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -160,7 +161,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         margin=margin,
         findings=tuple(_finding(tests[i], float(adjusted[i])) for i in rejected),
         details={
-            "positions_without_formula": found.untold,
+            "positions_without_formula": found.without_formula,
             "standard_error": pooled.error,
             "strata": [_row(each, float(p)) for each, p in zip(tests, adjusted, strict=True)],
         },
@@ -185,13 +186,13 @@ def _summary(pooled: BernoulliTest, bound: float, params: Params, rejected: list
     return f"{rates}; the difference is at most {bound:.3f} ({percent:.4g} %), {within} the margin {margin:g}"
 
 
-def _row(stratum: Stratum, adjusted: float) -> dict[str, object]:
+def _row(stratum: StratumTest, adjusted: float) -> dict[str, object]:
     test = stratum.test
     counts = {"n": test.n, "observed": test.observed, "expected": test.expected}
     return {"name": stratum.name, **counts, "z": test.z, "p": test.p, "p_adjusted": adjusted}
 
 
-def _finding(stratum: Stratum, adjusted: float) -> Finding:
+def _finding(stratum: StratumTest, adjusted: float) -> Finding:
     test = stratum.test
     message = (
         f"{stratum.name}: {test.observed} of {test.n} kept, expected {test.expected:.1f}, "

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict
-from audit.checks.pairing import Pair, Pairing, compared, pair_arms
+from audit.checks.interface import Check, Params
 from audit.checks.plans import at_least
-from audit.records import ArmRecord, Evidence, Level
+from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 
 PROMISES: Final = ("none", "chain", "tree", "everywhere")
@@ -30,7 +31,7 @@ MAX_FINDINGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _PairComparison:
     """One pair: how many positions were compared, and the indices [D] of those that differ."""
 
     pair: Pair
@@ -123,10 +124,10 @@ def _incomparable(pair: Pair) -> str | None:
     return None
 
 
-def _compare(pair: Pair) -> _Compared:
+def _compare(pair: Pair) -> _PairComparison:
     count = compared(pair)
     ours, theirs = pair.candidate.trace.logits_digest[:count], pair.baseline.trace.logits_digest[:count]
-    return _Compared(pair, count, tuple(int(index) for index in np.flatnonzero(ours != theirs)))
+    return _PairComparison(pair, count, tuple(int(index) for index in np.flatnonzero(ours != theirs)))
 
 
 def _verdict(positions: int, differing: int, pairing: Pairing, params: Params) -> Verdict:

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.records import Evidence, Level
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 
 WHOLE_ARM = "the arm"
 BASELINE = "the baseline"
@@ -27,7 +28,7 @@ def _applies(evidence: Evidence) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ArmSettings:
     """One arm's settings as asked for and as they are, in effect."""
 
     place: str
@@ -50,8 +51,8 @@ class Settings:
         ]
 
 
-def _settings(place: str, effective: Mapping[str, Any]) -> Settings:
-    return Settings(place, effective.get("requested", {}), effective.get("effective", {}))
+def _settings(place: str, effective: Mapping[str, Any]) -> ArmSettings:
+    return ArmSettings(place, effective.get("requested", {}), effective.get("effective", {}))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

@@ -22,16 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
-from audit.checks import law
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, evaluate, needs_nothing
-from audit.checks.pairing import Pair, pair_arms
-from audit.checks.rerun import Rerun, compare, shares_state
-from audit.records import ArmKind, Evidence, Level
+from audit.checks.equality.rerun import Rerun, compare, shares_state
+from audit.checks.interface import Check, Params, evaluate, needs_nothing
+from audit.checks.law import check as law
+from audit.evidence.pairing import Pair, pair_arms
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
-from engine.types import Protocol
+from engine.core.types import Protocol
 
 MAX_FINDINGS = 20
 LEAST_PAIRS = 8
@@ -47,11 +48,11 @@ class Contrast:
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if ArmKind.REGAMMA not in evidence.companions:
+    if ArmKind.OTHER_GAMMA not in evidence.companions:
         return "there is no arm regamma to compare with"
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
         return "the verifier declares itself lossy; its law may depend on the draft length"
-    if not _coupled(evidence) and evidence.companions[ArmKind.REGAMMA].level < Level.L3:
+    if not _coupled(evidence) and evidence.companions[ArmKind.OTHER_GAMMA].level < Level.L3:
         return "under rejection the law at another draft length needs evidence L3"
     return None
 
@@ -67,7 +68,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _judge_tokens(evidence: Evidence, params: Params) -> CheckResult:
-    found = compare(evidence, ArmKind.REGAMMA)
+    found = compare(evidence, ArmKind.OTHER_GAMMA)
     if found.problem is not None or not found.pairs:
         return CheckResult(Verdict.INCONCLUSIVE, found.problem or "no shared request")
     real = found.count("real")
@@ -85,7 +86,7 @@ def _judge_tokens(evidence: Evidence, params: Params) -> CheckResult:
         bound=bound,
         margin=float(params["margin"]),
         detectable=replay_effect(found.pairs),
-        findings=tuple(each.finding(ArmKind.REGAMMA) for each in ordered[:MAX_FINDINGS]),
+        findings=tuple(each.finding(ArmKind.OTHER_GAMMA) for each in ordered[:MAX_FINDINGS]),
         details={"tokens": found.tokens, "differ": counts, "unpaired": list(found.unpaired)},
     )
 
@@ -103,7 +104,7 @@ def _decide(found: Rerun, bound: float, params: Params) -> tuple[Verdict, str]:
 
 
 def _judge_law(evidence: Evidence, params: Params) -> CheckResult:
-    companion = evidence.companions[ArmKind.REGAMMA]
+    companion = evidence.companions[ArmKind.OTHER_GAMMA]
     alpha = float(params["alpha"])
     told = evaluate(
         law.CHECK,
@@ -168,7 +169,7 @@ def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:
 
 
 def _lengths(evidence: Evidence) -> str:
-    arms = (evidence.candidate, evidence.companions[ArmKind.REGAMMA])
+    arms = (evidence.candidate, evidence.companions[ArmKind.OTHER_GAMMA])
     ours, theirs = (arm.effective.get("gamma", "unknown") for arm in arms)
     shared = ", with a proposer that learns" if shares_state(evidence.candidate) else ""
     return f"draft length {theirs} beside {ours}{shared}"
@@ -184,5 +185,5 @@ CHECK = Check(
     null="tokens, or under rejection their law, do not depend on the draft length",
     effect="share of requests that differ; under rejection total variation per token",
     plan=needs_nothing,
-    companions=(ArmKind.REGAMMA,),
+    companions=(ArmKind.OTHER_GAMMA,),
 )

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Design, Finding, Params, Verdict
-from audit.records import Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Design, Params
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import Need, replay_effect, zero_need
+from audit.stats.power import SampleSize, replay_effect, zero_need
 
 REFUSED = "refused"
 UNTRIED = "not_tried"
@@ -75,7 +76,7 @@ def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Fin
     return tuple(found)[:MAX_FINDINGS]
 
 
-def _plan(params: Params, design: Design) -> Need | None:
+def _plan(params: Params, design: Design) -> SampleSize | None:
     del design
     margin = float(params["margin"])
     # every prompt is a request at least

@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.law_table import seed_of
-from audit.checks.pairing import Divergence, Pair, agreeing, pair_arms
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
+from audit.evidence.random_numbers import seed_of
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.paired import sign_flip
-from engine.types import Floats, Protocol
+from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
 FLOOR_TIMES = 10.0
@@ -38,7 +39,7 @@ POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class LogprobChanges:
     """[n] candidate minus reference at equal prefixes; `pair` and `index` say where, `prompt` is the cluster."""
 
     reference: str
@@ -50,10 +51,10 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ReferenceCloseness:
     """One reference. `upper` and `shift` are at 99 %, `low` and `bias` at the level of a fault."""
 
-    changes: Changes
+    changes: LogprobChanges
     mean: float
     upper: float
     low: float
@@ -79,7 +80,7 @@ def _equal_tokens(evidence: Evidence) -> bool:
     return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
 
 
-def changes(ours: ArmRecord, theirs: ArmRecord, reference: str) -> Changes:
+def changes(ours: ArmRecord, theirs: ArmRecord, reference: str) -> LogprobChanges:
     """Differences over the tokens up to where a pair parts; places where the reference has no number are left out."""
     pairs = pair_arms(ours, theirs).pairs
     cases = sorted({pair.candidate.case_id for pair in pairs})
@@ -93,7 +94,7 @@ def changes(ours: ArmRecord, theirs: ArmRecord, reference: str) -> Changes:
         index.append(kept)
         prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))
     at, place, cluster = (np.concatenate(each).astype(np.int64) for each in (owner, index, prompt))
-    return Changes(reference, np.concatenate(value), at, place, cluster, pairs)
+    return LogprobChanges(reference, np.concatenate(value), at, place, cluster, pairs)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -136,7 +137,7 @@ def _floor(evidence: Evidence) -> Floats:
     return np.asarray(found[np.isfinite(found)])
 
 
-def _judge(found: Changes, floor: Floats, params: Params, alpha: float, seed: int) -> Judged:
+def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, seed: int) -> ReferenceCloseness:
     finite = np.isfinite(found.value)
     value, prompt = found.value[finite], found.prompt[finite]
     usual = float(floor.mean()) if len(floor) else 0.0
@@ -145,10 +146,10 @@ def _judge(found: Changes, floor: Floats, params: Params, alpha: float, seed: in
     single = tuple(_single(found, int(i), most) for i in large)
     if not len(value):
         nothing = ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan)
-        return Judged(found, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
+        return ReferenceCloseness(found, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
     size = mean_interval(np.abs(value), prompt, 0.98)
     strict = mean_interval(np.abs(value), prompt, 1.0 - 2.0 * alpha)
-    return Judged(
+    return ReferenceCloseness(
         changes=found,
         mean=size.estimate,
         upper=size.high,
@@ -163,7 +164,7 @@ def _judge(found: Changes, floor: Floats, params: Params, alpha: float, seed: in
     )
 
 
-def _single(found: Changes, i: int, most: float) -> Finding:
+def _single(found: LogprobChanges, i: int, most: float) -> Finding:
     pair, index = found.pairs[int(found.pair[i])], int(found.index[i])
     ours, theirs = float(pair.candidate.trace.logprob[index]), float(pair.baseline.trace.logprob[index])
     message = (
@@ -173,7 +174,7 @@ def _single(found: Changes, i: int, most: float) -> Finding:
     return Finding(pair.candidate.request_id, step, message)
 
 
-def _findings(each: Judged) -> list[Finding]:
+def _findings(each: ReferenceCloseness) -> list[Finding]:
     name, found = each.changes.reference, list(each.single)
     if each.low > each.allowed:
         message = f"against the {name}: mean absolute difference {each.mean:.4g}, at least {each.low:.4g} nats"
@@ -186,14 +187,14 @@ def _findings(each: Judged) -> list[Finding]:
     return found
 
 
-def _verdict(judged: Sequence[Judged], params: Params) -> Verdict:
+def _verdict(judged: Sequence[ReferenceCloseness], params: Params) -> Verdict:
     close = all(each.upper <= each.allowed for each in judged)
     level = all(max(-each.shift.low, each.shift.high) <= each.allowed_bias for each in judged)
     enough = all(len(each.changes.value) >= int(params["min_tokens"]) for each in judged)
     return Verdict.CERTIFIED if close and level and enough else Verdict.INCONCLUSIVE
 
 
-def _summary(judged: Sequence[Judged], findings: Sequence[Finding], floor: Floats) -> str:
+def _summary(judged: Sequence[ReferenceCloseness], findings: Sequence[Finding], floor: Floats) -> str:
     usual = f"A/A floor {floor.mean():.3g}" if len(floor) else "no A/A floor"
     if findings:
         return f"{len(findings)} departures; {findings[0].message}; {usual}"
@@ -206,7 +207,7 @@ def _summary(judged: Sequence[Judged], findings: Sequence[Finding], floor: Float
     return f"{'; '.join(told)}; {usual}"
 
 
-def _row(each: Judged) -> dict[str, Any]:
+def _row(each: ReferenceCloseness) -> dict[str, Any]:
     largest = np.abs(each.changes.value[np.isfinite(each.changes.value)]).max(initial=0.0)
     ends = {"low": each.shift.low, "high": each.shift.high}
     return {

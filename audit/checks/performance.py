@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.pairing import Pairing, pair_arms
-from audit.records import Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.pairing import Pairing, pair_arms
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
-from engine.types import Floats
+from engine.core.types import Floats
 
 TIMED = "timed once on a machine whose load is not known"
 LEVELS = {"p50": 0.5, "p99": 0.99}
@@ -38,7 +39,7 @@ POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RatioBounds:
     """A ratio and its bounds, at 99 % together."""
 
     estimate: float
@@ -47,7 +48,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ArmTimings:
     """One arm's [n] paired requests."""
 
     tokens: Floats
@@ -64,7 +65,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _sides(pairing: Pairing) -> tuple[Side, Side]:
+def _sides(pairing: Pairing) -> tuple[ArmTimings, ArmTimings]:
     cases = np.unique([pair.candidate.case_id for pair in pairing.pairs], return_inverse=True)[1].astype(np.int64)
     return (
         _side([pair.candidate for pair in pairing.pairs], cases),
@@ -72,8 +73,8 @@ def _sides(pairing: Pairing) -> tuple[Side, Side]:
     )
 
 
-def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> Side:
-    return Side(
+def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> ArmTimings:
+    return ArmTimings(
         np.array([_tokens(each) for each in requests], dtype=np.float64),
         np.array([each.latency_us for each in requests], dtype=np.float64) / 1e6,
         np.array([_steps(each) for each in requests], dtype=np.float64),
@@ -96,7 +97,7 @@ def _steps(request: RequestRecord) -> int:
     return request.trace.steps
 
 
-def _timings(side: Side) -> Timings:
+def _timings(side: ArmTimings) -> Timings:
     return Timings(side.tokens, side.seconds, side.prompt)
 
 
@@ -129,7 +130,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _asked(gain: ClusterInterval, tail: Bounds, lengths: ClusterInterval, params: Params) -> list[tuple[str, Verdict]]:
+def _asked(
+    gain: ClusterInterval, tail: RatioBounds, lengths: ClusterInterval, params: Params
+) -> list[tuple[str, Verdict]]:
     least, most = float(params["min_speedup"]), float(params["max_p99_ratio"])
     shortest = float(params["min_tokens_per_forward"])
     asked = []
@@ -157,12 +160,12 @@ def _worst(verdicts: list[Verdict]) -> Verdict:
     return next((each for each in order if each in verdicts), Verdict.NOT_RUN)
 
 
-def _p99_ratio(ours: Side, theirs: Side) -> Bounds:
+def _p99_ratio(ours: ArmTimings, theirs: ArmTimings) -> RatioBounds:
     """A ratio of two intervals, each at 99.5 %, so that both hold together at 99 %."""
     own, other = (quantile_interval(side.seconds, side.prompt, 0.99, EACH) for side in (ours, theirs))
     low = max(own.low, 0.0) / other.high if math.isfinite(other.high) else 0.0
     high = own.high / other.low if math.isfinite(own.high) and other.low > 0 else math.inf
-    return Bounds(own.estimate / other.estimate, low, high)
+    return RatioBounds(own.estimate / other.estimate, low, high)
 
 
 def _summary(gain: ClusterInterval, lengths: ClusterInterval, asked: list[str], unpaired: int) -> str:
@@ -175,7 +178,9 @@ def _summary(gain: ClusterInterval, lengths: ClusterInterval, asked: list[str], 
     return f"{'; '.join(asked)}; {told}" if asked else f"measured, no margin asked: {told}"
 
 
-def _details(ours: Side, theirs: Side, gain: ClusterInterval, tail: Bounds, lengths: ClusterInterval) -> dict[str, Any]:
+def _details(
+    ours: ArmTimings, theirs: ArmTimings, gain: ClusterInterval, tail: RatioBounds, lengths: ClusterInterval
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "speed_up": _interval(gain),
         "tokens_per_forward": _interval(lengths),

@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from audit.checks.base import Design, Params
-from audit.stats.power import MOST, POWER, Need, replay_effect, replay_need, score_need
-from engine.types import RecordLevel
+from audit.checks.interface import Design, Params
+from audit.stats.power import MOST, POWER, SampleSize, replay_effect, replay_need, score_need
+from engine.core.types import RecordLevel
 
 ACCEPTANCE_SPREAD: Final = 0.35
 """Of one decision by its known probability. Measured with the bundled pair: 0.09 (ngram) to 0.31 (draft model)."""
@@ -21,19 +21,19 @@ LEAK_SPREAD: Final = 0.2
 """Of the leak per token, in total variation. Measured with the bundled pair: 0.03 (ngram) to 0.15 (draft model)."""
 
 
-def at_least(parameter: str, unit: str) -> Callable[[Params, Design], Need | None]:
+def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize | None]:
     """The plan of a check that asks for a number of units, and else tolerates nothing."""
 
-    def plan(params: Params, design: Design) -> Need | None:
+    def plan(params: Params, design: Design) -> SampleSize | None:
         del design
         units = int(params[parameter])
         # the effect is what this many units show, were it there
-        return Need(units, unit, replay_effect(units), 0.0, POWER) if units else None
+        return SampleSize(units, unit, replay_effect(units), 0.0, POWER) if units else None
 
     return plan
 
 
-def plan_replay(params: Params, design: Design) -> Need | None:
+def plan_replay(params: Params, design: Design) -> SampleSize | None:
     """One decision decides, if every one can be recomputed."""
     del params
     need = replay_need(1.0)
@@ -41,7 +41,7 @@ def plan_replay(params: Params, design: Design) -> Need | None:
     return dataclasses.replace(need, units=MOST) if partial else need
 
 
-def plan_acceptance(params: Params, design: Design) -> Need | None:
+def plan_acceptance(params: Params, design: Design) -> SampleSize | None:
     """Positions until both ends of the rate's interval are within the margin."""
     if design.greedy or not design.gamma:
         return None
@@ -50,7 +50,7 @@ def plan_acceptance(params: Params, design: Design) -> Need | None:
     return _certified(score_need(float(params["margin"]), spread**2, 1.0, alpha, (1.0 + POWER) / 2.0, "positions"))
 
 
-def plan_law(params: Params, design: Design) -> Need | None:
+def plan_law(params: Params, design: Design) -> SampleSize | None:
     """Tokens until the leak's upper bound is within the margin."""
     if design.greedy:
         return None
@@ -60,5 +60,5 @@ def plan_law(params: Params, design: Design) -> Need | None:
     return dataclasses.replace(need, units=max(need.units, int(params["min_tokens"])), alpha=alpha)
 
 
-def _certified(need: Need) -> Need:
+def _certified(need: SampleSize) -> SampleSize:
     return dataclasses.replace(need, power=POWER)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.records import Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 
 WHOLE_ARM = "the arm"
 MAX_FINDINGS = 20

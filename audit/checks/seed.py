@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base import Check, CheckResult, Params, Verdict, needs_nothing
-from audit.checks.rerun import KINDS, Difference, Rerun, compare, shares_state
-from audit.records import ArmKind, Evidence, Level
+from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare, shares_state
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect
 
@@ -32,7 +33,7 @@ MAX_FINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CompanionComparison:
     """One companion: `left_out` requests drafted otherwise for a reason, `n` remain."""
 
     rerun: Rerun
@@ -54,12 +55,12 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _judged(rerun: Rerun, *, shared: bool) -> Judged:
+def _judged(rerun: Rerun, *, shared: bool) -> CompanionComparison:
     drafts = rerun.count("drafts")
     left_out = drafts if shared else 0
     untriaged = rerun.count("untriaged") + drafts - left_out
     n = rerun.pairs - left_out
-    return Judged(rerun, left_out, n, rerun.count("real"), untriaged, rerun.count("numerical"))
+    return CompanionComparison(rerun, left_out, n, rerun.count("real"), untriaged, rerun.count("numerical"))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -91,7 +92,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _decide(judged: Sequence[Judged], params: Params) -> tuple[Verdict, str]:
+def _decide(judged: Sequence[CompanionComparison], params: Params) -> tuple[Verdict, str]:
     arms = [str(each.rerun.arm) for each in judged]
     real = [str(each.rerun.arm) for each in judged if each.real]
     if real:
@@ -113,18 +114,18 @@ def _decide(judged: Sequence[Judged], params: Params) -> tuple[Verdict, str]:
     return Verdict.CERTIFIED, "the same tokens up to noise"
 
 
-def _told(each: Judged) -> str:
+def _told(each: CompanionComparison) -> str:
     counts = {"real": each.real, "untriaged": each.untriaged, "numerical": each.numerical, "left out": each.left_out}
     split = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{each.rerun.arm} {each.n} requests ({split or 'no difference'})"
 
 
-def _sorted(judged: Sequence[Judged]) -> list[tuple[ArmKind, Difference]]:
+def _sorted(judged: Sequence[CompanionComparison]) -> list[tuple[ArmKind, RequestDifference]]:
     every = [(each.rerun.arm, difference) for each in judged for difference in each.rerun.differences]
     return sorted(every, key=lambda pair: KINDS.index(pair[1].kind))
 
 
-def _row(each: Judged) -> dict[str, Any]:
+def _row(each: CompanionComparison) -> dict[str, Any]:
     return {
         "requests": each.n,
         "tokens": each.rerun.tokens,

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audit.checks.base import Check, CheckResult, Finding, Params, Verdict, needs_nothing
-from audit.checks.law import shared_numbers
-from audit.checks.law_table import seed_of
-from audit.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.checks.interface import Check, Params, needs_nothing
+from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.multiplicity import holm
 from audit.stats.two_sample import (
@@ -40,7 +40,7 @@ from audit.stats.two_sample import (
     pooled,
     spectrum_test,
 )
-from engine.types import FinishReason, Floats, Protocol
+from engine.core.types import FinishReason, Floats, Protocol
 
 TESTS = {
     "hamming": hamming_test,
@@ -55,7 +55,7 @@ POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class ArmSamples:
     """Both arms' answers to the prompts of which each arm has two or more; `second` marks the candidate's."""
 
     ours: tuple[RequestRecord, ...]
@@ -81,13 +81,13 @@ def _keys(arm: ArmRecord) -> set[tuple[int, int]]:
     return {(header.sampling.seed, header.stream) for header in headers}
 
 
-def gather(evidence: Evidence) -> Samples:
+def gather(evidence: Evidence) -> ArmSamples:
     """The answers that can be compared."""
     assert evidence.baseline is not None
     sides = [_by_case(arm) for arm in (evidence.candidate, evidence.baseline)]
     prompts = tuple(case for case in sides[0] if case in sides[1] and min(len(side[case]) for side in sides) >= 2)
     ours, theirs = (tuple(each for case in prompts for each in side[case][:MOST]) for side in sides)
-    return Samples(ours, theirs, prompts)
+    return ArmSamples(ours, theirs, prompts)
 
 
 def _by_case(arm: ArmRecord) -> dict[str, list[RequestRecord]]:
@@ -139,7 +139,7 @@ def _prompt(requests: Sequence[RequestRecord], case: str) -> tuple[int, ...]:
     return next(each.trace.header.prompt for each in requests if each.case_id == case)
 
 
-def permuted(samples: Samples, permutations: int) -> dict[str, TwoSampleTest]:
+def permuted(samples: ArmSamples, permutations: int) -> dict[str, TwoSampleTest]:
     """Every test with its permutation p-value, from numbers that the answers fix."""
     generator = np.random.default_rng(seed_of((*samples.ours, *samples.theirs)))
     place = {case: i for i, case in enumerate(samples.prompts)}
@@ -148,11 +148,11 @@ def permuted(samples: Samples, permutations: int) -> dict[str, TwoSampleTest]:
     return {name: test(sample, generator, permutations) for name, test in TESTS.items()}
 
 
-def _sides(samples: Samples) -> tuple[tuple[RequestRecord, ...], tuple[RequestRecord, ...]]:
+def _sides(samples: ArmSamples) -> tuple[tuple[RequestRecord, ...], tuple[RequestRecord, ...]]:
     return samples.theirs, samples.ours
 
 
-def differences(samples: Samples) -> dict[str, ClusterInterval]:
+def differences(samples: ArmSamples) -> dict[str, ClusterInterval]:
     """Candidate minus baseline of each feature's mean within prompts, with 98 % intervals over prompts."""
     place = {case: i for i, case in enumerate(samples.prompts)}
     means = []
@@ -176,7 +176,7 @@ def features(request: RequestRecord) -> Floats:
 
 
 def _summary(
-    samples: Samples, rejected: list[str], found: dict[str, ClusterInterval], bound: float, margin: float
+    samples: ArmSamples, rejected: list[str], found: dict[str, ClusterInterval], bound: float, margin: float
 ) -> str:
     size = f"{len(samples.ours)} answers against {len(samples.theirs)} to {len(samples.prompts)} prompts"
     if rejected:
@@ -193,7 +193,7 @@ def _finding(name: str, test: TwoSampleTest, adjusted: float) -> Finding:
 
 
 def _details(
-    tests: dict[str, TwoSampleTest], adjusted: dict[str, Any], found: dict[str, ClusterInterval], samples: Samples
+    tests: dict[str, TwoSampleTest], adjusted: dict[str, Any], found: dict[str, ClusterInterval], samples: ArmSamples
 ) -> dict[str, Any]:
     def told(number: float) -> float | None:
         return float(number) if np.isfinite(number) else None

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from audit.attach import REGISTRY
-from audit.attach.bind import Order, attach
+from audit.attach.bind import AttachOrder, attach
+from audit.attach.statement import statement_path
 from audit.commands.options import store_option
-from audit.documents import mistake
 from audit.errors import UserError
-from audit.statement import statement_path
 from audit.store import Store
+from audit.text.documents import mistake
 
 FILE = click.Path(path_type=Path)
 
@@ -43,7 +43,7 @@ def command(
     before and after. Check them with: audit verify.
     """
     goal = _goal(report, out, in_place)
-    order = Order(report, goal, statement or statement_path(goal), form, replace)
+    order = AttachOrder(report, goal, statement or statement_path(goal), form, replace)
     _refuse_overwriting(order)
     with Store.open(store, create=False) as opened:
         made = attach(opened, run, order, datetime.now(UTC))
@@ -62,7 +62,7 @@ def _goal(report: Path, out: Path | None, in_place: bool) -> Path:
     return out or report.with_name(f"{report.stem}.audited.json")
 
 
-def _refuse_overwriting(order: Order) -> None:
+def _refuse_overwriting(order: AttachOrder) -> None:
     """A file that is there already may be somebody's; the report itself is meant when it is the goal."""
     if order.statement.resolve() in (order.report.resolve(), order.out.resolve()):
         raise mistake(str(order.statement), None, "the statement needs a file of its own; change --statement")

@@ -7,7 +7,7 @@ import click
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.store import Store, migrate
-from audit.store.engine import parse_url, shown
+from audit.store.connection import parse_url, shown
 
 
 @click.group("db")

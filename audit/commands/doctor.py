@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from audit import evidence
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.errors import UserError
+from audit.evidence import environment as evidence
 from audit.store import migrate
-from audit.store.engine import is_sqlite, parse_url, shown, sqlite_path
+from audit.store.connection import is_sqlite, parse_url, shown, sqlite_path
 from audit.store.models import REVISION
-from engine.errors import EngineError
+from engine.core.errors import EngineError
 
 if TYPE_CHECKING:
-    from engine.numerics.probe_parts import ModelParts
+    from engine.models.numerics.probe.model_parts import ModelParts
 
 OLDEST_PYTHON: Final = (3, 11)
 EXTRAS: Final = MappingProxyType({"psycopg": "stores in PostgreSQL: install specaudit[postgres]"})
 """Optional modules and what they are for."""
 
 
-class Health(StrEnum):
+class ProbeStatus(StrEnum):
     """How one probe ended; only `fail` changes the exit code."""
 
     OK = "ok"
@@ -49,7 +49,7 @@ class Probe:
     """One thing that was looked at."""
 
     what: str
-    health: Health
+    health: ProbeStatus
     detail: str
 
 
@@ -64,14 +64,14 @@ def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
     Every numerics mode is probed with a model's shapes, and with as many threads as `audit run` would use.
     A mode that does not hold is a note: `numerics: auto` takes another.
     """
-    models = Path(str(resources.files("engine"))) / "reference"
+    models = Path(str(resources.files("engine"))) / "bundled"
     probes = [*probe_python(), *probe_torch(), probe_store(store), *probe_models(models), *probe_extras()]
     probes += probe_numerics(model, models / "target", threads)
     if as_json:
         echo_json(probes)
     else:
         echo_rows(("what", "health", "detail"), [(each.what, each.health, each.detail) for each in probes])
-    raise SystemExit(1 if any(each.health is Health.FAIL for each in probes) else 0)
+    raise SystemExit(1 if any(each.health is ProbeStatus.FAIL for each in probes) else 0)
 
 
 def probe_python() -> Iterator[Probe]:
@@ -83,16 +83,16 @@ def probe_python() -> Iterator[Probe]:
     versions = evidence.package_versions()
     for name in evidence.PACKAGES:
         # specaudit itself has no version when it runs from a checkout.
-        absent = Health.NOTE if name == "specaudit" else Health.FAIL
-        yield Probe(name, Health.OK if name in versions else absent, versions.get(name, "not installed"))
+        absent = ProbeStatus.NOTE if name == "specaudit" else ProbeStatus.FAIL
+        yield Probe(name, ProbeStatus.OK if name in versions else absent, versions.get(name, "not installed"))
 
 
 def probe_torch() -> Iterator[Probe]:
     """What decides the numbers on this machine."""
     found = evidence.hardware()
-    yield Probe("cpu", Health.OK, f"{found['cpu']} ({' '.join(found['cpu_flags']) or 'no known flags'})")
-    yield Probe("torch threads", Health.OK, f"{found['torch_threads']}, kernels {found['torch_cpu']}")
-    yield Probe("gpus", Health.OK, ", ".join(found["gpus"]) or "none")
+    yield Probe("cpu", ProbeStatus.OK, f"{found['cpu']} ({' '.join(found['cpu_flags']) or 'no known flags'})")
+    yield Probe("torch threads", ProbeStatus.OK, f"{found['torch_threads']}, kernels {found['torch_cpu']}")
+    yield Probe("gpus", ProbeStatus.OK, ", ".join(found["gpus"]) or "none")
 
 
 def probe_store(url: str) -> Probe:
@@ -104,20 +104,22 @@ def probe_store(url: str) -> Probe:
             return _missing_store(where, sqlite_path(target))
         revision = migrate.current(url)
         if revision == migrate.EMPTY and is_sqlite(target):
-            return Probe("store", Health.NOTE, f"{where}: empty; the first run makes it a store")
+            return Probe("store", ProbeStatus.NOTE, f"{where}: empty; the first run makes it a store")
         migrate.require_current(revision, target)
     except UserError as error:
-        return Probe("store", Health.FAIL, str(error))
+        return Probe("store", ProbeStatus.FAIL, str(error))
     if is_sqlite(target) and not _writable(sqlite_path(target)):
-        return Probe("store", Health.FAIL, f"{where}: revision {revision}, but it cannot be written; mend its rights")
-    return Probe("store", Health.OK, f"{where}: revision {revision}")
+        return Probe(
+            "store", ProbeStatus.FAIL, f"{where}: revision {revision}, but it cannot be written; mend its rights"
+        )
+    return Probe("store", ProbeStatus.OK, f"{where}: revision {revision}")
 
 
 def _missing_store(where: str, path: Path) -> Probe:
     parent = next(each for each in path.absolute().parents if each.exists())
     if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK):
-        return Probe("store", Health.FAIL, f"{where}: cannot be made in {parent}; name another place with --store")
-    return Probe("store", Health.NOTE, f"{where}: not there yet; the first run makes it at revision {REVISION}")
+        return Probe("store", ProbeStatus.FAIL, f"{where}: cannot be made in {parent}; name another place with --store")
+    return Probe("store", ProbeStatus.NOTE, f"{where}: not there yet; the first run makes it at revision {REVISION}")
 
 
 def _writable(path: Path) -> bool:
@@ -129,7 +131,7 @@ def probe_models(folder: Path) -> Iterator[Probe]:
     models = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     models = [each for each in models if (each / "config.json").is_file()]
     if not models:
-        yield Probe("bundled models", Health.FAIL, "none in this installation; install specaudit again")
+        yield Probe("bundled models", ProbeStatus.FAIL, "none in this installation; install specaudit again")
     for model in models:
         broken = card_mismatch(model)
         detail = "every file has the digest of its card" if broken is None else broken
@@ -158,9 +160,9 @@ def probe_extras() -> Iterator[Probe]:
     """Optional packages; their absence is no fault."""
     for module, use in EXTRAS.items():
         if util.find_spec(module) is not None:
-            yield Probe(module, Health.OK, "installed")
+            yield Probe(module, ProbeStatus.OK, "installed")
         else:
-            yield Probe(module, Health.NOTE, f"not installed; needed for {use}")
+            yield Probe(module, ProbeStatus.NOTE, f"not installed; needed for {use}")
 
 
 def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe]:
@@ -179,31 +181,31 @@ def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe
     except EngineError as error:
         if model is not None:
             raise UserError(str(error)) from error
-        return [Probe("numerics", Health.NOTE, "not probed, for the bundled target cannot be read")]
+        return [Probe("numerics", ProbeStatus.NOTE, "not probed, for the bundled target cannot be read")]
     return list(_numerics_rows(parts, model or "bundled:target"))
 
 
 def _numerics_rows(parts: ModelParts, name: str) -> Iterator[Probe]:
-    from engine import numerics
-    from engine.numerics.probe import probe
+    from engine.models import numerics
+    from engine.models.numerics.probe.probe import probe
 
     reports = {mode: probe(parts, numerics.load(mode)) for mode in numerics.REGISTRY}
     for mode, report in reports.items():
         if not report.results:
-            yield Probe(f"numerics {mode}", Health.OK, "promises nothing")
+            yield Probe(f"numerics {mode}", ProbeStatus.OK, "promises nothing")
         for each in report.results:
             held = "held" if each.held else f"fails: {each.detail}"
             unpromised = "" if each.promised else " (not promised)"
-            health = Health.OK if each.held or not each.promised else Health.NOTE
+            health = ProbeStatus.OK if each.held or not each.promised else ProbeStatus.NOTE
             yield Probe(
                 f"numerics {mode}: {each.name}", health, f"{held}{unpromised}, {each.microseconds / 1000:.1f} ms"
             )
     taken = next(mode for mode in numerics.PREFERENCE if reports[mode].passed)
     report = reports[taken]
-    best = Health.OK if taken == numerics.PREFERENCE[0] else Health.NOTE
+    best = ProbeStatus.OK if taken == numerics.PREFERENCE[0] else ProbeStatus.NOTE
     where = f"{name}, {report.dtype}, {report.device}, threads {report.threads}, kernels {report.capability}"
     yield Probe("numerics auto", best, f"takes {taken} ({where})")
 
 
-def _health(good: bool) -> Health:
-    return Health.OK if good else Health.FAIL
+def _health(good: bool) -> ProbeStatus:
+    return ProbeStatus.OK if good else ProbeStatus.FAIL

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import click
 
-from audit import evidence
 from audit.commands.options import store_option
-from audit.gate.judge import Judgement, judge, to_json
+from audit.evidence import environment as evidence
+from audit.gate.judge import GateJudgement, judge, to_json
 from audit.gate.policy import load_policy
 from audit.gate.subjects import parse_subject
 from audit.store import Store
@@ -45,7 +45,7 @@ def command(
     context.exit(judgement.outcome.answer.exit_code)
 
 
-def _lines(judgement: Judgement) -> Iterator[str]:
+def _lines(judgement: GateJudgement) -> Iterator[str]:
     run = judgement.run.ulid if judgement.run else "no run"
     answer = judgement.outcome.answer.value.replace("_", " ")
     yield f"{answer}: {run} under policy {judgement.policy.name} sha256:{judgement.policy.sha256}"

@@ -16,21 +16,21 @@ from audit.commands.running import finish, stopped_by_sigterm
 from audit.commands.tables import cell, echo_rows
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 
 if TYPE_CHECKING:
-    from audit.minimize.result import Checked
-    from audit.minimize.search import Found
-    from audit.minimize.start import Start
-    from audit.minimize.trial import Limits
+    from audit.minimize.result import SuiteRuns
+    from audit.minimize.search import SearchResult
+    from audit.minimize.start import MinimizeStart
+    from audit.minimize.trial import TrialLimits
 
 COLUMNS = ("what", "run", "reproducer")
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    found: Found
-    checked: Checked
+class _MinimizeResult:
+    found: SearchResult
+    checked: SuiteRuns
 
 
 @click.command("minimize")
@@ -67,7 +67,7 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     """
     from audit.minimize.result import require_free
     from audit.minimize.start import begin
-    from audit.minimize.trial import Limits
+    from audit.minimize.trial import TrialLimits
 
     out: Path = given["out"]
     require_free(out)
@@ -79,7 +79,7 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     torch.set_num_threads(given["threads"])
     _note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
     with _interrupts():
-        done = _minimized(start, Limits(given["trials"], given["max_tokens"]), out)
+        done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"]), out)
     _print(start, done, out)
     if keep:
         _keep(given["store"], out)
@@ -87,28 +87,28 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     ctx.exit(0 if len(faults) == len(results) else 3)
 
 
-def _minimized(start: Start, limits: Limits, out: Path) -> _Done:
+def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _MinimizeResult:
     from audit.checks import load
     from audit.minimize.result import write
     from audit.minimize.search import search
     from audit.minimize.trial import Goal, Trials
-    from audit.prepare import sources
-    from engine.backends import open_workshop
-    from engine.errors import EngineError
+    from audit.runs.prepare import sources
+    from engine.backends import open_backend
+    from engine.core.errors import EngineError
 
     try:
-        workshop = open_workshop(start.suite.backend, sources(start.suite))
+        backend = open_backend(start.suite.backend, sources(start.suite))
     except EngineError as error:
         raise UserError(f"{start.suite.path}: {error}") from error
     try:
-        found = search(start, Trials(workshop, Goal(load(start.fault.check), start.by_chance), limits, _note))
+        found = search(start, Trials(backend, Goal(load(start.fault.check), start.by_chance), limits, _note))
     finally:
         # the written suite opens its own: two engines need not fit beside each other
-        getattr(workshop, "close", lambda: None)()
-    return _Done(found, write(start, found, out, _note))
+        getattr(backend, "close", lambda: None)()
+    return _MinimizeResult(found, write(start, found, out, _note))
 
 
-def _print(start: Start, done: _Done, out: Path) -> None:
+def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
     from audit.minimize.page import CUT_DOWN, minimal, only_just, reproduces, rows
 
     echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.found)])
@@ -124,8 +124,8 @@ def _print(start: Start, done: _Done, out: Path) -> None:
 
 def _keep(url: str, out: Path) -> None:
     from audit.minimize.written import SUITE_FILE
-    from audit.prepare import prepare
-    from audit.runner import run
+    from audit.runs.prepare import prepare
+    from audit.runs.runner import run
 
     prepared = prepare(load_suite(out / SUITE_FILE))
     click.echo()

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from audit.store.engine import default_url
+from audit.store.connection import default_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 

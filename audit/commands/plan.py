@@ -8,10 +8,10 @@ import click
 
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import cell, echo_json, echo_rows
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 
 if TYPE_CHECKING:
-    from audit.plan import PlannedCheck, RunPlan
+    from audit.runs.sizing import PlannedCheck, RunPlan
 
 ARMS = ("arm", "kind", "requests", "tokens", "at most", "time")
 CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "what to do")
@@ -31,13 +31,13 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     3: some check would end inconclusive.
     """
     loaded = load_suite(suite)
-    from audit.evidence import hardware
-    from audit.plan import History, history, plan
+    from audit.evidence.environment import hardware
+    from audit.runs.sizing import RunHistory, history, plan
     from audit.store import Store
-    from audit.store.engine import is_sqlite, parse_url, sqlite_path
+    from audit.store.connection import is_sqlite, parse_url, sqlite_path
 
     target = parse_url(store)
-    told = History()
+    told = RunHistory()
     if not is_sqlite(target) or sqlite_path(target).is_file():
         with Store.open(store, create=False, read_only=True) as opened:
             told = history(opened, loaded.name, hardware())

@@ -13,7 +13,7 @@ from audit.commands.options import store_option
 from audit.commands.tables import FORMATS, echo_rows
 from audit.errors import UserError
 from audit.store import Store
-from audit.store.queries import NAMED, Rows, ask
+from audit.store.queries import NAMED, QueryResult, ask
 
 
 @click.command("query")
@@ -53,7 +53,7 @@ def command(
     _print(rows, form, limit)
 
 
-def _print(rows: Rows, form: str, limit: int) -> None:
+def _print(rows: QueryResult, form: str, limit: int) -> None:
     echo_rows(rows.columns, rows.rows, form)
     if rows.cut:
         click.echo(f"only the first {limit} rows are printed; raise --limit for more", err=True)

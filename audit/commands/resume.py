@@ -9,8 +9,8 @@ import click
 from audit.commands.options import store_option
 from audit.commands.running import finish
 from audit.errors import UserError
-from audit.store import RunRecord, Store
-from audit.suite_loader import load_suite
+from audit.store import Store, StoredRun
+from audit.suite.loader import load_suite
 
 
 @click.command("resume")
@@ -23,9 +23,9 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
     """Go on with RUN, an unambiguous beginning of its id or `latest`, where it was interrupted."""
     import torch
 
-    from audit.earlier import begun_with
-    from audit.prepare import prepare
-    from audit.runner import require_unfinished, resume
+    from audit.runs.prepare import prepare
+    from audit.runs.reused_baseline import begun_with
+    from audit.runs.runner import require_unfinished, resume
 
     with Store.open(store, create=False) as opened:
         name = opened.resolve(run)
@@ -37,7 +37,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
 
 
-def suite_path(record: RunRecord) -> str:
+def suite_path(record: StoredRun) -> str:
     """Where the run's suite was read from.
 
     Raises:

@@ -9,9 +9,9 @@ import click
 from audit.commands.options import store_option
 from audit.commands.running import finish
 from audit.errors import UserError
-from audit.looks import StopRule
+from audit.runs.interim_looks import RunStopRule
 from audit.store import Store
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 
 
 @click.command("run")
@@ -55,17 +55,17 @@ def command(
     loaded = load_suite(suite)
     import torch
 
-    from audit.earlier import earlier_run
-    from audit.prepare import prepare
-    from audit.rounds import require_first_round
-    from audit.runner import run
+    from audit.runs.prepare import prepare
+    from audit.runs.reused_baseline import reused_run
+    from audit.runs.rounds import require_first_round
+    from audit.runs.runner import run
 
     # tiny models are slower on two threads than on one
     torch.set_num_threads(threads)
     earlier = None
     if baseline is not None:
         with Store.open(store, create=False, read_only=True) as before:
-            earlier = earlier_run(before, baseline)
+            earlier = reused_run(before, baseline)
     prepared = prepare(loaded, earlier)
     if rule is not None:
         # before a store is made
@@ -74,7 +74,7 @@ def command(
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))
 
 
-def _rule(until: str | None, max_tokens: int | None) -> StopRule | None:
+def _rule(until: str | None, max_tokens: int | None) -> RunStopRule | None:
     if (until is None) != (max_tokens is None):
         raise UserError("--until decided and --max-tokens N go together; give both or neither")
-    return None if max_tokens is None else StopRule(max_tokens)
+    return None if max_tokens is None else RunStopRule(max_tokens)

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
-from audit.looks import look_lines
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
-from audit.runner import Interrupted, Outcome, Progress
+from audit.runs.interim_looks import interim_look_lines
+from audit.runs.runner import Interrupted, Progress, RunOutcome
 from audit.store import Store
-from audit.store.engine import data_folder
+from audit.store.connection import data_folder
 
 CANNOT_DECIDE = 3
 
@@ -87,7 +87,7 @@ def stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def finish(store: Store, go: Callable[[Progress], Outcome], results_file: Path | None) -> int:
+def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Path | None) -> int:
     """Run, print what was found, write the results; the exit code."""
     try:
         with stopped_by_sigterm(), progress() as shown:
@@ -111,5 +111,5 @@ def print_results(found: Results) -> None:
     lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms)]
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))
-    looks = "".join(f"\n{line}" for line in look_lines(found.run.events))
+    looks = "".join(f"\n{line}" for line in interim_look_lines(found.run.events))
     click.echo(f"\n{conclusion(found.run.exit_code)}{looks}\nrun {found.run.ulid}")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.commands.tables import echo_rows
-from audit.documents import mistake
-from audit.files import staged
+from audit.text.documents import mistake
+from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
-    from audit.selftest.work import Outcome
+    from audit.selftest.work import SelfTestResult
 
 
 @click.command("selftest")
@@ -51,9 +51,9 @@ def command(
         if path is not None:
             _require_writable(path)
     from audit.selftest import work
-    from audit.selftest.presets import FULL, QUICK, Asked, planned
+    from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
 
-    plan = planned(QUICK if quick else FULL, chosen, Asked(seeds, most, most_outside, clean), jobs)
+    plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
     outcome = work.run(plan, lambda line: click.echo(line, err=True))
     failed = _print(outcome)
     _write(outcome, out, page)
@@ -61,7 +61,7 @@ def command(
         raise SystemExit(1)
 
 
-def _print(outcome: Outcome) -> bool:
+def _print(outcome: SelfTestResult) -> bool:
     from audit.selftest import report
 
     echo_rows(report.COLUMNS, report.detection_rows(outcome))
@@ -76,7 +76,7 @@ def _print(outcome: Outcome) -> bool:
     return bool(failed)
 
 
-def _write(outcome: Outcome, out: Path | None, page: Path | None) -> None:
+def _write(outcome: SelfTestResult, out: Path | None, page: Path | None) -> None:
     from audit.selftest import report
 
     files = {}

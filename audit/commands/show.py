@@ -9,9 +9,9 @@ import click
 
 from audit.commands.options import json_option, store_option
 from audit.commands.tables import cell, echo_json, echo_rows
-from audit.looks import look_lines
 from audit.report.results import Results, results
-from audit.store import ArmFacts, RunRecord, Store, StoredCheck
+from audit.runs.interim_looks import interim_look_lines
+from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
@@ -41,7 +41,7 @@ def command(run: str, as_json: bool, store: str) -> None:
     _outcomes(shown)
 
 
-def _facts(run: RunRecord) -> None:
+def _facts(run: StoredRun) -> None:
     ended = "not ended" if run.finished_at is None else f"ended {cell(run.finished_at)}"
     lines = [
         ("run", run.ulid),
@@ -54,7 +54,7 @@ def _facts(run: RunRecord) -> None:
         *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
         ("record root", run.record_root or "none: the run is not finished"),
     ]
-    lines += [("looks", line) for line in look_lines(run.events)]
+    lines += [("looks", line) for line in interim_look_lines(run.events)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name.ljust(width)}  {value}")
@@ -66,7 +66,7 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) 
         echo_rows(columns, rows)
 
 
-def _arm(arm: ArmFacts) -> tuple[object, ...]:
+def _arm(arm: StoredArm) -> tuple[object, ...]:
     counts = arm.counts
     facts = (arm.name, arm.kind, arm.level.name, "yes" if arm.lossless else "no")
     return (*facts, counts.requests, counts.steps, counts.drafted, counts.accepted, counts.output)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.commands.tables import cell, echo_rows
-from audit.documents import mistake
 from audit.errors import CannotDecide
-from audit.files import staged
-from audit.suite_loader import load_suite
-from audit.sweeping.ranges import parse_gammas
+from audit.suite.loader import load_suite
+from audit.sweep.ranges import parse_gammas
+from audit.text.documents import mistake
+from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
-    from audit.sweep import Sweep
+    from audit.sweep.sweep import Sweep
 
 
 @click.command("sweep")
@@ -52,8 +52,8 @@ def command(
         _require_writable(out)
     import torch
 
-    from audit.sweep import SweepOptions, sweep
-    from audit.sweeping import report
+    from audit.sweep import report
+    from audit.sweep.sweep import SweepOptions, sweep
 
     torch.set_num_threads(threads)
     with _interrupts():
@@ -66,7 +66,7 @@ def command(
 
 
 def _print(found: Sweep) -> None:
-    from audit.sweeping import report
+    from audit.sweep import report
 
     for arm in found.arms:
         click.echo(cell(report.heading(arm)))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import click
 
-from audit.suite import ArmSpec, Suite
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
+from audit.suite.spec import CandidateSpec, Suite
 
 
 @click.command("validate")
@@ -33,7 +33,7 @@ def _lines(suite: Suite) -> Iterator[str]:
     yield f"total      {counts}, at most {total} tokens besides the baselines"
 
 
-def _arm(suite: Suite, arm: ArmSpec) -> str:
+def _arm(suite: Suite, arm: CandidateSpec) -> str:
     requests = _requests(suite, arm)
     parts = [
         f"{arm.proposer.kind} gamma {arm.proposer.gamma}, {_rule(arm)}, temperature {arm.sampling.temperature:g}",
@@ -44,7 +44,7 @@ def _arm(suite: Suite, arm: ArmSpec) -> str:
     return "; ".join(parts + ([f"broken on purpose: {arm.fault}"] if arm.fault else []))
 
 
-def _rule(arm: ArmSpec) -> str:
+def _rule(arm: CandidateSpec) -> str:
     # Imported here, as the suite loader does: the engine's packages take seconds to import.
     from engine.verify import load
 
@@ -53,7 +53,7 @@ def _rule(arm: ArmSpec) -> str:
     return f"{arm.verifier}{settings}" + ("" if facts.lossless else " (lossy)")
 
 
-def _requests(suite: Suite, arm: ArmSpec) -> int:
+def _requests(suite: Suite, arm: CandidateSpec) -> int:
     """Greedy arms run each case once, for repetitions would be copies, unless the case names its own."""
     count = 1 if arm.sampling.greedy else suite.samples
     return sum(len(case.repetitions(count)) for case in suite.cases)

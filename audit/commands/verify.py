@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from audit.attach.base import MAX_REPORT_BYTES
+from audit.attach.interface import MAX_REPORT_BYTES
+from audit.attach.statement import read_statement, statement_path
 from audit.attach.verify import verify
 from audit.commands.options import store_option
-from audit.documents import read_bytes
-from audit.statement import read_statement, statement_path
+from audit.text.documents import read_bytes
 
 FILE = click.Path(path_type=Path)
 

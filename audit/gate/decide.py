@@ -28,16 +28,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from audit.checks.base import Verdict
+from audit.evidence.records import ArmKind
+from audit.evidence.verdicts import Verdict
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope
 from audit.gate.subjects import Subject
-from audit.records import ArmKind
-from audit.store.values import ArmFacts, ArtifactRef, RunRecord, RunStatus, StoredCheck
+from audit.store.values import ArtifactRef, RunStatus, StoredArm, StoredCheck, StoredRun
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
-class Answer(StrEnum):
+class Decision(StrEnum):
     """What a gate says; only `allow` lets a deployment through."""
 
     ALLOW = "allow"
@@ -47,14 +47,14 @@ class Answer(StrEnum):
     @property
     def exit_code(self) -> int:
         """0, 1 or 3."""
-        return {Answer.ALLOW: 0, Answer.BLOCK: 1, Answer.CANNOT_DECIDE: 3}[self]
+        return {Decision.ALLOW: 0, Decision.BLOCK: 1, Decision.CANNOT_DECIDE: 3}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One unmet requirement. `answer` is what it alone would decide."""
 
-    answer: Answer
+    answer: Decision
     requirement: str
     text: str
 
@@ -63,10 +63,10 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GateOutcome:
     """A decision with all its reasons; `allow` has none."""
 
-    answer: Answer
+    answer: Decision
     reasons: tuple[Reason, ...]
 
 
@@ -74,17 +74,17 @@ class Outcome:
 class RunFacts:
     """What the store says about a run. `broken` names the places where its record is not intact."""
 
-    run: RunRecord
+    run: StoredRun
     checks: Sequence[StoredCheck]
     broken: tuple[str, ...] = ()
 
     @property
-    def candidates(self) -> tuple[ArmFacts, ...]:
+    def candidates(self) -> tuple[StoredArm, ...]:
         """The arms under audit."""
         return tuple(arm for arm in self.run.arms if arm.kind is ArmKind.CANDIDATE)
 
 
-def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: datetime) -> Outcome:
+def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: datetime) -> GateOutcome:
     """Hold a run against a policy.
 
     Args:
@@ -104,12 +104,12 @@ def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: da
         *(reason for requirement in policy.require for reason in _requirement_reasons(facts, policy, requirement)),
     )
     answers = {reason.answer for reason in reasons}
-    worst = next((answer for answer in (Answer.BLOCK, Answer.CANNOT_DECIDE) if answer in answers), Answer.ALLOW)
-    return Outcome(worst, reasons)
+    worst = next((answer for answer in (Decision.BLOCK, Decision.CANNOT_DECIDE) if answer in answers), Decision.ALLOW)
+    return GateOutcome(worst, reasons)
 
 
 def _undecided(requirement: str, text: str) -> Reason:
-    return Reason(Answer.CANNOT_DECIDE, requirement, text)
+    return Reason(Decision.CANNOT_DECIDE, requirement, text)
 
 
 def _run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:
@@ -149,7 +149,7 @@ def _unnamed(policy: Policy, subjects: Sequence[Subject]) -> Iterator[Reason]:
             yield _undecided(f"subject {role}", f"the policy wants it named; add --subject {role}=FOLDER")
 
 
-def _subject_reasons(run: RunRecord, subject: Subject) -> Iterator[Reason]:
+def _subject_reasons(run: StoredRun, subject: Subject) -> Iterator[Reason]:
     """Every artifact that the role may mean must have the digest; several that differ are ambiguous."""
     requirement = f"subject {subject.role}"
     used = _used_as(run, subject.role)
@@ -159,13 +159,13 @@ def _subject_reasons(run: RunRecord, subject: Subject) -> Iterator[Reason]:
         yield _undecided(requirement, f"the run used no such thing; it used: {known}")
     elif not matching:
         text = f"{subject.origin} is sha256:{subject.sha256}, the run used sha256:{used[0].sha256}"
-        yield Reason(Answer.BLOCK, requirement, text)
+        yield Reason(Decision.BLOCK, requirement, text)
     elif len(matching) < len(used):
         names = ", ".join(sorted({artifact.role for artifact in used}))
         yield _undecided(requirement, f"the run used several with different digests; name one of: {names}")
 
 
-def _used_as(run: RunRecord, role: str) -> list[ArtifactRef]:
+def _used_as(run: StoredRun, role: str) -> list[ArtifactRef]:
     """The artifact of that role; a kind means all artifacts of the kind, unless one has it as its role."""
     exact = [artifact for artifact in run.artifacts if artifact.role == role]
     return exact or [artifact for artifact in run.artifacts if artifact.kind == role]
@@ -176,18 +176,18 @@ def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     for arm in facts.candidates:
         fault = arm.spec.get("fault") or arm.effective.get("fault")
         if fault and not policy.allow_known_bad:
-            yield Reason(Answer.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
+            yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
     told = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
     for check in facts.checks:
         if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in told:
-            yield Reason(Answer.BLOCK, check.claim, f"arm {check.arm}: {check.check} is fault: {check.summary}")
+            yield Reason(Decision.BLOCK, check.claim, f"arm {check.arm}: {check.check} is fault: {check.summary}")
 
 
 def _lossy_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     for arm in facts.candidates:
         if policy.require_lossless and not arm.lossless:
             rule = arm.effective.get("protocol") or arm.spec.get("verifier") or "unknown"
-            yield Reason(Answer.BLOCK, "lossless", f"arm {arm.name}: its rule {rule} declares itself lossy")
+            yield Reason(Decision.BLOCK, "lossless", f"arm {arm.name}: its rule {rule} declares itself lossy")
 
 
 def _covered(facts: RunFacts, policy: Policy) -> Iterator[tuple[str, Requirement]]:
@@ -211,14 +211,14 @@ def _requirement_reasons(facts: RunFacts, policy: Policy, requirement: Requireme
     found = {arm.name: _arm_reasons(arm.name, requirement, policy, results) for arm in arms}
     if requirement.scope is Scope.EACH_ARM:
         return [*reasons, *(reason for each in found.values() for reason in each)]
-    contradictions = [reason for each in found.values() for reason in each if reason.answer is Answer.BLOCK]
+    contradictions = [reason for each in found.values() for reason in each if reason.answer is Decision.BLOCK]
     if contradictions or any(not each for each in found.values()):
         return [*reasons, *contradictions]
     checks = " or ".join(requirement.checks)
     return [*reasons, _undecided(requirement.claim, f"no arm of the run has {checks} certified")]
 
 
-def _selected(arm: ArmFacts, wanted: ArmFilter) -> bool:
+def _selected(arm: StoredArm, wanted: ArmFilter) -> bool:
     """Whether an arm meets every condition. A fact that the arm's record lacks never lets it escape."""
     verifier = arm.spec.get("verifier")
     temperature = (arm.spec.get("sampling") or {}).get("temperature")
@@ -237,7 +237,7 @@ def _arm_reasons(
     bad = [check for check in found if check.verdict in (Verdict.FAULT, Verdict.INCONCLUSIVE)]
     if bad:
         return [
-            Reason(Answer.BLOCK, requirement.claim, f"arm {arm}: {check.check} is {check.verdict}: {check.summary}")
+            Reason(Decision.BLOCK, requirement.claim, f"arm {arm}: {check.check} is {check.verdict}: {check.summary}")
             for check in bad
         ]
     certified = [check for check in found if check.verdict is Verdict.CERTIFIED]

@@ -12,34 +12,36 @@ from datetime import datetime
 from typing import Any
 
 from audit.errors import CannotDecide, UserError
-from audit.gate.decide import Answer, Outcome, Reason, RunFacts, decide
+from audit.gate.decide import Decision, GateOutcome, Reason, RunFacts, decide
 from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
-from audit.store import Decision, RunRecord, Store
+from audit.store import Store, StoredDecision, StoredRun
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GateJudgement:
     """A decision with everything it was made from. `run` is None if the store has no such run."""
 
-    run: RunRecord | None
-    outcome: Outcome
+    run: StoredRun | None
+    outcome: GateOutcome
     policy: Policy
     subjects: tuple[Subject, ...]
     actor: str
     at: datetime
 
 
-def judge(store: Store, name: str, policy: Policy, subjects: Sequence[Subject], actor: str, now: datetime) -> Judgement:
+def judge(
+    store: Store, name: str, policy: Policy, subjects: Sequence[Subject], actor: str, now: datetime
+) -> GateJudgement:
     """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision."""
-    run: RunRecord | None = None
+    run: StoredRun | None = None
     try:
         facts = read_facts(store, store.resolve(name))
         run = facts.run
         outcome = decide(facts, policy, subjects, now)
     except (UserError, CannotDecide) as error:
-        outcome = Outcome(Answer.CANNOT_DECIDE, (Reason(Answer.CANNOT_DECIDE, "run", str(error)),))
-    judgement = Judgement(run, outcome, policy, tuple(subjects), actor, now)
+        outcome = GateOutcome(Decision.CANNOT_DECIDE, (Reason(Decision.CANNOT_DECIDE, "run", str(error)),))
+    judgement = GateJudgement(run, outcome, policy, tuple(subjects), actor, now)
     store.add_decision(_stored(judgement))
     return judgement
 
@@ -50,8 +52,8 @@ def read_facts(store: Store, run: str) -> RunFacts:
     return RunFacts(store.load_run(run), store.checks(run), broken)
 
 
-def _stored(judgement: Judgement) -> Decision:
-    return Decision(
+def _stored(judgement: GateJudgement) -> StoredDecision:
+    return StoredDecision(
         run=judgement.run.ulid if judgement.run else None,
         policy_sha256=judgement.policy.sha256,
         policy=judgement.policy.document,
@@ -62,7 +64,7 @@ def _stored(judgement: Judgement) -> Decision:
     )
 
 
-def to_json(judgement: Judgement) -> dict[str, Any]:
+def to_json(judgement: GateJudgement) -> dict[str, Any]:
     """The decision as `audit gate --format json` prints it."""
     outcome = judgement.outcome
     return {

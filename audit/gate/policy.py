@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import schemas
-from audit.documents import Document, Place, quoted, read_yaml
-from audit.records import Level
-from audit.schema_errors import check_document, suggestion
-from audit.suite_loader import packaged_file
+from audit.evidence.records import Level
+from audit.suite.loader import packaged_file
+from audit.text.documents import Document, Place, quoted, read_yaml
+from audit.text.schema_errors import check_document, suggestion
 
 SHORT: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[wdhms])")
 ISO: Final = re.compile(

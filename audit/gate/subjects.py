@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from audit.documents import quoted
 from audit.errors import UserError
-from engine.errors import ModelError
+from audit.text.documents import quoted
+from engine.core.errors import ModelError
 
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 TOKENIZER: Final = "tokenizer"

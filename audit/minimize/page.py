@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base import CheckResult, Verdict
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.sampling import set_names
-from audit.minimize.search import Found
-from audit.minimize.start import Start
+from audit.minimize.search import SearchResult
+from audit.minimize.start import MinimizeStart
 from audit.minimize.steps import MOST_PROMPTS, keys_of
-from audit.prepare import PreparedRun
-from audit.suite import Case, Suite
-from engine.types import SamplingParams
+from audit.runs.prepare import PreparedRun
+from audit.suite.spec import Case, Suite
+from engine.core.types import SamplingParams
 
 MOST_FINDINGS: Final = 3
 MOST_TOKENS: Final = 32
@@ -24,17 +24,17 @@ MOST_TOKENS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PageContent:
     """What the page is made of."""
 
-    start: Start
-    found: Found
+    start: MinimizeStart
+    found: SearchResult
     prepared: PreparedRun
     results: Sequence[CheckResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of the table of what was made smaller."""
 
     what: str
@@ -42,7 +42,7 @@ class Row:
     after: str
 
 
-def page_of(told: Told) -> str:
+def page_of(told: PageContent) -> str:
     """The page, as Markdown."""
     start = told.start
     parts = [
@@ -55,16 +55,16 @@ def page_of(told: Told) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def rows(start: Start, found: Found) -> list[Row]:
+def rows(start: MinimizeStart, found: SearchResult) -> list[TableRow]:
     """The run's arm beside the reproducer."""
     before, after = start.suite, found.suite
     count = len(keys_of(before))
     rows = [
-        Row("requests", str(count), str(len(keys_of(after)))),
-        Row("prompt", f"{start.prompt} tokens", "; ".join(_length(case) for case in after.cases[:MOST_FINDINGS])),
+        TableRow("requests", str(count), str(len(keys_of(after)))),
+        TableRow("prompt", f"{start.prompt} tokens", "; ".join(_length(case) for case in after.cases[:MOST_FINDINGS])),
     ]
     for name, read in _SETTINGS.items():
-        rows.append(Row(name, read(before), read(after)))
+        rows.append(TableRow(name, read(before), read(after)))
     return [row for row in rows if row.before or row.after]
 
 
@@ -75,7 +75,7 @@ def _length(case: Case) -> str:
     return f"{sum(map(len, texts))} characters"
 
 
-def _beside(suite: Suite) -> str:
+def _neighbour(suite: Suite) -> str:
     beside = suite.arms[0].beside
     return "" if beside is None else f"{_sampling(beside)}; max_new_tokens {beside.max_new_tokens}"
 
@@ -92,7 +92,7 @@ _SETTINGS: Final[Mapping[str, Callable[[Suite], str]]] = {
     "max_new_tokens": lambda suite: str(suite.arms[0].sampling.max_new_tokens),
     "gamma": lambda suite: str(suite.arms[0].proposer.gamma),
     "batch_size": lambda suite: str(suite.batch_size),
-    "beside": _beside,
+    "beside": _neighbour,
     "sampling": lambda suite: _sampling(suite.arms[0].sampling),
 }
 
@@ -103,7 +103,7 @@ def reproduces(results: Sequence[CheckResult]) -> str:
     return f"reproduces {times} of {len(results)} times"
 
 
-def _verdict(told: Told) -> list[str]:
+def _verdict(told: PageContent) -> list[str]:
     result = next((each for each in told.results if each.verdict is Verdict.FAULT), told.results[0])
     lines = [
         f"Check `{told.start.fault.check}`, arm `{told.start.fault.arm}`: **{result.verdict.value}**, "
@@ -120,7 +120,7 @@ def _inline(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _sizes(told: Told) -> Iterator[str]:
+def _sizes(told: PageContent) -> Iterator[str]:
     yield f"| | run {told.start.run.ulid} | here |"
     yield "|---|---|---|"
     for row in rows(told.start, told.found):
@@ -138,12 +138,12 @@ CUT_DOWN: Final = (
 )
 
 
-def only_just(start: Start, found: Found) -> bool:
+def only_just(start: MinimizeStart, found: SearchResult) -> bool:
     """Whether the verdict rests on how many tokens there are."""
     return start.by_chance or not found.alone
 
 
-def minimal(found: Found) -> str:
+def minimal(found: SearchResult) -> str:
     """What may still go."""
     if not found.complete:
         return "The limit of trials or tokens was reached before everything was tried; more may go."
@@ -152,7 +152,7 @@ def minimal(found: Found) -> str:
     return "No request, part of a prompt or sampling parameter can be left out alone."
 
 
-def _how(told: Told) -> list[str]:
+def _how(told: PageContent) -> list[str]:
     lines = ["```", "audit run suite.yaml", "```", "", f"From request `{told.start.request}`."]
     for case in told.found.suite.cases[:MOST_FINDINGS]:
         if 0 < len(case.tokens) <= MOST_TOKENS:
@@ -160,7 +160,7 @@ def _how(told: Told) -> list[str]:
     return lines
 
 
-def _versions(told: Told) -> Iterator[str]:
+def _versions(told: PageContent) -> Iterator[str]:
     here, then = told.prepared.environment, told.start.run.environment
     yield "| what ran | |"
     yield "|---|---|"

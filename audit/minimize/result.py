@@ -14,24 +14,25 @@ from pathlib import Path
 from typing import Final
 
 from audit.checks import load
-from audit.checks.base import CheckResult, Verdict, evaluate
-from audit.documents import mistake
+from audit.checks.interface import evaluate
 from audit.errors import CannotDecide
-from audit.in_memory import all_evidence
-from audit.minimize.page import Told, page_of
-from audit.minimize.search import Found
-from audit.minimize.start import Start
+from audit.evidence.verdicts import CheckResult, Verdict
+from audit.minimize.page import PageContent, page_of
+from audit.minimize.search import SearchResult
+from audit.minimize.start import MinimizeStart
 from audit.minimize.written import SUITE_FILE, files_of
-from audit.prepare import PreparedRun, prepare
-from audit.suite_loader import load_suite
-from engine.errors import EngineError
+from audit.runs.in_memory import all_evidence
+from audit.runs.prepare import PreparedRun, prepare
+from audit.suite.loader import load_suite
+from audit.text.documents import mistake
+from engine.core.errors import EngineError
 
 TIMES: Final = 2
 PAGE: Final = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class SuiteRuns:
     """What the written suite gave, each time that it ran with everything that `audit run` runs."""
 
     prepared: PreparedRun
@@ -55,7 +56,7 @@ def require_free(folder: Path) -> None:
         raise mistake(str(folder), None, "the folder that it belongs into does not exist; make it")
 
 
-def write(start: Start, found: Found, folder: Path, note: Callable[[str], None]) -> Checked:
+def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callable[[str], None]) -> SuiteRuns:
     """Write the folder and run what was written.
 
     Raises:
@@ -67,7 +68,7 @@ def write(start: Start, found: Found, folder: Path, note: Callable[[str], None])
         for name, content in files_of(found.suite, head).items():
             (home / name).write_bytes(content)
         checked = _checked(home / SUITE_FILE, start.fault.check, note)
-        told = Told(start, found, checked.prepared, checked.results)
+        told = PageContent(start, found, checked.prepared, checked.results)
         (home / PAGE).write_text(page_of(told), encoding="utf-8")
     return checked
 
@@ -89,7 +90,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _checked(path: Path, check: str, note: Callable[[str], None]) -> Checked:
+def _checked(path: Path, check: str, note: Callable[[str], None]) -> SuiteRuns:
     suite = load_suite(path)
     try:
         prepared = prepare(suite)
@@ -98,7 +99,7 @@ def _checked(path: Path, check: str, note: Callable[[str], None]) -> Checked:
         raise CannotDecide(f"the reproducer cannot be run from its files: {error}") from error
     for number, result in enumerate(results, start=1):
         note(f"the reproducer from its files, run {number} of {TIMES}: {result.verdict}")
-    return Checked(prepared, results)
+    return SuiteRuns(prepared, results)
 
 
 def _once(prepared: PreparedRun, check: str) -> CheckResult:

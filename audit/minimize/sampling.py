@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from audit.minimize.shrink import fewest
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 
 DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
 NAMES: Final = tuple(name for name in DEFAULTS if name not in ("seed", "max_new_tokens"))

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import CannotDecide
-from audit.minimize.start import Start
+from audit.minimize.start import MinimizeStart
 from audit.minimize.steps import (
     Step,
     fewer_requests,
     keys_of,
-    less_company,
+    less_neighbour,
     plainer_sampling,
     shorter,
     shorter_drafts,
@@ -24,11 +24,11 @@ from audit.minimize.steps import (
     with_keys,
 )
 from audit.minimize.trial import Trials
-from audit.suite import Suite
+from audit.suite.spec import Suite
 
 STEPS: Final[tuple[Step, ...]] = (
     shorter,
-    less_company,
+    less_neighbour,
     smaller_batch,
     shorter_drafts,
     shorter_prompts,
@@ -38,7 +38,7 @@ STEPS: Final[tuple[Step, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The smallest suite that was found."""
 
     suite: Suite
@@ -50,7 +50,7 @@ class Found:
     tokens: int
 
 
-def search(start: Start, trials: Trials) -> Found:
+def search(start: MinimizeStart, trials: Trials) -> SearchResult:
     """Minimise.
 
     Raises:
@@ -62,10 +62,12 @@ def search(start: Start, trials: Trials) -> Found:
         for step in STEPS:
             suite = step(suite, trials)
         suite = _fewer(suite, start, trials)
-    return Found(trials.as_tried(suite), len(keys_of(suite)) == 1, not trials.cut_short, trials.count, trials.tokens)
+    return SearchResult(
+        trials.as_tried(suite), len(keys_of(suite)) == 1, not trials.cut_short, trials.count, trials.tokens
+    )
 
 
-def _first(start: Start, trials: Trials) -> Suite:
+def _first(start: MinimizeStart, trials: Trials) -> Suite:
     """The request alone if that is enough, else as few as get the verdict."""
     alone = with_keys(start.suite, [start.subject])
     if trials.stays(alone, f"{start.request} alone"):
@@ -82,6 +84,6 @@ def _first(start: Start, trials: Trials) -> Suite:
     return _fewer(start.suite, start, trials)
 
 
-def _fewer(suite: Suite, start: Start, trials: Trials) -> Suite:
+def _fewer(suite: Suite, start: MinimizeStart, trials: Trials) -> Suite:
     """Without the requests that the verdict does not need; one that a finding names is never left out."""
     return fewer_requests(suite, trials, start.subject if start.named else None)

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.checks import load
-from audit.checks.base import Verdict
-from audit.checks.equality import MIN_NOISE_POSITIONS
+from audit.checks.equality.triage import MIN_NOISE_POSITIONS
 from audit.errors import UserError
+from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import with_keys
-from audit.store import RequestKey, RunRecord, Store, StoredCheck
-from audit.suite import ArmSpec, Suite
+from audit.store import RequestKey, Store, StoredCheck, StoredRun
+from audit.suite.spec import CandidateSpec, Suite
 
 NAME = "reproducer"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class MinimizeStart:
     """What to minimise."""
 
-    run: RunRecord
+    run: StoredRun
     fault: StoredCheck
     subject: RequestKey
     named: bool
@@ -45,7 +45,7 @@ class Start:
         return _name(self.subject)
 
 
-def begin(store: Store, run: RunRecord, suite: Suite, request: str | None, check: str | None) -> Start:
+def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check: str | None) -> MinimizeStart:
     """Choose fault and request.
 
     Args:
@@ -72,10 +72,10 @@ def begin(store: Store, run: RunRecord, suite: Suite, request: str | None, check
     keys = stored[fault.arm]
     subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
     named = _name(subject) in {each.request for each in fault.findings}
-    return Start(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
+    return MinimizeStart(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
 
 
-def _faults(store: Store, run: RunRecord, suite: Suite, check: str | None) -> list[StoredCheck]:
+def _faults(store: Store, run: StoredRun, suite: Suite, check: str | None) -> list[StoredCheck]:
     arms = {arm.name for arm in suite.arms}
     every = [each for each in store.checks(run.ulid) if each.verdict is Verdict.FAULT and each.arm in arms]
     if not every:
@@ -93,7 +93,7 @@ def _listed(faults: Sequence[StoredCheck]) -> str:
     return ", ".join(f"{each.check} of {each.arm}" for each in faults)
 
 
-def _stored(store: Store, run: RunRecord, arm: ArmSpec) -> dict[RequestKey, int]:
+def _stored(store: Store, run: StoredRun, arm: CandidateSpec) -> dict[RequestKey, int]:
     """The arm's requests in the run, with the lengths of their prompts."""
     record = store.load_arm(run.ulid, arm.name)
     every = sorted((*record.requests, *record.failed), key=lambda each: (each.case_id, each.sample))
@@ -139,7 +139,7 @@ def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suit
     return with_keys(whole, keys)
 
 
-def _params(arm: ArmSpec, fault: StoredCheck) -> Mapping[str, Any]:
+def _params(arm: CandidateSpec, fault: StoredCheck) -> Mapping[str, Any]:
     """The suite's, and the noise that the run measured: a few requests are too little to measure it again."""
     params, details = arm.checks[fault.check], fault.details
     known = details.get("noise_positions", 0) >= MIN_NOISE_POSITIONS

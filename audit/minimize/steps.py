@@ -15,9 +15,9 @@ from audit.minimize.sampling import plainer, set_names
 from audit.minimize.shrink import fewest, smallest
 from audit.minimize.trial import Trials
 from audit.store import RequestKey
-from audit.suite import ArmSpec, Case, Suite
+from audit.suite.spec import CandidateSpec, Case, Suite
 from engine.backends import REGISTRY
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 
 MOST_PROMPTS: Final = 4
 """Prompts are shortened where there are no more requests: with many, each prompt is a sample and not the cause."""
@@ -56,7 +56,7 @@ def fewer_requests(suite: Suite, trials: Trials, always: RequestKey | None) -> S
     return chosen(some)
 
 
-def less_company(suite: Suite, trials: Trials) -> Suite:
+def less_neighbour(suite: Suite, trials: Trials) -> Suite:
     """No request beside each of the arm's, or a plainer one."""
     beside = suite.arms[0].beside
     if beside is None:
@@ -65,18 +65,18 @@ def less_company(suite: Suite, trials: Trials) -> Suite:
     if trials.stays(alone, "nothing beside the requests"):
         return alone
 
-    def company(params: SamplingParams) -> Suite:
+    def neighbour(params: SamplingParams) -> Suite:
         return _with_arm(suite, replace(suite.arms[0], beside=params))
 
-    plain = plainer(beside, lambda params: trials.stays(company(params), f"beside: {_told(params)}"))
+    plain = plainer(beside, lambda params: trials.stays(neighbour(params), f"beside: {_told(params)}"))
 
     def length(count: int) -> SamplingParams:
         return replace(plain, max_new_tokens=count)
 
     shortest = smallest(
-        1, plain.max_new_tokens, lambda n: trials.stays(company(length(n)), f"beside: max_new_tokens {n}")
+        1, plain.max_new_tokens, lambda n: trials.stays(neighbour(length(n)), f"beside: max_new_tokens {n}")
     )
-    return company(length(shortest))
+    return neighbour(length(shortest))
 
 
 def smaller_batch(suite: Suite, trials: Trials) -> Suite:
@@ -196,7 +196,7 @@ def _with_case(suite: Suite, index: int, case: Case) -> Suite:
     return replace(suite, cases=(*suite.cases[:index], case, *suite.cases[index + 1 :]))
 
 
-def _with_arm(suite: Suite, arm: ArmSpec) -> Suite:
+def _with_arm(suite: Suite, arm: CandidateSpec) -> Suite:
     return replace(suite, arms=(arm,))
 
 

@@ -18,22 +18,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from audit.checks.base import Check, CheckResult, Verdict, evaluate
-from audit.in_memory import candidate_of, evidence_of, run_arm
-from audit.looks import Look, at_look
+from audit.checks.interface import Check, evaluate
+from audit.evidence.records import ArmRecord, Evidence
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.written import document_of, files_of
-from audit.prepare import PreparedArm, build_arms
-from audit.records import ArmRecord, Evidence
-from audit.suite import Suite
-from engine.backends.arm import Workshop
-from engine.errors import EngineError
+from audit.runs.in_memory import candidate_of, evidence_of, run_arm
+from audit.runs.interim_looks import InterimLook, at_interim_look
+from audit.runs.prepare import PreparedArm, build_arms
+from audit.suite.spec import Suite
+from engine.backends.engine_spec import Backend
+from engine.core.errors import EngineError
 
 SEEDS: Final = 2**63
 """A suite's seed is below this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TrialLimits:
     """How much may be tried. The last trial may pass `tokens`, which counts what all arms emit."""
 
     trials: int
@@ -51,8 +52,8 @@ class Goal:
 class Trials:
     """Trials of one check over one set of models."""
 
-    def __init__(self, workshop: Workshop, goal: Goal, limits: Limits, note: Callable[[str], None]) -> None:
-        self._workshop = workshop
+    def __init__(self, backend: Backend, goal: Goal, limits: TrialLimits, note: Callable[[str], None]) -> None:
+        self._workshop = backend
         self._check = goal.check
         self._by_chance = goal.by_chance
         self._limits = limits
@@ -88,7 +89,7 @@ class Trials:
         self.count += 1
         fresh = self._by_chance and not again
         self._seeds[key] = (suite.seed + (self.count - 1 if fresh else 0)) % SEEDS
-        self._known[key] = found = self._tried(self.as_tried(suite), Look(self.count) if fresh else None)
+        self._known[key] = found = self._tried(self.as_tried(suite), InterimLook(self.count) if fresh else None)
         said = "stays" if found else "gone" if self.last_problem is None else f"cannot be run ({self.last_problem})"
         self._note(f"trial {self.count}: {what}: {said}")
         return found
@@ -102,7 +103,7 @@ class Trials:
         requests = candidate_of(build_arms(suite, self._workshop)).requests
         return next(request.prompt for key, request in requests.items() if key.case_id == case_id)
 
-    def _tried(self, suite: Suite, look: Look | None) -> bool:
+    def _tried(self, suite: Suite, look: InterimLook | None) -> bool:
         self.last_problem = None
         try:
             return self._result(suite, look).verdict is Verdict.FAULT
@@ -110,9 +111,9 @@ class Trials:
             self.last_problem = str(error)
             return False
 
-    def _result(self, suite: Suite, look: Look | None) -> CheckResult:
+    def _result(self, suite: Suite, look: InterimLook | None) -> CheckResult:
         arms = build_arms(suite, self._workshop)
-        params = at_look(self._check, suite.arms[0].checks[self._check.name], look)
+        params = at_interim_look(self._check, suite.arms[0].checks[self._check.name], look)
         candidate = candidate_of(arms)
         done = {candidate.planned.name: self._ran(candidate, {})}
         if self._alone is not False:

@@ -14,8 +14,8 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 from audit.minimize.sampling import DEFAULTS
-from audit.suite import ArmSpec, Case, ModelSpec, ProposerSpec, Suite
-from engine.types import RecordLevel, SamplingParams
+from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from engine.core.types import RecordLevel, SamplingParams
 
 SUITE_FILE: Final = "suite.yaml"
 WIDTH: Final = 110
@@ -72,7 +72,7 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key == "source" or value != getattr(plain, key)}
 
 
-def _arm(arm: ArmSpec) -> dict[str, Any]:
+def _arm(arm: CandidateSpec) -> dict[str, Any]:
     return {
         "name": arm.name,
         "proposer": _proposer(arm.proposer),

@@ -9,10 +9,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.documents import mistake
-from audit.files import staged
-from audit.store import Attachment, Decision, RunRecord, Store, StoredCheck
+from audit.store import Attachment, Store, StoredCheck, StoredDecision, StoredRun
 from audit.store.canonical import jsonable
+from audit.text.documents import mistake
+from audit.text.staged_files import staged
 
 FORMAT = 1
 
@@ -22,9 +22,9 @@ class Results:
     """One run with its verdicts and what was done with them."""
 
     format: int
-    run: RunRecord
+    run: StoredRun
     checks: tuple[StoredCheck, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[StoredDecision, ...]
     attachments: tuple[Attachment, ...]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from audit.checks.base import Verdict
-from audit.store import ArmFacts, StoredCheck
+from audit.evidence.verdicts import Verdict
+from audit.store import StoredArm, StoredCheck
 
 VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")
 ARMS: Final = ("arm", "kind", "lossless", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
@@ -20,12 +20,12 @@ def verdict_rows(checks: Iterable[StoredCheck]) -> list[tuple[Any, ...]]:
     return [(c.arm, c.check, c.claim, c.verdict.value, c.level.name, c.n, c.summary) for c in checks]
 
 
-def arm_rows(arms: Iterable[ArmFacts]) -> list[tuple[Any, ...]]:
+def arm_rows(arms: Iterable[StoredArm]) -> list[tuple[Any, ...]]:
     """Counts per arm, and tokens per target forward."""
     return [_arm(arm) for arm in arms]
 
 
-def _arm(arm: ArmFacts) -> tuple[Any, ...]:
+def _arm(arm: StoredArm) -> tuple[Any, ...]:
     counts = arm.counts
     rate = counts.output / counts.steps if counts.steps else None
     return (
@@ -51,12 +51,12 @@ def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:
     ]
 
 
-def lossy_lines(arms: Iterable[ArmFacts]) -> list[str]:
+def lossy_lines(arms: Iterable[StoredArm]) -> list[str]:
     """One line per arm whose verification rule declares itself lossy: what its verdicts are about."""
     return [f"arm {arm.name} is lossy by declaration: {_rule(arm)}" for arm in arms if not arm.lossless]
 
 
-def _rule(arm: ArmFacts) -> str:
+def _rule(arm: StoredArm) -> str:
     options = arm.effective.get("verifier_options") or {}
     settings = ", ".join(f"{key} {value:g}" for key, value in options.items())
     return str(arm.effective.get("protocol", "an unnamed rule")) + (f" ({settings})" if settings else "")

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import kstest
 
 from audit.selftest import battery
-from audit.selftest.arenas import CleanArm, recording_of, suite_of
 from audit.selftest.run_arm import alone, gather
+from audit.selftest.scenarios import CleanArm, recording_of, suite_of
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.multiplicity import holm
 
@@ -95,7 +95,7 @@ class Alarms:
 def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
     """Run one clean arm and its battery."""
     listed = battery.names()
-    suite = suite_of(arm.arena, None, arm.seed, tokens, listed)
+    suite = suite_of(arm.scenario, None, arm.seed, tokens, listed)
     settings = battery.recorded(alone(recording_of(suite)))
     found = battery.results(gather(suite), listed, settings)
     values = {test: p for name, result in found.items() for test, p in battery.p_values(name, result).items()}

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit import checks
-from audit.checks.base import CheckResult, Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.checks.performance import tokens_per_forward
-from audit.records import Evidence, Level
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import CheckResult, Verdict
 
 DRIFT: Final = "acceptance_drift"
 PERFORMANCE: Final = "performance"
@@ -26,7 +27,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class BatteryResult:
     """What the battery said of one arm: checks that looked, and those among them that called it a fault."""
 
     looked: tuple[str, ...]
@@ -45,13 +46,13 @@ def recorded(trusted: Evidence) -> Settings:
     Its acceptance and that of its domains, and the least that it emitted per forward.
     """
     rates = evaluate(checks.load(DRIFT), trusted, {}).details.get("rates", {})
-    told = {name: entry for name, entry in map(_told, rates.items()) if entry}
+    told = {name: entry for name, entry in map(_rate_entry, rates.items()) if entry}
     least = tokens_per_forward(trusted.candidate.requests, 0.98).low
     asked = {PERFORMANCE: {"min_tokens_per_forward": least}} if math.isfinite(least) and least > 0 else {}
     return ({DRIFT: {"expected": told}} if "all" in told else {}) | asked
 
 
-def _told(rate: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, float]]:
+def _rate_entry(rate: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, float]]:
     """Empty for a rate of too few prompts, and for ranges of context, which come from the same prompts again."""
     name, found = rate
     least = 2 if name == "all" else LEAST_PROMPTS
@@ -67,9 +68,9 @@ def results(evidence: Evidence, listed: Iterable[str], settings: Settings) -> di
     return {name: result for name, result in found.items() if result.verdict is not Verdict.NOT_RUN}
 
 
-def judged(found: Mapping[str, CheckResult]) -> Judged:
+def judged(found: Mapping[str, CheckResult]) -> BatteryResult:
     """The verdicts alone."""
-    return Judged(tuple(found), tuple(name for name, each in found.items() if each.verdict is Verdict.FAULT))
+    return BatteryResult(tuple(found), tuple(name for name, each in found.items() if each.verdict is Verdict.FAULT))
 
 
 def p_values(name: str, result: CheckResult) -> dict[str, float]:

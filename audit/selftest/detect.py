@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit import checks
-from audit.records import Evidence, Level
+from audit.evidence.records import Evidence, Level
 from audit.selftest import battery
-from audit.selftest.arenas import recording_of, suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import alone, gather
-from audit.suite import Suite
+from audit.selftest.scenarios import recording_of, suite_of
+from audit.suite.spec import Suite
 from engine import faults
-from engine.faults.base import Fault
+from engine.faults.interface import Fault
 
 SIZES: Final = (256, 1024, 4096, 16_384, 65_536, 200_000)
 """Tokens per arm."""
@@ -48,7 +48,7 @@ VIEWS: Final[Mapping[str, Level]] = {RECORD: Level.L4, "log-probabilities": Leve
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DetectionLimits:
     """Seeds per size, and the largest arm: with the engine's records, and as seen from outside."""
 
     seeds: int
@@ -57,7 +57,7 @@ class Limits:
 
     def allow(self, view: str, tokens: int, fault: Fault) -> bool:
         """Whether a view is tried at a size: from outside, briefly where the fault says that text does not show it."""
-        light = fault.arena.models == "scripted"
+        light = fault.scenario.models == "scripted"
         outside = self.outside if light and fault.seen_from == "text" else min(self.outside, BRIEFLY)
         most = self.record if view == RECORD else outside
         return tokens <= (most if light else min(most, HEAVY))
@@ -69,7 +69,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ViewDetection:
     """One view of one fault, at the last size that was tried.
 
     seeds: tried there; fewer than asked for where the size was given up.
@@ -104,13 +104,13 @@ class Detection:
     """One fault through every view."""
 
     fault: str
-    sights: Mapping[str, Sight]
+    sights: Mapping[str, ViewDetection]
 
 
-def detect(name: str, limits: Limits) -> Detection:
+def detect(name: str, limits: DetectionLimits) -> Detection:
     """Try sizes until every view has caught the fault or has none left."""
     fault = faults.load(name)
-    found: dict[str, Sight] = {}
+    found: dict[str, ViewDetection] = {}
     for tokens in SIZES:
         open_views = [view for view in VIEWS if limits.allow(view, tokens, fault) and not _done(found.get(view))]
         if open_views:
@@ -118,11 +118,11 @@ def detect(name: str, limits: Limits) -> Detection:
     return Detection(name, {view: found[view] for view in VIEWS if view in found})
 
 
-def _done(sight: Sight | None) -> bool:
+def _done(sight: ViewDetection | None) -> bool:
     return sight is not None and sight.caught
 
 
-def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) -> dict[str, Sight]:
+def _at_size(fault: Fault, tokens: int, limits: DetectionLimits, views: Sequence[str]) -> dict[str, ViewDetection]:
     """All open views at one size."""
     counts = {view: _Count() for view in views}
     for seed in range(limits.seeds):
@@ -130,7 +130,7 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
         if not going:
             break
         listed = _listed(fault, tokens, max(VIEWS[view] for view in going))
-        suite = suite_of(fault.arena, fault.name, seed, tokens, listed)
+        suite = suite_of(fault.scenario, fault.name, seed, tokens, listed)
         evidence = alone(suite) if set(listed) <= ALONE else gather(suite)
         settings = _settings(fault, suite) if RECORD in going else {}
         for view in going:
@@ -143,7 +143,7 @@ def _at_size(fault: Fault, tokens: int, limits: Limits, views: Sequence[str]) ->
 def _listed(fault: Fault, tokens: int, level: Level) -> tuple[str, ...]:
     """The checks that judge an arm of this size: all, or those of the fault's own claim."""
     names = battery.names(level)
-    if fault.arena.models == "scripted" or tokens <= BRIEFLY:
+    if fault.scenario.models == "scripted" or tokens <= BRIEFLY:
         return names
     return tuple(name for name in names if checks.load(name).claim == fault.breaks)
 
@@ -154,7 +154,7 @@ def _settings(fault: Fault, suite: Suite) -> battery.Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class CheckDetection:
     """A check that no fault needed, by itself. `fault` is the first that it catches, None if it catches none."""
 
     check: str
@@ -170,7 +170,7 @@ def catches(detections: Iterable[Detection]) -> frozenset[str]:
     return frozenset(name for sight in sights for name, count in sight.hits.items() if count)
 
 
-def seek(check: str, limits: Limits) -> Sought:
+def seek(check: str, limits: DetectionLimits) -> CheckDetection:
     """The least size at which a check that others are faster than catches a fault of its own claim.
 
     A search ends at the first size at which any check catches the fault, and a check that needs more evidence never
@@ -183,15 +183,15 @@ def seek(check: str, limits: Limits) -> Sought:
             if tokens <= HEAVY and limits.allow(RECORD, tokens, fault):
                 count = _alone(check, fault, tokens, limits)
                 if count.caught(limits):
-                    return Sought(check, fault.name, tokens, count.seeds, count.seen)
-    return Sought(check, None, min(HEAVY, limits.record), 0, 0)
+                    return CheckDetection(check, fault.name, tokens, count.seeds, count.seen)
+    return CheckDetection(check, None, min(HEAVY, limits.record), 0, 0)
 
 
-def _alone(check: str, fault: Fault, tokens: int, limits: Limits) -> _Count:
+def _alone(check: str, fault: Fault, tokens: int, limits: DetectionLimits) -> _Count:
     """One check at one size, until it is clear that it does not look or does not see."""
     count = _Count()
     for seed in range(limits.seeds):
-        suite = suite_of(fault.arena, fault.name, seed, tokens, (check,))
+        suite = suite_of(fault.scenario, fault.name, seed, tokens, (check,))
         count.add(gather(suite), (check,), _settings(fault, suite))
         if not count.looked(check) or count.hopeless:
             break
@@ -223,16 +223,16 @@ class _Count:
         """The first seeds were all missed."""
         return not self.seen and self.seeds >= HOPELESS
 
-    def may_reach(self, view: str, limits: Limits) -> bool:
+    def may_reach(self, view: str, limits: DetectionLimits) -> bool:
         """Whether enough seeds can still be caught and, from outside, whether there is hope."""
         hopeless = view != RECORD and self.hopeless
         return not hopeless and self.seeds - self.seen <= limits.seeds - limits.needed
 
-    def caught(self, limits: Limits) -> bool:
+    def caught(self, limits: DetectionLimits) -> bool:
         """All seeds were tried, and enough of them caught."""
         return self.seeds == limits.seeds and self.seen >= limits.needed
 
-    def sight(self, tokens: int, limits: Limits) -> Sight:
+    def sight(self, tokens: int, limits: DetectionLimits) -> ViewDetection:
         """What has been counted."""
         hits = {name: self._hits[name] for name in battery.names() if self._looked[name]}
-        return Sight(self.caught(limits), tokens, self.seeds, self.seen, hits)
+        return ViewDetection(self.caught(limits), tokens, self.seeds, self.seen, hits)

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
-from engine.record import reduce, to_trace
-from engine.trace import Trace
-from engine.types import Emitted, Proposal, RecordLevel, Role, StepRecord, Verdict
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepOutcome, StepRecord
+from engine.record.recorder import reduce, to_trace
+from engine.record.trace import Trace
 
 
 def from_outside(evidence: Evidence, level: Level) -> Evidence:
@@ -45,5 +45,5 @@ def plain_trace(trace: Trace, level: Level) -> Trace:
 
 
 def _step(index: int, position: int, token: int, vocabulary: int) -> StepRecord:
-    verdict = Verdict((Emitted(token, Role.PLAIN, 0, float("nan")),))
+    verdict = StepOutcome((Emitted(token, Role.PLAIN, 0, float("nan")),))
     return StepRecord(index, position, Proposal(), verdict, np.empty((0, vocabulary), np.float32), None)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import UserError
-from audit.schema_errors import suggestion
-from audit.selftest.detect import Limits
-from audit.selftest.work import Plan
+from audit.selftest.detect import DetectionLimits
+from audit.selftest.work import SelfTestPlan
+from audit.text.schema_errors import suggestion
 from engine import faults
 
 
@@ -17,14 +17,14 @@ from engine import faults
 class Preset:
     """Sizes; `faults` empty means all."""
 
-    limits: Limits
+    limits: DetectionLimits
     clean: int
     clean_tokens: int
     faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PresetOverrides:
     """What the user wants instead of the preset's; None leaves it."""
 
     seeds: int | None = None
@@ -33,9 +33,9 @@ class Asked:
     clean: int | None = None
 
 
-FULL: Final = Preset(Limits(seeds=20, record=200_000, outside=4096), clean=1000, clean_tokens=512)
+FULL: Final = Preset(DetectionLimits(seeds=20, record=200_000, outside=4096), clean=1000, clean_tokens=512)
 QUICK: Final = Preset(
-    Limits(seeds=3, record=1024, outside=256),
+    DetectionLimits(seeds=3, record=1024, outside=256),
     clean=60,
     clean_tokens=256,
     faults=(
@@ -59,7 +59,7 @@ QUICK: Final = Preset(
 """Gross faults, one or more for each part of the engine."""
 
 
-def planned(preset: Preset, chosen: Sequence[str], asked: Asked, jobs: int) -> Plan:
+def planned(preset: Preset, chosen: Sequence[str], asked: PresetOverrides, jobs: int) -> SelfTestPlan:
     """The preset with what the user asked for in its place.
 
     Raises:
@@ -70,9 +70,9 @@ def planned(preset: Preset, chosen: Sequence[str], asked: Asked, jobs: int) -> P
         raise UserError(f"unknown fault {unknown[0]!r}; {suggestion(unknown[0], list(faults.REGISTRY))}")
     names = tuple(dict.fromkeys(chosen)) or preset.faults or tuple(faults.REGISTRY)
     most = asked.most or preset.limits.record
-    return Plan(
+    return SelfTestPlan(
         faults=names,
-        limits=Limits(
+        limits=DetectionLimits(
             seeds=asked.seeds or preset.limits.seeds,
             record=most,
             outside=min(most, asked.most_outside or preset.limits.outside),

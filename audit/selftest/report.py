@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
-from audit.selftest.arenas import FIRST_CLEAN_SEED
-from audit.selftest.detect import BRIEFLY, POWER, Detection, Sight
-from audit.selftest.work import Outcome
+from audit.selftest.detect import BRIEFLY, POWER, Detection, ViewDetection
+from audit.selftest.scenarios import FIRST_CLEAN_SEED
+from audit.selftest.work import SelfTestResult
 from engine import faults
 
 COLUMNS: Final = ("fault", "breaks", "tokens", "seeds", "caught by", "log-probabilities", "text")
@@ -19,7 +19,7 @@ UNIFORM_COLUMNS: Final = ("check", "tests", "p-values", "worst test", "excess", 
 Row = tuple[str, ...]
 
 
-def failures(outcome: Outcome) -> list[str]:
+def failures(outcome: SelfTestResult) -> list[str]:
     """Why the self-test fails; empty if it passes."""
     missed = [each.fault for each in outcome.detections if not each.sights["record"].caught]
     found = [f"missed: {', '.join(missed)}"] if missed else []
@@ -35,7 +35,7 @@ def failures(outcome: Outcome) -> list[str]:
     return found
 
 
-def detection_rows(outcome: Outcome) -> list[Row]:
+def detection_rows(outcome: SelfTestResult) -> list[Row]:
     """One row per fault."""
     return [_row(each) for each in outcome.detections]
 
@@ -53,7 +53,7 @@ def _row(found: Detection) -> Row:
     )
 
 
-def _tokens(sight: Sight) -> str:
+def _tokens(sight: ViewDetection) -> str:
     return str(sight.tokens) if sight.caught else f"missed at {sight.tokens}"
 
 
@@ -100,7 +100,7 @@ def rate_line(alarms: Alarms) -> str:
     )
 
 
-def document(outcome: Outcome) -> dict[str, Any]:
+def document(outcome: SelfTestResult) -> dict[str, Any]:
     """Everything but the clean arms' single p-values, as JSON."""
     alarms, plan = outcome.alarms, outcome.plan
     return {
@@ -127,7 +127,7 @@ def _detection(found: Detection) -> dict[str, Any]:
     return {"fault": found.fault, "breaks": fault.breaks, "upstream": fault.upstream, "views": views}
 
 
-def page(outcome: Outcome) -> str:
+def page(outcome: SelfTestResult) -> str:
     """The tables as a Markdown page."""
     plan, alarms = outcome.plan, outcome.alarms
     seeds = f"0 to {plan.limits.seeds - 1}"
@@ -158,7 +158,7 @@ def page(outcome: Outcome) -> str:
     return "\n".join(parts)
 
 
-def _sought(outcome: Outcome) -> list[str]:
+def _sought(outcome: SelfTestResult) -> list[str]:
     """Checks that caught nothing above, and what they catch by themselves."""
     if not outcome.sought:
         return []
@@ -173,7 +173,7 @@ def _sought(outcome: Outcome) -> list[str]:
     return ["### Checks that need more\n", told, _table(SOUGHT_COLUMNS, rows)]
 
 
-def _page_rows(outcome: Outcome) -> list[Row]:
+def _page_rows(outcome: SelfTestResult) -> list[Row]:
     rows: list[Row] = []
     for found in outcome.detections:
         row, sight = _row(found), found.sights["record"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 
-from audit.in_memory import all_evidence, candidate_of, run_arm
-from audit.prepare import build_arms, sources
-from audit.records import Evidence
-from audit.suite import Suite
-from engine.backends import open_workshop
-from engine.backends.arm import ModelSource, Workshop
+from audit.evidence.records import Evidence
+from audit.runs.in_memory import all_evidence, candidate_of, run_arm
+from audit.runs.prepare import build_arms, sources
+from audit.suite.spec import Suite
+from engine.backends import open_backend
+from engine.backends.engine_spec import Backend, ModelSource
 
 
 def gather(suite: Suite) -> Evidence:
@@ -34,13 +34,13 @@ def alone(suite: Suite) -> Evidence:
     return Evidence(run_arm(candidate_of(build_arms(suite, _workshop(suite))), {}))
 
 
-def _workshop(suite: Suite) -> Workshop:
+def _workshop(suite: Suite) -> Backend:
     if suite.backend == "scripted":
-        return open_workshop(suite.backend, sources(suite))
+        return open_backend(suite.backend, sources(suite))
     return _loaded(suite.backend, tuple(sources(suite).items()))
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(backend: str, named: tuple[tuple[str, ModelSource], ...]) -> Workshop:
+def _loaded(backend: str, named: tuple[tuple[str, ModelSource], ...]) -> Backend:
     """Models with weights take seconds to load, and are the same for every seed."""
-    return open_workshop(backend, dict(named))
+    return open_backend(backend, dict(named))

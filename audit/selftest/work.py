@@ -15,19 +15,19 @@ from typing import TypeVar
 
 from audit.selftest import battery
 from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
-from audit.selftest.arenas import CleanArm, clean_arms
-from audit.selftest.detect import Detection, Limits, Sought, catches, detect, seek
+from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, catches, detect, seek
+from audit.selftest.scenarios import CleanArm, clean_arms
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SelfTestPlan:
     """What to run. `complete` says that every registered fault is in it."""
 
     faults: tuple[str, ...]
-    limits: Limits
+    limits: DetectionLimits
     clean: int
     clean_tokens: int
     jobs: int
@@ -35,26 +35,26 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SelfTestResult:
     """What was found."""
 
-    plan: Plan
+    plan: SelfTestPlan
     detections: tuple[Detection, ...]
     alarms: Alarms
-    sought: tuple[Sought, ...] = ()
+    sought: tuple[CheckDetection, ...] = ()
     """Checks that no fault needed, by themselves; looked for where every fault was run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
     name: str
-    limits: Limits
+    limits: DetectionLimits
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
     check: str
-    limits: Limits
+    limits: DetectionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _Clean:
     tokens: int
 
 
-def run(plan: Plan, announce: Callable[[str], None]) -> Outcome:
+def run(plan: SelfTestPlan, announce: Callable[[str], None]) -> SelfTestResult:
     """Run everything; `announce` hears of each fault and of every hundredth clean arm."""
     detections: dict[str, Detection] = {}
     results: list[CleanResult] = []
@@ -78,7 +78,7 @@ def run(plan: Plan, announce: Callable[[str], None]) -> Outcome:
             if len(results) % 100 == 0:
                 announce(f"{len(results)} of {plan.clean} clean arms")
     results.sort(key=lambda each: each.arm.seed)
-    return Outcome(
+    return SelfTestResult(
         plan, tuple(detections[name] for name in plan.faults), collect(results), tuple(sought[name] for name in idle)
     )
 
@@ -92,7 +92,7 @@ def _detect(piece: _Fault) -> Detection:
     return detect(piece.name, piece.limits)
 
 
-def _seek(piece: _Idle) -> Sought:
+def _seek(piece: _Idle) -> CheckDetection:
     return seek(piece.check, piece.limits)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from audit.stats.tails import two_sided
-from engine.types import Floats
+from engine.core.types import Floats
 
 EXACT_VARIANCE = 25.0
 

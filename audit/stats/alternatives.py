@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from audit.stats.martingale import AnytimeTest
-from engine.types import Floats
+from engine.core.types import Floats
 
 DRAFT_LEAKS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 EXPONENTS = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)
@@ -69,7 +69,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class WealthState:
     """What has been seen; O(K) numbers. A new one is made by `extend`."""
 
     n: int
@@ -84,7 +84,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedAlternative:
     """One alternative: its log wealth, and its share of the average."""
 
     name: str
@@ -115,12 +115,12 @@ class _Dictionary:
 _ALWAYS, _BONUS, _LAST = -1, LAST_DEPTH + 1, LAST_DEPTH + 2
 
 
-def start(alpha: float = 0.01) -> Evidence:
+def start(alpha: float = 0.01) -> WealthState:
     """Nothing seen yet. `alpha` only decides what counts as a crossing."""
-    return Evidence(0, alpha, np.zeros(len(NAMES)), 0.0, 0.0, None, "")
+    return WealthState(0, alpha, np.zeros(len(NAMES)), 0.0, 0.0, None, "")
 
 
-def extend(evidence: Evidence, chunk: Chunk) -> Evidence:
+def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
     """The evidence after `chunk`. How a run is cut into chunks makes no difference."""
     own = chunk.p[np.arange(len(chunk.token)), chunk.token]
     if np.any(own <= 0):
@@ -130,19 +130,19 @@ def extend(evidence: Evidence, chunk: Chunk) -> Evidence:
     return evidence
 
 
-def summary(evidence: Evidence) -> AnytimeTest:
+def summary(evidence: WealthState) -> AnytimeTest:
     """The test so far. `leader` is the best of all tokens seen: early leaders are often neighbours of the fault."""
     leader = ranking(evidence, 1)[0].name if evidence.n else ""
     p = math.exp(-evidence.log_max)
     return AnytimeTest(evidence.n, evidence.log_final, evidence.log_max, p, evidence.crossing, leader)
 
 
-def ranking(evidence: Evidence, count: int = 5) -> tuple[Named, ...]:
+def ranking(evidence: WealthState, count: int = 5) -> tuple[NamedAlternative, ...]:
     """The alternatives with the largest shares of the average, largest first."""
     logs = evidence.log_wealth + _TABLE.log_weights
     shares = np.exp(logs - logsumexp(logs))
     order = np.argsort(-logs, kind="stable")[:count]
-    return tuple(Named(NAMES[k], float(evidence.log_wealth[k]), float(shares[k])) for k in order)
+    return tuple(NamedAlternative(NAMES[k], float(evidence.log_wealth[k]), float(shares[k])) for k in order)
 
 
 def log_ratios(chunk: Chunk) -> Floats:
@@ -154,7 +154,7 @@ def log_ratios(chunk: Chunk) -> Floats:
     return np.where(active, base[:, _TABLE.base], 0.0)
 
 
-def _extend(evidence: Evidence, chunk: Chunk) -> Evidence:
+def _extend(evidence: WealthState, chunk: Chunk) -> WealthState:
     paths = evidence.log_wealth + np.cumsum(log_ratios(chunk), axis=0)
     average = logsumexp(paths + _TABLE.log_weights, axis=1)
     crossing, leader = evidence.crossing, evidence.crossed_by

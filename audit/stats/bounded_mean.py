@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from audit.stats.binomial import Interval
-from engine.types import Floats
+from engine.core.types import Floats
 
 LARGEST_BET = 0.75
 """Share of the wealth at stake at most: 1 would let a single number end the game."""

@@ -24,9 +24,9 @@ import numpy as np
 
 from audit.stats.binomial import Interval, upper_bound
 from audit.stats.bounded_mean import betting_upper
-from audit.stats.distance import Witness
+from audit.stats.distance import WitnessEstimate
 from audit.stats.sequences import drifting_mean
-from engine.types import Floats
+from engine.core.types import Floats
 
 REPLAY_SHARE = 0.5
 """Share of the error probability that the mismatches get; the distances get the rest."""
@@ -100,7 +100,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class PredictableScore:
     """A predictable score: `observed` [n], `mean` [n] under p, both in [low, high]. `level` is what it needs."""
 
     name: str
@@ -156,7 +156,9 @@ def certify_responses(
     return _certificate(Unit.RESPONSE, violated, responses, anchored_sums, float(max_length), split, floor)
 
 
-def observe(level: int, confidence: float, scores: tuple[Scored, ...], found: Witness | None = None) -> Observation:
+def observe(
+    level: int, confidence: float, scores: tuple[PredictableScore, ...], found: WitnessEstimate | None = None
+) -> Observation:
     """The weaker statement. All `scores` share one error probability, the `found` witness comes with its own.
 
     Scores that need more than `level` are refused, and so is a witness without rows of p.
@@ -210,7 +212,7 @@ def _certificate(
     )
 
 
-def _direction(score: Scored, confidence: float) -> Direction:
+def _direction(score: PredictableScore, confidence: float) -> Direction:
     width = score.high - score.low
     bound: Interval = drifting_mean(score.observed - score.mean, -width, width, confidence)
     return Direction(score.name, len(score.observed), bound.low, bound.high)

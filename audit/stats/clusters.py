@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, norm, t
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 REPLICATES = 2000
 _CHUNK = 4_000_000

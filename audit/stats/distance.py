@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.stats.sequences import drifting_lower
-from engine.types import Floats
+from engine.core.types import Floats
 
 RANK_EDGES = (1, 2, 4, 10)
 RATIO_EDGES = (-2.0, -1.0, -0.4, 0.0, 0.4, 1.0, 2.0)
@@ -44,7 +44,7 @@ class Binned:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class WitnessEstimate:
     """Mean total variation per token, in these contexts: an estimate from below, and its lower bound."""
 
     n: int
@@ -92,7 +92,7 @@ def binned(p: Floats, q: Floats, token: NDArray[np.int64]) -> Binned:
     return Binned(mass.reshape(len(token), CELLS), cells[rows, token])
 
 
-def witness(tokens: Binned, fold: NDArray[np.bool_], confidence: float = 0.99) -> Witness:
+def witness(tokens: Binned, fold: NDArray[np.bool_], confidence: float = 0.99) -> WitnessEstimate:
     """Lower bound of the mean total variation between the emitted and the claimed law.
 
     Args:
@@ -110,7 +110,7 @@ def witness(tokens: Binned, fold: NDArray[np.bool_], confidence: float = 0.99) -
             low = 2.0 * drifting_lower((gains + 1.0) / 2.0, half) - 1.0
             total += float(np.sum(gains))
             bound += max(0.0, low) * len(gains)
-    return Witness(n, total / n if n else 0.0, bound / n if n else 0.0, confidence)
+    return WitnessEstimate(n, total / n if n else 0.0, bound / n if n else 0.0, confidence)
 
 
 def _direction(tokens: Binned, where: NDArray[np.bool_]) -> Floats:

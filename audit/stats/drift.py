@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from audit.stats.binomial import Interval
 from audit.stats.clusters import ClusterInterval, cluster_sums, jackknife_interval, left_out_ratios
-from audit.stats.equivalence import Decision, decide
-from engine.types import Floats
+from audit.stats.equivalence import EquivalenceDecision, decide
+from engine.core.types import Floats
 
 SHIFTS = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 """Alternatives: changes of the log odds of acceptance."""
@@ -33,7 +33,7 @@ _BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class AcceptanceCounts:
     """[n] drafted and accepted tokens of one build's responses, and the prompt that each answers."""
 
     accepted: Floats
@@ -42,7 +42,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRate:
     """A rate with its interval; `confidence` belongs to the interval."""
 
     estimate: float
@@ -57,7 +57,7 @@ class RateChange:
 
     change: float
     interval: Interval
-    decision: Decision
+    decision: EquivalenceDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ShiftStatistics:
     """[K] per shift, since the last alarm.
 
     `log_sums` is the log of the sum over starting times of likelihood ratios,
@@ -90,12 +90,12 @@ class Detector:
 
     alpha: float
     n: int
-    evidence: Evidence
+    evidence: ShiftStatistics
     peak: float
     alarms: tuple[Alarm, ...]
 
 
-def acceptance_drift(own: Counts, reference: Counts, confidence: float = 0.99) -> ClusterInterval:
+def acceptance_drift(own: AcceptanceCounts, reference: AcceptanceCounts, confidence: float = 0.99) -> ClusterInterval:
     """Rate of `own` minus that of `reference`, paired by prompt, by the jackknife.
 
     Raises:
@@ -113,7 +113,7 @@ def acceptance_drift(own: Counts, reference: Counts, confidence: float = 0.99) -
     return jackknife_interval(rates[0] - rates[1], left_out[0] - left_out[1], len(own.drafted), confidence)
 
 
-def against_recorded(now: Recorded, before: Recorded, margin: float) -> RateChange:
+def against_recorded(now: RecordedRate, before: RecordedRate, margin: float) -> RateChange:
     """Whether a rate moved by more than `margin` since `before`; the two samples are independent.
 
     Raises:
@@ -128,7 +128,7 @@ def against_recorded(now: Recorded, before: Recorded, margin: float) -> RateChan
     return RateChange(change, interval, decide(interval.low, interval.high, margin))
 
 
-def mean_recorded(rates: Sequence[Recorded]) -> Recorded:
+def mean_recorded(rates: Sequence[RecordedRate]) -> RecordedRate:
     """The mean of independent recorded rates, each with the same weight; their ends are combined by square and add.
 
     Raises:
@@ -139,7 +139,7 @@ def mean_recorded(rates: Sequence[Recorded]) -> Recorded:
     estimate = float(np.mean([each.estimate for each in rates]))
     below = np.linalg.norm([each.estimate - each.low for each in rates]) / len(rates)
     above = np.linalg.norm([each.high - each.estimate for each in rates]) / len(rates)
-    return Recorded(estimate, estimate - float(below), estimate + float(above), rates[0].confidence)
+    return RecordedRate(estimate, estimate - float(below), estimate + float(above), rates[0].confidence)
 
 
 def detector(alpha: float = 0.001) -> Detector:
@@ -185,13 +185,13 @@ def _advanced(state: Detector, steps: Floats) -> Detector:
     place, lowest = walk.argmin(axis=0), walk.min(axis=0)
     since = np.where(lowest <= old.lowest, state.n + place + 1, old.since)
     if not len(crossed):
-        evidence = Evidence(log_sums[-1], walk[-1], np.minimum(lowest, old.lowest), since)
+        evidence = ShiftStatistics(log_sums[-1], walk[-1], np.minimum(lowest, old.lowest), since)
         return replace(state, n=n, evidence=evidence, peak=peak)
     leader = int(np.argmax(log_sums[used - 1]))
     alarm = Alarm(n - 1, min(int(since[leader]), n - 1), SHIFTS[leader])
     return replace(state, n=n, evidence=_no_evidence(n), peak=peak, alarms=(*state.alarms, alarm))
 
 
-def _no_evidence(n: int) -> Evidence:
+def _no_evidence(n: int) -> ShiftStatistics:
     zeros = np.zeros(len(SHIFTS))
-    return Evidence(np.full(len(SHIFTS), -np.inf), zeros, zeros, np.full(len(SHIFTS), n, dtype=np.int64))
+    return ShiftStatistics(np.full(len(SHIFTS), -np.inf), zeros, zeros, np.full(len(SHIFTS), n, dtype=np.int64))

@@ -24,11 +24,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 from audit.stats.clusters import REPLICATES, mean_interval, ratio_bootstrap
-from audit.stats.paired import FLIPS, Pairs, sign_flip, tango_lower, tango_score, tango_upper
-from engine.types import Floats
+from audit.stats.paired import FLIPS, PairCounts, sign_flip, tango_lower, tango_score, tango_upper
+from engine.core.types import Floats
 
 
-class Decision(StrEnum):
+class EquivalenceDecision(StrEnum):
     """What a bound pair allows to say."""
 
     CERTIFIED = "certified"
@@ -52,11 +52,11 @@ class Equivalence:
     high: float
     margin: float
     p: float
-    decision: Decision
+    decision: EquivalenceDecision
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SuccessCounts:
     """Successes in independent trials."""
 
     successes: int
@@ -72,22 +72,22 @@ class Share:
         return self.successes / self.trials
 
 
-def decide(low: float, high: float, margin: float) -> Decision:
+def decide(low: float, high: float, margin: float) -> EquivalenceDecision:
     """A signed difference bounded by [low, high], against plus or minus `margin`."""
     if not low <= high:
         raise ValueError(f"bounds {low} and {high} are not in order")
     if -margin <= low and high <= margin:
-        return Decision.CERTIFIED
-    return Decision.FAULT if low > margin or high < -margin else Decision.INCONCLUSIVE
+        return EquivalenceDecision.CERTIFIED
+    return EquivalenceDecision.FAULT if low > margin or high < -margin else EquivalenceDecision.INCONCLUSIVE
 
 
-def decide_distance(lower: float, upper: float, largest: float) -> Decision:
+def decide_distance(lower: float, upper: float, largest: float) -> EquivalenceDecision:
     """A distance, 0 or more, between a lower and an upper bound, against the `largest` allowed."""
     if not lower <= upper:
         raise ValueError(f"bounds {lower} and {upper} are not in order")
     if upper <= largest:
-        return Decision.CERTIFIED
-    return Decision.FAULT if lower > largest else Decision.INCONCLUSIVE
+        return EquivalenceDecision.CERTIFIED
+    return EquivalenceDecision.FAULT if lower > largest else EquivalenceDecision.INCONCLUSIVE
 
 
 def tost_means(differences: Floats, cluster: NDArray[np.int64], margin: float, alpha: float = 0.01) -> Equivalence:
@@ -137,13 +137,13 @@ def tost_means_sign_flip(
     above_lower, below_upper, above_upper, below_lower = (p <= alpha for p in sides)
     low = margin if above_upper else -margin if above_lower else -math.inf
     high = -margin if below_lower else margin if below_upper else math.inf
-    decision = Decision.FAULT if above_upper or below_lower else decide(low, high, margin)
+    decision = EquivalenceDecision.FAULT if above_upper or below_lower else decide(low, high, margin)
     return Equivalence(float(np.mean(differences)), low, high, margin, max(sides[:2]), decision)
 
 
-def tost_paired_proportions(pairs: Pairs, margin: float, alpha: float = 0.01) -> Equivalence:
+def tost_paired_proportions(pairs: PairCounts, margin: float, alpha: float = 0.01) -> Equivalence:
     """Loss of passes, worse minus better, within the margin either way, by Tango's score."""
-    swapped = Pairs(pairs.n, pairs.better, pairs.worse)
+    swapped = PairCounts(pairs.n, pairs.better, pairs.worse)
     if pairs.n == 0:
         return Equivalence(0.0, -1.0, 1.0, margin, 1.0, decide(-1.0, 1.0, margin))
     p = max(float(norm.cdf(tango_score(each, margin))) for each in (pairs, swapped))
@@ -151,7 +151,7 @@ def tost_paired_proportions(pairs: Pairs, margin: float, alpha: float = 0.01) ->
     return Equivalence((pairs.worse - pairs.better) / pairs.n, low, high, margin, p, decide(low, high, margin))
 
 
-def tost_proportions(first: Share, second: Share, margin: float, alpha: float = 0.01) -> Equivalence:
+def tost_proportions(first: SuccessCounts, second: SuccessCounts, margin: float, alpha: float = 0.01) -> Equivalence:
     """Rate of `second` minus that of `first`, independent samples, within the margin, by the score test."""
     critical = float(norm.ppf(1.0 - alpha))
     below = float(norm.cdf(difference_score(first, second, margin)))
@@ -162,7 +162,7 @@ def tost_proportions(first: Share, second: Share, margin: float, alpha: float = 
     return Equivalence(estimate, low, high, margin, max(below, above), decide(low, high, margin))
 
 
-def difference_score(first: Share, second: Share, difference: float) -> float:
+def difference_score(first: SuccessCounts, second: SuccessCounts, difference: float) -> float:
     """Standardised (rate of `second` - rate of `first`) - `difference`, both rates fitted under `difference`."""
     base = _restricted_rate(first, second, difference)
     moved = min(1.0, max(0.0, base + difference))
@@ -173,14 +173,14 @@ def difference_score(first: Share, second: Share, difference: float) -> float:
     return deviation / math.sqrt(variance)
 
 
-def _difference_upper(first: Share, second: Share, critical: float) -> float:
+def _difference_upper(first: SuccessCounts, second: SuccessCounts, critical: float) -> float:
     start, end = second.rate - first.rate, 1.0 - 1e-9
     if start >= end or difference_score(first, second, end) > -critical:
         return 1.0
     return float(brentq(lambda each: difference_score(first, second, each) + critical, start, end, xtol=1e-10))
 
 
-def _restricted_rate(first: Share, second: Share, difference: float) -> float:
+def _restricted_rate(first: SuccessCounts, second: SuccessCounts, difference: float) -> float:
     """The rate of `first` that maximises the likelihood where that of `second` is larger by `difference`.
 
     The likelihood equation is a cubic; its root in closed form is Miettinen and Nurminen's (1985).

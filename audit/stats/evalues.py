@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 Values = Sequence[float] | Floats
 
@@ -94,7 +94,7 @@ def e_holm(log_e: Values) -> Floats:
     return adjusted
 
 
-def across_looks(p_values: Values, weights: Values | None = None) -> Floats:
+def across_interim_looks(p_values: Values, weights: Values | None = None) -> Floats:
     """[L] the p-value to report when stopping at each of L planned looks.
 
     Each look spends a share of the error probability, fixed beforehand and equal

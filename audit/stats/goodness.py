@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 from scipy.stats import chi2, gamma
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 Ints = NDArray[np.int64]
 Kind = Literal["pearson", "g"]
@@ -56,7 +56,7 @@ class Goodness:
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
+class PooledGoodness:
     """Sum of pooled Pearson statistics over the `tables` that kept two cells or more."""
 
     tables: int
@@ -98,7 +98,7 @@ def goodness_of_fit(
     return Goodness(n, statistic, degrees, float(chi2.sf(statistic, degrees)), Method.LIMIT)
 
 
-def combined_fit(counts: Ints, laws: Floats) -> Combined:
+def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
     """Judge many small tables at once: `counts` [T, C] against `laws` [T, C], each row a law.
 
     The sum has mean `degrees` exactly; its variance is known exactly too, and
@@ -108,14 +108,14 @@ def combined_fit(counts: Ints, laws: Floats) -> Combined:
     if counts.shape != laws.shape:
         raise ValueError(f"counts of shape {counts.shape} against laws of shape {laws.shape}")
     if np.any(counts[laws == 0] > 0):
-        return Combined(len(counts), int(counts.sum()), np.inf, 0, 0.0)
+        return PooledGoodness(len(counts), int(counts.sum()), np.inf, 0, 0.0)
     totals = counts.sum(axis=1)
     pooled = _pool(counts.astype(np.float64), totals[:, None] * laws)
     cells = np.sum(pooled.expected > 0, axis=1)
     used = cells > 1
     observed, expected, totals, cells = pooled.counts[used], pooled.expected[used], totals[used], cells[used]
     if not len(totals):
-        return Combined(0, 0, 0.0, 0, 1.0)
+        return PooledGoodness(0, 0, 0.0, 0, 1.0)
     filled = np.where(expected > 0, expected, 1.0)
     statistic = float(np.sum((observed - expected) ** 2 / filled))
     degrees = int(np.sum(cells - 1))
@@ -123,7 +123,7 @@ def combined_fit(counts: Ints, laws: Floats) -> Combined:
     # Haldane 1937: 2 (k - 1) + (sum of 1 / p - k^2 - 2 k + 2) / n per table
     variance = float(np.sum(2.0 * (cells - 1) + inverse - (cells**2 + 2 * cells - 2) / totals))
     p = float(gamma.sf(statistic, degrees**2 / variance, scale=variance / degrees))
-    return Combined(len(totals), int(totals.sum()), statistic, degrees, p)
+    return PooledGoodness(len(totals), int(totals.sum()), statistic, degrees, p)
 
 
 def _pool(counts: Floats, expected: Floats) -> _Pooled:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.stats.pit import DEGREES, legendre
-from engine.types import Floats
+from engine.core.types import Floats
 
 SIZES = 2.0 ** np.arange(-6.0, 5.0)
 """Stakes on a score, per range of the score, before they are capped."""

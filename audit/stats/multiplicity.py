@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 
 def holm(p_values: Sequence[float] | Floats) -> Floats:

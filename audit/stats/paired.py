@@ -24,7 +24,7 @@ from scipy.stats import binom, norm
 
 from audit.stats.binomial import Interval, clopper_pearson, upper_bound
 from audit.stats.clusters import cluster_sums
-from engine.types import Floats
+from engine.core.types import Floats
 
 FLIPS = 9999
 ENUMERATED = 14
@@ -33,7 +33,7 @@ _CHUNK = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PairCounts:
     """Outcomes of n pairs: `worse` only the first arm passed, `better` only the second, the rest agree."""
 
     n: int
@@ -52,7 +52,7 @@ class McNemar:
     `direction` bounds the share of losses among discordant pairs with 99 % confidence; 0.5 is none.
     """
 
-    pairs: Pairs
+    pairs: PairCounts
     p: float
     p_worse: float
     direction: Interval
@@ -66,7 +66,7 @@ class NonInferiority:
     loss with the confidence 1 - alpha, so p <= alpha and upper <= margin agree.
     """
 
-    pairs: Pairs
+    pairs: PairCounts
     loss: float
     upper: float
     margin: float
@@ -83,14 +83,14 @@ class SignFlip:
     exact: bool
 
 
-def pairs_of(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Pairs:
+def pairs_of(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairCounts:
     """Counts from the two arms' outcomes [n], true where passed."""
     if first.shape != second.shape:
         raise ValueError(f"{len(first)} outcomes against {len(second)}")
-    return Pairs(len(first), int(np.sum(first & ~second)), int(np.sum(~first & second)))
+    return PairCounts(len(first), int(np.sum(first & ~second)), int(np.sum(~first & second)))
 
 
-def mcnemar(pairs: Pairs) -> McNemar:
+def mcnemar(pairs: PairCounts) -> McNemar:
     """Exact: given that a pair is discordant, either arm wins it with probability 1/2 under the null."""
     discordant = pairs.worse + pairs.better
     smaller = float(binom.cdf(min(pairs.worse, pairs.better), discordant, 0.5))
@@ -98,7 +98,7 @@ def mcnemar(pairs: Pairs) -> McNemar:
     return McNemar(pairs, min(1.0, 2.0 * smaller), p_worse, clopper_pearson(pairs.worse, discordant))
 
 
-def tango(pairs: Pairs, margin: float, alpha: float = 0.01) -> NonInferiority:
+def tango(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonInferiority:
     """Non-inferiority by the score test whose nuisance is fitted under the null (Tango 1998).
 
     Asymptotic: its size passes alpha somewhat where discordant pairs are rare.
@@ -111,7 +111,7 @@ def tango(pairs: Pairs, margin: float, alpha: float = 0.01) -> NonInferiority:
     return NonInferiority(pairs, loss, tango_upper(pairs, 1.0 - alpha), margin, p)
 
 
-def exact_losses(pairs: Pairs, margin: float, alpha: float = 0.01) -> NonInferiority:
+def exact_losses(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonInferiority:
     """Non-inferiority from the losses alone, exact at any n.
 
     Wins are not netted against losses: a loss rate below the margin implies that
@@ -123,7 +123,7 @@ def exact_losses(pairs: Pairs, margin: float, alpha: float = 0.01) -> NonInferio
     return NonInferiority(pairs, pairs.worse / max(pairs.n, 1), upper, margin, p)
 
 
-def tango_upper(pairs: Pairs, confidence: float = 0.99) -> float:
+def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
     """One-sided upper bound on the loss: where the score test stops to reject."""
     critical = float(norm.ppf(confidence))
     loss = (pairs.worse - pairs.better) / pairs.n
@@ -136,12 +136,12 @@ def tango_upper(pairs: Pairs, confidence: float = 0.99) -> float:
     return float(brentq(lambda each: tango_score(pairs, each) + critical, loss, end, xtol=1e-12))
 
 
-def tango_lower(pairs: Pairs, confidence: float = 0.99) -> float:
+def tango_lower(pairs: PairCounts, confidence: float = 0.99) -> float:
     """One-sided lower bound on the loss, by exchanging the arms."""
-    return -tango_upper(Pairs(pairs.n, pairs.better, pairs.worse), confidence)
+    return -tango_upper(PairCounts(pairs.n, pairs.better, pairs.worse), confidence)
 
 
-def tango_score(pairs: Pairs, loss: float) -> float:
+def tango_score(pairs: PairCounts, loss: float) -> float:
     """Standardised (worse - better) / n - loss, with the nuisance at its likelihood maximum given `loss`."""
     n, worse, better = pairs.n, pairs.worse, pairs.better
     deviation = worse - better - n * loss

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 DEGREES = 4
 EXACT_BELOW = 500

@@ -31,7 +31,7 @@ MOST = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class SampleSize:
     """`units` of `unit` (tokens, decisions, prompts) show an `effect` at level `alpha` with probability `power`."""
 
     units: int
@@ -51,11 +51,11 @@ class SimulatedPower:
     runs: int
 
 
-def replay_need(rate: float, power: float = POWER) -> Need:
+def replay_need(rate: float, power: float = POWER) -> SampleSize:
     """Decisions until a deterministic comparison meets the first of violations at `rate`; it has no false alarms."""
     _require(0.0 < rate <= 1.0, f"rate {rate} is not in (0, 1]")
     units = 1 if rate == 1.0 else math.ceil(math.log1p(-power) / math.log1p(-rate))
-    return Need(units, "decisions", rate, 0.0, power)
+    return SampleSize(units, "decisions", rate, 0.0, power)
 
 
 def replay_effect(decisions: int, power: float = POWER) -> float:
@@ -65,7 +65,7 @@ def replay_effect(decisions: int, power: float = POWER) -> float:
 
 def score_need(
     effect: float, variance: float, span: float, alpha: float = ALPHA, power: float = POWER, unit: str = "tokens"
-) -> Need:
+) -> SampleSize:
     """Tokens for a two-sided score martingale to show a share `effect` of tokens from q.
 
     Args:
@@ -77,7 +77,9 @@ def score_need(
         unit: what is counted.
     """
     _require(effect > 0.0 and span > 0.0, "an effect and a span above 0 are needed")
-    return Need(_whole(_quantiles(alpha / 2, power) ** 2 * variance / (effect * span) ** 2), unit, effect, alpha, power)
+    return SampleSize(
+        _whole(_quantiles(alpha / 2, power) ** 2 * variance / (effect * span) ** 2), unit, effect, alpha, power
+    )
 
 
 def score_effect(variance: float, span: float, alpha: float = ALPHA, power: float = POWER) -> float:
@@ -85,13 +87,13 @@ def score_effect(variance: float, span: float, alpha: float = ALPHA, power: floa
     return _quantiles(alpha / 2, power) * math.sqrt(variance) / span if span > 0 else math.inf
 
 
-def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: float = POWER) -> Need:
+def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: float = POWER) -> SampleSize:
     """Trials for a two-sided test of a known probability `expected` to show `expected` + `effect`."""
     actual = expected + effect
     _require(effect != 0.0 and 0.0 <= expected <= 1.0 and 0.0 <= actual <= 1.0, "probabilities outside [0, 1]")
     null, other = (math.sqrt(chance * (1.0 - chance)) for chance in (expected, actual))
     root = float(norm.isf(alpha / 2)) * null + float(norm.ppf(power)) * other
-    return Need(max(1, _whole((root / effect) ** 2)), "trials", effect, alpha, power)
+    return SampleSize(max(1, _whole((root / effect) ** 2)), "trials", effect, alpha, power)
 
 
 def bernoulli_power(trials: int, expected: float, actual: float, alpha: float = ALPHA) -> float:
@@ -107,10 +109,10 @@ def smooth_power(n: int, shift: float, alpha: float = ALPHA, degrees: int = 4) -
     return float(ncx2.sf(critical, degrees, n * shift)) if shift > 0 else alpha
 
 
-def smooth_need(shift: float, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> Need:
+def smooth_need(shift: float, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> SampleSize:
     """Tokens for the smooth test; `shift` is the squared length of the mean of its `degrees` components."""
     _require(shift > 0.0, "a shift above 0 is needed")
-    return Need(_whole(_noncentrality(alpha, power, degrees) / shift), "tokens", shift, alpha, power)
+    return SampleSize(_whole(_noncentrality(alpha, power, degrees) / shift), "tokens", shift, alpha, power)
 
 
 def smooth_effect(n: int, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> float:
@@ -118,7 +120,7 @@ def smooth_effect(n: int, alpha: float = ALPHA, power: float = POWER, degrees: i
     return _noncentrality(alpha, power, degrees) / n if n else math.inf
 
 
-def mcnemar_need(discordance: float, difference: float, alpha: float = ALPHA, power: float = POWER) -> Need:
+def mcnemar_need(discordance: float, difference: float, alpha: float = ALPHA, power: float = POWER) -> SampleSize:
     """Pairs for a two-sided McNemar test (Connor 1987).
 
     `discordance` is the share of pairs that differ, `difference` worse minus better.
@@ -126,23 +128,23 @@ def mcnemar_need(discordance: float, difference: float, alpha: float = ALPHA, po
     _require(0.0 < abs(difference) <= discordance <= 1.0, "0 < |difference| <= discordance <= 1 is needed")
     spread = math.sqrt(discordance - difference**2)
     root = float(norm.isf(alpha / 2)) * math.sqrt(discordance) + float(norm.ppf(power)) * spread
-    return Need(_whole((root / difference) ** 2), "prompts", difference, alpha, power)
+    return SampleSize(_whole((root / difference) ** 2), "prompts", difference, alpha, power)
 
 
 def non_inferiority_need(
     discordance: float, margin: float, difference: float = 0.0, alpha: float = ALPHA, power: float = POWER
-) -> Need:
+) -> SampleSize:
     """Pairs to show one-sidedly that the loss is below `margin` while it is `difference` (0: none)."""
     room = margin - difference
     _require(room > 0.0 and 0.0 < discordance <= 1.0, "the loss has to lie below the margin")
     variance = discordance - difference**2
-    return Need(_whole(_quantiles(alpha, power) ** 2 * variance / room**2), "prompts", margin, alpha, power)
+    return SampleSize(_whole(_quantiles(alpha, power) ** 2 * variance / room**2), "prompts", margin, alpha, power)
 
 
-def zero_need(rate: float, alpha: float = ALPHA) -> Need:
+def zero_need(rate: float, alpha: float = ALPHA) -> SampleSize:
     """Units without a single event that bound an event's rate by `rate` with confidence 1 - alpha."""
     _require(0.0 < rate < 1.0, f"rate {rate} is not in (0, 1)")
-    return Need(math.ceil(math.log(alpha) / math.log1p(-rate)), "units without event", rate, alpha, 1.0)
+    return SampleSize(math.ceil(math.log(alpha) / math.log1p(-rate)), "units without event", rate, alpha, 1.0)
 
 
 def bound_width(n: int, variance: float, alpha: float = ALPHA) -> float:
@@ -153,7 +155,7 @@ def bound_width(n: int, variance: float, alpha: float = ALPHA) -> float:
     return min(1.0, math.sqrt(2.0 * variance * log / n) + 7.0 * log / (3.0 * (n - 1)))
 
 
-def bound_need(width: float, variance: float, alpha: float = ALPHA, unit: str = "positions") -> Need:
+def bound_need(width: float, variance: float, alpha: float = ALPHA, unit: str = "positions") -> SampleSize:
     """Numbers in [0, 1] for an empirical Bernstein bound within `width` of their mean."""
     _require(0.0 < width < 1.0, f"width {width} is not in (0, 1)")
     low, high = 1, 2
@@ -162,12 +164,12 @@ def bound_need(width: float, variance: float, alpha: float = ALPHA, unit: str = 
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if bound_width(middle, variance, alpha) > width else (low, middle)
-    return Need(high, unit, width, alpha, 1.0)
+    return SampleSize(high, unit, width, alpha, 1.0)
 
 
 def e_process_need(
     growth: float, components: int = 1, alpha: float = ALPHA, power: float = POWER, variance: float | None = None
-) -> Need:
+) -> SampleSize:
     """Tokens for a mixture of `components` equally weighted bets to reach 1 / alpha.
 
     (ln 1/alpha + ln K) / KL tokens give even odds; `power` adds the spread of
@@ -180,7 +182,7 @@ def e_process_need(
     spread = float(norm.ppf(power)) * math.sqrt(2.0 * growth if variance is None else variance)
     # n KL - spread sqrt(n) = goal, solved for sqrt(n)
     root = (spread + math.sqrt(spread**2 + 4.0 * growth * goal)) / (2.0 * growth)
-    return Need(_whole(root**2), "tokens", growth, alpha, power)
+    return SampleSize(_whole(root**2), "tokens", growth, alpha, power)
 
 
 def simulated_power(
@@ -205,11 +207,11 @@ def simulated_need(
     alpha: float = ALPHA,
     power: float = POWER,
     unit: str = "sequences",
-) -> Need | None:
+) -> SampleSize | None:
     """The first of ascending `sizes` at which `trial` reaches `power` in `runs` runs; None if none does."""
     for size in sizes:
         if simulated_power(partial(trial, size), runs, generator, alpha).power >= power:
-            return Need(size, unit, effect, alpha, power)
+            return SampleSize(size, unit, effect, alpha, power)
     return None
 
 

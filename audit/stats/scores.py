@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from audit.stats.tails import TRUSTED_SKEWNESS, freedman, two_sided
-from engine.types import Floats
+from engine.core.types import Floats
 
 LOG_FLOOR = 1e-6
 """Probabilities below this count as this in the log p score, so that its steps are bounded."""

@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import betaln, logsumexp, xlog1py, xlogy
 
 from audit.stats.binomial import Interval
-from engine.types import Floats
+from engine.core.types import Floats
 
 LARGEST_BET = 0.75
 DRIFT_BETS = 0.9 * 2.0 ** -np.arange(14.0)

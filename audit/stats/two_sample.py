@@ -25,7 +25,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 Ints = NDArray[np.int64]
 Part = Callable[[Floats], Floats]
@@ -37,7 +37,7 @@ LONGEST_RUN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TwoSampleData:
     """Responses of both arms: `tokens` [N, L] padded with `PAD`, `prompt` [N], `second` [N] by arm."""
 
     tokens: Ints
@@ -88,34 +88,40 @@ def pooled(
     first_prompt: Sequence[int],
     second: Sequence[Sequence[int]],
     second_prompt: Sequence[int],
-) -> Sample:
+) -> TwoSampleData:
     """Both arms' responses and the prompt that each answers; prompts of one arm only are left out."""
     if len(first) != len(first_prompt) or len(second) != len(second_prompt):
         raise ValueError("each response needs the number of its prompt")
     prompt = np.array([*first_prompt, *second_prompt], dtype=np.int64)
     arm = np.arange(len(prompt)) >= len(first)
     kept = np.isin(prompt, np.intersect1d(prompt[arm], prompt[~arm]))
-    return Sample(padded([*first, *second])[kept], prompt[kept], arm[kept])
+    return TwoSampleData(padded([*first, *second])[kept], prompt[kept], arm[kept])
 
 
-def hamming_test(sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS) -> TwoSampleTest:
+def hamming_test(
+    sample: TwoSampleData, generator: np.random.Generator, permutations: int = PERMUTATIONS
+) -> TwoSampleTest:
     """MMD with the share of the L places at which two responses hold the same token; ends agree with ends."""
     return _permuted(sample, _mmd_parts(sample, hamming_kernel), generator, permutations)
 
 
 def spectrum_test(
-    sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS, longest: int = LONGEST_RUN
+    sample: TwoSampleData, generator: np.random.Generator, permutations: int = PERMUTATIONS, longest: int = LONGEST_RUN
 ) -> TwoSampleTest:
     """MMD with the normalised product of counts of runs of 1 to `longest` tokens."""
     return _permuted(sample, _mmd_parts(sample, lambda rows: spectrum_kernel(rows, longest)), generator, permutations)
 
 
-def bigram_test(sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS) -> TwoSampleTest:
+def bigram_test(
+    sample: TwoSampleData, generator: np.random.Generator, permutations: int = PERMUTATIONS
+) -> TwoSampleTest:
     """Chi-square of arm by bigram, summed over prompts."""
     return _permuted(sample, _parts(sample, _bigram_part), generator, permutations)
 
 
-def first_token_test(sample: Sample, generator: np.random.Generator, permutations: int = PERMUTATIONS) -> TwoSampleTest:
+def first_token_test(
+    sample: TwoSampleData, generator: np.random.Generator, permutations: int = PERMUTATIONS
+) -> TwoSampleTest:
     """Mean over prompts of the L1 distance of the first token's laws; an empty response is a token of its own."""
     share = 1.0 / max(1, len(np.unique(sample.prompt)))
     return _permuted(sample, _parts(sample, lambda tokens: _first_part(tokens, share)), generator, permutations)
@@ -169,15 +175,15 @@ def _products(tokens: Ints, length: int, *, weighted: bool) -> Floats:
     return np.asarray((scaled @ counts.T).toarray())
 
 
-def _groups(sample: Sample) -> list[Ints]:
+def _groups(sample: TwoSampleData) -> list[Ints]:
     return [np.flatnonzero(sample.prompt == prompt) for prompt in np.unique(sample.prompt)]
 
 
-def _parts(sample: Sample, build: Callable[[Ints], Part]) -> list[Part]:
+def _parts(sample: TwoSampleData, build: Callable[[Ints], Part]) -> list[Part]:
     return [build(sample.tokens[rows]) for rows in _groups(sample)]
 
 
-def _mmd_parts(sample: Sample, kernel: Callable[[Ints], Floats]) -> list[Part]:
+def _mmd_parts(sample: TwoSampleData, kernel: Callable[[Ints], Floats]) -> list[Part]:
     """The unbiased estimate over pairs within prompts: all pairs weigh the same, as in Gao et al."""
     sizes = [(int(np.sum(~sample.second[rows])), int(np.sum(sample.second[rows]))) for rows in _groups(sample)]
     # without pairs within an arm a term is left out, and no relabelling changes the rest
@@ -230,7 +236,7 @@ def _first_part(tokens: Ints, share: float) -> Part:
 
 
 def _permuted(
-    sample: Sample, parts: Sequence[Part], generator: np.random.Generator, permutations: int
+    sample: TwoSampleData, parts: Sequence[Part], generator: np.random.Generator, permutations: int
 ) -> TwoSampleTest:
     groups = _groups(sample)
     observed, values = 0.0, np.zeros(permutations)

@@ -1,39 +1,39 @@
 """The provenance store: what ran, on what, with which evidence and which verdicts."""
 
-from audit.store.engine import default_url
+from audit.store.connection import default_url
 from audit.store.store import Store
 from audit.store.values import (
-    ArmFacts,
-    ArmStart,
+    ArmCounts,
     ArtifactRef,
     Attachment,
-    Counts,
-    Decision,
+    NewArm,
+    NewRun,
     RequestKey,
-    RunEventRecord,
-    RunRecord,
-    RunStart,
     RunStatus,
     RunSummary,
+    StoredArm,
     StoredCheck,
+    StoredDecision,
+    StoredEvent,
+    StoredRun,
 )
 from audit.store.writer import NewRequest
 
 __all__ = [
-    "ArmFacts",
-    "ArmStart",
+    "ArmCounts",
     "ArtifactRef",
     "Attachment",
-    "Counts",
-    "Decision",
+    "NewArm",
     "NewRequest",
+    "NewRun",
     "RequestKey",
-    "RunEventRecord",
-    "RunRecord",
-    "RunStart",
     "RunStatus",
     "RunSummary",
     "Store",
+    "StoredArm",
     "StoredCheck",
+    "StoredDecision",
+    "StoredEvent",
+    "StoredRun",
     "default_url",
 ]

@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from audit.store import integrity
-from audit.store.integrity import Broken
-from audit.store.models import APPEND_ONLY, Run
+from audit.store.integrity import IntegrityViolation
+from audit.store.models import APPEND_ONLY, RunRow
 from audit.store.values import RunStatus
 
 EVENTS = ("update", "delete")
@@ -33,21 +33,25 @@ def missing_guards(session: Session) -> tuple[str, ...]:
     return tuple(sorted(expected_guards() - present))
 
 
-def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[Broken]:
+def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViolation]:
     """Everything that is wrong with the store, or with the named runs only."""
     for name in missing_guards(session):
-        yield Broken(name, "the append-only trigger is missing")
+        yield IntegrityViolation(name, "the append-only trigger is missing")
     if session.get_bind().dialect.name == "sqlite":
         yield from _sqlite_damage(session)
-    query = select(Run).where(Run.ulid.in_(runs)) if runs else select(Run).where(Run.status == RunStatus.FINISHED)
-    for run in session.scalars(query.order_by(Run.id)):
+    query = (
+        select(RunRow).where(RunRow.ulid.in_(runs))
+        if runs
+        else select(RunRow).where(RunRow.status == RunStatus.FINISHED)
+    )
+    for run in session.scalars(query.order_by(RunRow.id)):
         for broken in integrity.broken_places(session, run):
-            yield Broken(f"{run.ulid} {broken.place}", broken.message)
+            yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
 
 
-def _sqlite_damage(session: Session) -> Iterator[Broken]:
+def _sqlite_damage(session: Session) -> Iterator[IntegrityViolation]:
     for row in session.execute(text("PRAGMA foreign_key_check")):
-        yield Broken(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
+        yield IntegrityViolation(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
     for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
         if message != "ok":
-            yield Broken("file", str(message))
+            yield IntegrityViolation("file", str(message))

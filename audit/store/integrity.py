@@ -21,9 +21,18 @@ from sqlalchemy.orm import Session
 
 from audit.store.canonical import sha256_json
 from audit.store.merkle import merkle_root
-from audit.store.models import Arm, Artifact, DecodeStep, EnvironmentRow, RequestRow, Run, RunArtifact, TokenTrace
-from engine import trace as traces
-from engine.errors import TraceError
+from audit.store.models import (
+    ArmRow,
+    ArtifactRow,
+    DecodeStepRow,
+    EnvironmentRow,
+    RequestRow,
+    RunArtifactRow,
+    RunRow,
+    TokenTraceRow,
+)
+from engine.core.errors import TraceError
+from engine.record import trace as traces
 
 REQUEST_FIELDS: Final = (
     "case_id",
@@ -120,7 +129,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class IntegrityViolation:
     """One place where the store is not what it was when the run finished."""
 
     place: str
@@ -132,14 +141,14 @@ def context_hash(run: dict[str, Any], arm: dict[str, Any]) -> str:
     return sha256_json({"run": run, "arm": arm})
 
 
-def run_context(session: Session, run: Run) -> dict[str, Any]:
+def run_context(session: Session, run: RunRow) -> dict[str, Any]:
     """The run's part of a context, read from its rows."""
-    suite = session.get_one(Artifact, run.suite_artifact_id)
+    suite = session.get_one(ArtifactRow, run.suite_artifact_id)
     place = session.get_one(EnvironmentRow, run.environment_id)
     links = session.execute(
-        select(RunArtifact.role, RunArtifact.name, RunArtifact.revision, Artifact.kind, Artifact.sha256)
-        .join(Artifact, Artifact.id == RunArtifact.artifact_id)
-        .where(RunArtifact.run_id == run.id)
+        select(RunArtifactRow.role, RunArtifactRow.name, RunArtifactRow.revision, ArtifactRow.kind, ArtifactRow.sha256)
+        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+        .where(RunArtifactRow.run_id == run.id)
     ).all()
     return {
         "ulid": run.ulid,
@@ -151,7 +160,7 @@ def run_context(session: Session, run: Run) -> dict[str, Any]:
     }
 
 
-def arm_context(arm: Arm) -> dict[str, Any]:
+def arm_context(arm: ArmRow) -> dict[str, Any]:
     """An arm's part of a context."""
     return {name: getattr(arm, name) for name in ("name", "kind", "level", "spec", "effective", "lossless")}
 
@@ -159,11 +168,11 @@ def arm_context(arm: Arm) -> dict[str, Any]:
 def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[Any]], trace_sha256: str) -> str:
     """Digest of one request; `steps` are the values of `STEP_FIELDS` and `VERSION_FIELDS`, in order."""
     fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
-    told = [_told(step) for step in steps]
+    told = [_step_values(step) for step in steps]
     return sha256_json({"context": context, "request": fields, "steps": told, "trace": trace_sha256})
 
 
-def _told(step: Sequence[Any]) -> list[Any]:
+def _step_values(step: Sequence[Any]) -> list[Any]:
     """A step's values without the version, if there is none."""
     count = len(STEP_FIELDS)
     return list(step[:count] if all(value is None for value in step[count:]) else step)
@@ -177,52 +186,52 @@ def root_of(leaves: Iterable[Leaf]) -> str:
 def stored_leaves(session: Session, run_id: int) -> list[Leaf]:
     """The record hashes of a run as they are stored."""
     rows = session.execute(
-        select(Arm.name, RequestRow.case_id, RequestRow.sample, RequestRow.record_hash)
-        .join(Arm, Arm.id == RequestRow.arm_id)
+        select(ArmRow.name, RequestRow.case_id, RequestRow.sample, RequestRow.record_hash)
+        .join(ArmRow, ArmRow.id == RequestRow.arm_id)
         .where(RequestRow.run_id == run_id)
     )
     return [Leaf(*row) for row in rows]
 
 
-def broken_places(session: Session, run: Run) -> list[Broken]:
+def broken_places(session: Session, run: RunRow) -> list[IntegrityViolation]:
     """Recompute every hash of a run; empty if the run has a root and all of them agree."""
-    broken: list[Broken] = []
+    broken: list[IntegrityViolation] = []
     leaves: list[Leaf] = []
     shared = run_context(session, run)
-    for arm in session.scalars(select(Arm).where(Arm.run_id == run.id).order_by(Arm.id)):
+    for arm in session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)):
         context = context_hash(shared, arm_context(arm))
         if context != arm.context_sha256:
-            broken.append(Broken(arm.name, "the arm's or the run's facts were changed"))
+            broken.append(IntegrityViolation(arm.name, "the arm's or the run's facts were changed"))
         for request in session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)):
             place = f"{arm.name}/{request.case_id}#{request.sample}"
             found = _recomputed(session, request, context)
-            if isinstance(found, Broken):
-                broken.append(Broken(place, found.message))
+            if isinstance(found, IntegrityViolation):
+                broken.append(IntegrityViolation(place, found.message))
             elif found != request.record_hash:
-                broken.append(Broken(place, "the request's row, steps or trace digest were changed"))
+                broken.append(IntegrityViolation(place, "the request's row, steps or trace digest were changed"))
             leaves.append(Leaf(arm.name, request.case_id, request.sample, request.record_hash))
     return broken + _root_broken(run, leaves)
 
 
-def _root_broken(run: Run, leaves: list[Leaf]) -> list[Broken]:
+def _root_broken(run: RunRow, leaves: list[Leaf]) -> list[IntegrityViolation]:
     if run.record_root is None:
-        return [Broken("run", "it has no record root: it was never finished")]
+        return [IntegrityViolation("run", "it has no record root: it was never finished")]
     if root_of(leaves) != run.record_root:
-        return [Broken("run", "the record root differs: a request was added, removed or replaced")]
+        return [IntegrityViolation("run", "the record root differs: a request was added, removed or replaced")]
     return []
 
 
-def _recomputed(session: Session, request: RequestRow, context: str) -> str | Broken:
-    trace = session.get(TokenTrace, request.id)
+def _recomputed(session: Session, request: RequestRow, context: str) -> str | IntegrityViolation:
+    trace = session.get(TokenTraceRow, request.id)
     if trace is None:
-        return Broken("", "its trace is missing")
-    columns = [getattr(DecodeStep, name) for name in (*STEP_FIELDS, *VERSION_FIELDS)]
-    query = select(*columns).where(DecodeStep.request_id == request.id).order_by(DecodeStep.step)
+        return IntegrityViolation("", "its trace is missing")
+    columns = [getattr(DecodeStepRow, name) for name in (*STEP_FIELDS, *VERSION_FIELDS)]
+    query = select(*columns).where(DecodeStepRow.request_id == request.id).order_by(DecodeStepRow.step)
     steps = [list(row) for row in session.execute(query)]
     intact = payload_intact(trace.payload, trace.sha256)
     session.expunge(trace)  # payloads are large, and a session keeps what it loaded
     if not intact:
-        return Broken("", "its trace was changed")
+        return IntegrityViolation("", "its trace was changed")
     return record_hash(context, request, steps, trace.sha256)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
 from audit.errors import UserError
-from audit.store.engine import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.models import REVISION
 
 if TYPE_CHECKING:

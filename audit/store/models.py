@@ -95,7 +95,7 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
 
 
-class Artifact(Base):
+class ArtifactRow(Base):
     """Something a run used, by content: target, draft, tokenizer, suite or policy."""
 
     __tablename__ = "artifact"
@@ -121,7 +121,7 @@ class EnvironmentRow(Base):
     code: Mapped[Json] = mapped_column(JSON)
 
 
-class Run(Base):
+class RunRow(Base):
     """One execution of a suite."""
 
     __tablename__ = "run"
@@ -143,7 +143,7 @@ class Run(Base):
     exit_code: Mapped[int | None] = mapped_column(Integer)
 
 
-class RunArtifact(Base):
+class RunArtifactRow(Base):
     """What a run used an artifact for, and what the suite called it."""
 
     __tablename__ = "run_artifact"
@@ -155,7 +155,7 @@ class RunArtifact(Base):
     artifact_id: Mapped[int] = mapped_column(ForeignKey("artifact.id"))
 
 
-class RunEvent(Base):
+class RunEventRow(Base):
     """A run's change of state; the row's status is the last event's."""
 
     __tablename__ = "run_event"
@@ -168,7 +168,7 @@ class RunEvent(Base):
     detail: Mapped[str] = mapped_column(Text)
 
 
-class Arm(Base):
+class ArmRow(Base):
     """One configuration under audit, or what it is compared to."""
 
     __tablename__ = "arm"
@@ -219,7 +219,7 @@ class RequestRow(Base):
     record_hash: Mapped[str] = mapped_column(Digest)
 
 
-class DecodeStep(Base):
+class DecodeStepRow(Base):
     """One propose-verify-commit cycle of a request; times in microseconds."""
 
     __tablename__ = "decode_step"
@@ -235,11 +235,11 @@ class DecodeStep(Base):
     verify_us: Mapped[int] = mapped_column(BigInteger)
     draft_version: Mapped[int | None] = mapped_column(Integer)
     draft_sha256: Mapped[str | None] = mapped_column(Digest)
-    """Number and digest of the version that drafted, of a draft that learns (`engine.versions`)."""
+    """Number and digest of the version that drafted, of a draft that learns (`engine.core.versions`)."""
 
 
-class TokenTrace(Base):
-    """A request's whole record (`engine.trace`); `sha256` is of its uncompressed content."""
+class TokenTraceRow(Base):
+    """A request's whole record (`engine.record.trace`); `sha256` is of its uncompressed content."""
 
     __tablename__ = "token_trace"
 
@@ -275,7 +275,7 @@ class CheckRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcTime)
 
 
-class GateDecision(Base):
+class GateDecisionRow(Base):
     """A gate's decision, with the policy that it followed."""
 
     __tablename__ = "gate_decision"

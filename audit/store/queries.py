@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, TextClause, text
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 
 from audit.errors import UserError
-from audit.store.engine import is_sqlite, open_readonly, parse_url
+from audit.store.connection import is_sqlite, open_readonly, parse_url
 
 ALLOWED: Final = frozenset(
     (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
@@ -42,7 +42,7 @@ class NamedQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryResult:
     """An answer; `cut` says that there were more rows than the limit."""
 
     columns: tuple[str, ...]
@@ -132,7 +132,7 @@ NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
 )
 
 
-def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limit: int) -> Rows:
+def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limit: int) -> QueryResult:
     """Run one SELECT without any way to write.
 
     Args:
@@ -153,7 +153,7 @@ def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limi
             if not result.returns_rows:
                 raise UserError("the query returns no rows; only SELECT can be run")
             found = [tuple(row) for row in result.fetchmany(limit + 1)]
-            return Rows(tuple(result.keys()), tuple(found[:limit]), len(found) > limit)
+            return QueryResult(tuple(result.keys()), tuple(found[:limit]), len(found) > limit)
     except (SQLAlchemyError, sqlite3.Warning) as error:
         raise UserError(_explained(error, timeout_s)) from error
     finally:

@@ -14,44 +14,44 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from audit.checks.base import Finding, Verdict
 from audit.errors import CannotDecide, UserError
-from audit.evidence import Environment
-from audit.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
+from audit.evidence.environment import Environment
+from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
+from audit.evidence.verdicts import Finding, Verdict
 from audit.store import integrity
 from audit.store.models import (
-    Arm,
-    Artifact,
+    ArmRow,
+    ArtifactRow,
     AttachmentRow,
     CheckRow,
-    DecodeStep,
+    DecodeStepRow,
     EnvironmentRow,
-    GateDecision,
+    GateDecisionRow,
     RequestRow,
-    Run,
-    RunArtifact,
-    RunEvent,
-    TokenTrace,
+    RunArtifactRow,
+    RunEventRow,
+    RunRow,
+    TokenTraceRow,
 )
 from audit.store.ulid import ALPHABET
 from audit.store.values import (
-    ArmFacts,
+    ArmCounts,
     ArtifactRef,
     Attachment,
-    Counts,
-    Decision,
     DraftCounts,
     RequestKey,
-    RunEventRecord,
-    RunRecord,
     RunStatus,
     RunSummary,
+    StoredArm,
     StoredCheck,
+    StoredDecision,
+    StoredEvent,
+    StoredRun,
 )
 from audit.store.writer import find_arm, find_run
-from engine import trace as traces
-from engine.errors import TraceError
-from engine.types import FinishReason
+from engine.core.errors import TraceError
+from engine.core.types import FinishReason
+from engine.record import trace as traces
 
 SUGGESTED: Final = 3
 """How many runs an error message names."""
@@ -63,7 +63,7 @@ def resolve(session: Session, name: str) -> str:
     Raises:
         UserError: no run or several runs fit, with suggestions.
     """
-    newest = select(Run.ulid).order_by(Run.id.desc())
+    newest = select(RunRow.ulid).order_by(RunRow.id.desc())
     if name == "latest":
         found = session.scalars(newest.limit(1)).one_or_none()
         if found is None:
@@ -72,7 +72,7 @@ def resolve(session: Session, name: str) -> str:
     prefix = name.upper()
     fits: list[str] = []
     if prefix and set(prefix) <= set(ALPHABET):
-        fits = list(session.scalars(newest.where(Run.ulid.startswith(prefix)).limit(SUGGESTED + 1)))
+        fits = list(session.scalars(newest.where(RunRow.ulid.startswith(prefix)).limit(SUGGESTED + 1)))
     if len(fits) == 1:
         return fits[0]
     if fits:
@@ -105,11 +105,11 @@ def finished(session: Session, ulid: str) -> frozenset[RequestKey]:
 
 def list_runs(session: Session, limit: int) -> tuple[RunSummary, ...]:
     """The newest runs first."""
-    runs = session.scalars(select(Run).order_by(Run.id.desc()).limit(limit)).all()
+    runs = session.scalars(select(RunRow).order_by(RunRow.id.desc()).limit(limit)).all()
     return tuple(_summary(session, run) for run in runs)
 
 
-def _summary(session: Session, run: Run) -> RunSummary:
+def _summary(session: Session, run: RunRow) -> RunSummary:
     latest = _latest_checks(run.id).subquery()
     verdicts = session.execute(
         select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
@@ -120,7 +120,7 @@ def _summary(session: Session, run: Run) -> RunSummary:
         status=RunStatus(run.status),
         started_at=run.started_at,
         finished_at=run.finished_at,
-        arms=_count(session, Arm, run),
+        arms=_count(session, ArmRow, run),
         requests=_count(session, RequestRow, run),
         tokens=run.tokens,
         verdicts={Verdict(verdict): count for verdict, count in verdicts},
@@ -128,7 +128,7 @@ def _summary(session: Session, run: Run) -> RunSummary:
     )
 
 
-def _count(session: Session, table: type[Arm] | type[RequestRow], run: Run) -> int:
+def _count(session: Session, table: type[ArmRow] | type[RequestRow], run: RunRow) -> int:
     return session.execute(select(func.count()).select_from(table).where(table.run_id == run.id)).scalar_one()
 
 
@@ -137,12 +137,12 @@ def _latest_checks(run_id: int) -> Any:
     return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
 
 
-def load_run(session: Session, ulid: str) -> RunRecord:
+def load_run(session: Session, ulid: str) -> StoredRun:
     """Everything about a run but its requests."""
     run = find_run(session, ulid)
-    suite = session.get_one(Artifact, run.suite_artifact_id)
+    suite = session.get_one(ArtifactRow, run.suite_artifact_id)
     place = session.get_one(EnvironmentRow, run.environment_id)
-    return RunRecord(
+    return StoredRun(
         ulid=run.ulid,
         suite_name=run.suite_name,
         suite_sha256=suite.sha256,
@@ -162,11 +162,11 @@ def load_run(session: Session, ulid: str) -> RunRecord:
     )
 
 
-def _artifacts(session: Session, run: Run) -> tuple[ArtifactRef, ...]:
+def _artifacts(session: Session, run: RunRow) -> tuple[ArtifactRef, ...]:
     rows = session.execute(
-        select(RunArtifact, Artifact)
-        .join(Artifact, Artifact.id == RunArtifact.artifact_id)
-        .where(RunArtifact.run_id == run.id)
+        select(RunArtifactRow, ArtifactRow)
+        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+        .where(RunArtifactRow.run_id == run.id)
     )
     refs = (
         ArtifactRef(artifact.kind, link.role, link.name, link.revision, artifact.sha256, artifact.manifest)
@@ -175,15 +175,15 @@ def _artifacts(session: Session, run: Run) -> tuple[ArtifactRef, ...]:
     return tuple(sorted(refs, key=lambda ref: (ref.role, ref.name)))
 
 
-def _events(session: Session, run: Run) -> tuple[RunEventRecord, ...]:
-    rows = session.scalars(select(RunEvent).where(RunEvent.run_id == run.id).order_by(RunEvent.id))
-    return tuple(RunEventRecord(RunStatus(row.status), row.at, row.detail) for row in rows)
+def _events(session: Session, run: RunRow) -> tuple[StoredEvent, ...]:
+    rows = session.scalars(select(RunEventRow).where(RunEventRow.run_id == run.id).order_by(RunEventRow.id))
+    return tuple(StoredEvent(RunStatus(row.status), row.at, row.detail) for row in rows)
 
 
-def _arms(session: Session, run: Run) -> tuple[ArmFacts, ...]:
-    rows = session.scalars(select(Arm).where(Arm.run_id == run.id).order_by(Arm.id)).all()
+def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
+    rows = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all()
     return tuple(
-        ArmFacts(
+        StoredArm(
             name=arm.name,
             kind=ArmKind(arm.kind),
             level=Level[arm.level],
@@ -196,24 +196,24 @@ def _arms(session: Session, run: Run) -> tuple[ArmFacts, ...]:
     )
 
 
-def _counts(session: Session, arm: Arm) -> Counts:
+def _counts(session: Session, arm: ArmRow) -> ArmCounts:
     columns = ("n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted", "latency_us")
     sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
     row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
-    return Counts(*(int(value) for value in row))
+    return ArmCounts(*(int(value) for value in row))
 
 
 def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
     """The versions of drafts that learn, arms in the suite's order; empty if none does."""
-    version = (DecodeStep.draft_version, DecodeStep.draft_sha256)
-    sums = (func.count(), func.sum(DecodeStep.n_drafted), func.sum(DecodeStep.n_accepted))
+    version = (DecodeStepRow.draft_version, DecodeStepRow.draft_sha256)
+    sums = (func.count(), func.sum(DecodeStepRow.n_drafted), func.sum(DecodeStepRow.n_accepted))
     rows = session.execute(
-        select(Arm.name, *version, *sums)
-        .join(RequestRow, RequestRow.id == DecodeStep.request_id)
-        .join(Arm, Arm.id == RequestRow.arm_id)
-        .where(RequestRow.run_id == find_run(session, ulid).id, DecodeStep.draft_sha256.is_not(None))
-        .group_by(Arm.id, Arm.name, *version)
-        .order_by(Arm.id, *version)
+        select(ArmRow.name, *version, *sums)
+        .join(RequestRow, RequestRow.id == DecodeStepRow.request_id)
+        .join(ArmRow, ArmRow.id == RequestRow.arm_id)
+        .where(RequestRow.run_id == find_run(session, ulid).id, DecodeStepRow.draft_sha256.is_not(None))
+        .group_by(ArmRow.id, ArmRow.name, *version)
+        .order_by(ArmRow.id, *version)
     )
     return tuple(DraftCounts(row[0], row[1] or 0, row[2] or "", *map(int, row[3:])) for row in rows)
 
@@ -247,7 +247,7 @@ def _lazily(stored: Sequence[_Stored], payload_of: Callable[[int], bytes]) -> La
 
 def payload(session: Session, row: int) -> bytes:
     """The bytes of a request's trace."""
-    return session.execute(select(TokenTrace.payload).where(TokenTrace.request_id == row)).scalar_one()
+    return session.execute(select(TokenTraceRow.payload).where(TokenTraceRow.request_id == row)).scalar_one()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class _Stored:
     """A request without its trace's columns."""
 
     row: int
-    header: traces.Header
+    header: traces.TraceHeader
     tokens: tuple[int, ...]
     case_id: str
     sample: int
@@ -292,7 +292,7 @@ class _Stored:
 
 def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
     place = f"{place}, case {row.case_id}#{row.sample}"
-    query = select(TokenTrace.payload, TokenTrace.sha256).where(TokenTrace.request_id == row.id)
+    query = select(TokenTraceRow.payload, TokenTraceRow.sha256).where(TokenTraceRow.request_id == row.id)
     found = session.execute(query).one_or_none()
     if found is None:
         raise CannotDecide(f"{place}: the trace is missing from the store")
@@ -323,7 +323,7 @@ def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
     """The last result of each arm and check, arms in the suite's order, checks by name."""
     latest = _latest_checks(find_run(session, ulid).id)
     rows = session.execute(
-        select(CheckRow, Arm.name).join(Arm, Arm.id == CheckRow.arm_id).where(CheckRow.id.in_(latest))
+        select(CheckRow, ArmRow.name).join(ArmRow, ArmRow.id == CheckRow.arm_id).where(CheckRow.id.in_(latest))
     ).all()
     ordered = sorted(rows, key=lambda row: (row[0].arm_id, row[0].name))
     return tuple(_check(row, arm) for row, arm in ordered)
@@ -349,12 +349,12 @@ def _check(row: CheckRow, arm: str) -> StoredCheck:
     )
 
 
-def decisions(session: Session, ulid: str) -> tuple[Decision, ...]:
+def decisions(session: Session, ulid: str) -> tuple[StoredDecision, ...]:
     """The gate's decisions about a run, oldest first."""
     run = find_run(session, ulid)
-    rows = session.scalars(select(GateDecision).where(GateDecision.run_id == run.id).order_by(GateDecision.id))
+    rows = session.scalars(select(GateDecisionRow).where(GateDecisionRow.run_id == run.id).order_by(GateDecisionRow.id))
     return tuple(
-        Decision(ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at)
+        StoredDecision(ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at)
         for row in rows
     )
 

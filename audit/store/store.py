@@ -15,25 +15,25 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 
-from audit.checks.base import CheckResult
 from audit.errors import CannotDecide, UserError
-from audit.records import ArmRecord, Level
+from audit.evidence.records import ArmRecord, Level
+from audit.evidence.verdicts import CheckResult
 from audit.store import health, integrity, migrate, reader, writer
-from audit.store.engine import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
-from audit.store.integrity import Broken
+from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.integrity import IntegrityViolation
 from audit.store.values import (
     Attachment,
-    Decision,
     DraftCounts,
+    NewRun,
     RequestKey,
-    RunRecord,
-    RunStart,
     RunStatus,
     RunSummary,
     StoredCheck,
+    StoredDecision,
+    StoredRun,
 )
 from audit.store.writer import NewRequest
-from engine.types import Generation
+from engine.core.types import Generation
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Store:
         """Where the store is, its password hidden."""
         return shown(self._url)
 
-    def begin_run(self, start: RunStart) -> str:
+    def begin_run(self, start: NewRun) -> str:
         """Record that a run begins; returns its ULID."""
         return self._write(lambda session: writer.begin_run(session, start))
 
@@ -97,7 +97,7 @@ class Store:
 
         Raises:
             UserError: no such run or arm, the run is not running, or it has this request already.
-            engine.errors.TraceError: the generation's trace cannot be decoded.
+            engine.core.errors.TraceError: the generation's trace cannot be decoded.
         """
         self.add_requests(run, (NewRequest(arm, domain, case_id, sample, generation),))
 
@@ -144,7 +144,7 @@ class Store:
             if self._closed:
                 self._engine.dispose()
 
-    def load_run(self, run: str) -> RunRecord:
+    def load_run(self, run: str) -> StoredRun:
         """Everything about a run but its requests."""
         return self._read(lambda session: reader.load_run(session, run))
 
@@ -168,19 +168,19 @@ class Store:
         """Every hash of the run, recomputed, agrees with its record root; False for an unfinished run."""
         return not self.broken_places(run)
 
-    def broken_places(self, run: str) -> tuple[Broken, ...]:
+    def broken_places(self, run: str) -> tuple[IntegrityViolation, ...]:
         """Where a run is not what it was when it finished; empty if nowhere."""
         return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
 
-    def damage(self, runs: Sequence[str] = ()) -> tuple[Broken, ...]:
+    def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
         """What is wrong with the store: triggers, references, and the named or all finished runs."""
         return self._read(lambda session: tuple(health.damage(session, runs)))
 
-    def add_decision(self, decision: Decision) -> None:
+    def add_decision(self, decision: StoredDecision) -> None:
         """Record a gate's decision."""
         self._write(lambda session: writer.add_decision(session, decision))
 
-    def decisions(self, run: str) -> tuple[Decision, ...]:
+    def decisions(self, run: str) -> tuple[StoredDecision, ...]:
         """The gate's decisions about a run, oldest first."""
         return self._read(lambda session: reader.decisions(session, run))
 

@@ -12,9 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from audit.checks.base import Finding, Verdict
-from audit.evidence import Environment
-from audit.records import ArmKind, Level
+from audit.evidence.environment import Environment
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Finding, Verdict
 
 Json = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ class ArtifactRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmStart:
+class NewArm:
     """One arm before it ran: `spec` is what was asked for, `effective` what runs."""
 
     name: str
@@ -57,7 +57,7 @@ class ArmStart:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStart:
+class NewRun:
     """Everything that is known when a run begins."""
 
     suite_name: str
@@ -67,7 +67,7 @@ class RunStart:
     environment: Environment
     actor: str
     code_commit: str | None
-    arms: tuple[ArmStart, ...]
+    arms: tuple[NewArm, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,7 +80,7 @@ class RequestKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ArmCounts:
     """Sums over an arm's requests; rates are the reader's to derive."""
 
     requests: int = 0
@@ -93,7 +93,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmFacts:
+class StoredArm:
     """One arm of a stored run, without its requests."""
 
     name: str
@@ -102,7 +102,7 @@ class ArmFacts:
     lossless: bool
     spec: Json
     effective: Json
-    counts: Counts
+    counts: ArmCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class DraftCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEventRecord:
+class StoredEvent:
     """One change of a run's state."""
 
     status: RunStatus
@@ -127,7 +127,7 @@ class RunEventRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
+class StoredRun:
     """A stored run: everything but the requests."""
 
     ulid: str
@@ -141,14 +141,14 @@ class RunRecord:
     code_commit: str | None
     artifacts: tuple[ArtifactRef, ...]
     environment: Environment
-    arms: tuple[ArmFacts, ...]
-    events: tuple[RunEventRecord, ...]
+    arms: tuple[StoredArm, ...]
+    events: tuple[StoredEvent, ...]
     tokens: int | None
     """Tokens generated in all arms; None before the run is finished."""
     record_root: str | None
     exit_code: int | None
 
-    def arm(self, name: str) -> ArmFacts | None:
+    def arm(self, name: str) -> StoredArm | None:
         """The arm of that name, if the run has it."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
@@ -191,7 +191,7 @@ class StoredCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class StoredDecision:
     """A gate's decision. `run` is None when no run could be named."""
 
     run: str | None

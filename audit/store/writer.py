@@ -17,31 +17,31 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from audit.checks.base import CheckResult
 from audit.errors import UserError
-from audit.evidence import Environment
-from audit.records import Level
+from audit.evidence.environment import Environment
+from audit.evidence.records import Level
+from audit.evidence.verdicts import CheckResult
 from audit.store import integrity
 from audit.store.canonical import jsonable, number, sha256_json, storable
 from audit.store.models import (
-    Arm,
-    Artifact,
+    ArmRow,
+    ArtifactRow,
     AttachmentRow,
     Base,
     CheckRow,
-    DecodeStep,
+    DecodeStepRow,
     EnvironmentRow,
-    GateDecision,
+    GateDecisionRow,
     RequestRow,
-    Run,
-    RunArtifact,
-    RunEvent,
-    TokenTrace,
+    RunArtifactRow,
+    RunEventRow,
+    RunRow,
+    TokenTraceRow,
 )
 from audit.store.ulid import new_ulid
-from audit.store.values import ArmStart, ArtifactRef, Attachment, Decision, RunStart, RunStatus
-from engine import trace as traces
-from engine.types import Generation, Role
+from audit.store.values import ArtifactRef, Attachment, NewArm, NewRun, RunStatus, StoredDecision
+from engine.core.types import Generation, Role
+from engine.record import trace as traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def begin_run(session: Session, start: RunStart) -> str:
+def begin_run(session: Session, start: NewRun) -> str:
     """Insert a run with its artifacts, environment and arms; returns its ULID."""
     suite = ArtifactRef("suite", "suite", start.suite_name, None, start.suite_sha256, start.suite_document)
     suite_id = _artifact(session, suite)
-    run = Run(
+    run = RunRow(
         ulid=new_ulid(),
         suite_name=start.suite_name,
         suite_artifact_id=suite_id,
@@ -95,8 +95,8 @@ def _artifact(session: Session, used: ArtifactRef) -> int:
         "sha256": used.sha256,
         "manifest": jsonable(used.manifest),
     }
-    _insert_if_new(session, Artifact, values)
-    query = select(Artifact.id).where(Artifact.kind == used.kind, Artifact.sha256 == used.sha256)
+    _insert_if_new(session, ArtifactRow, values)
+    query = select(ArtifactRow.id).where(ArtifactRow.kind == used.kind, ArtifactRow.sha256 == used.sha256)
     return session.execute(query).scalar_one()
 
 
@@ -114,12 +114,14 @@ def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) 
         session.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
 
 
-def _link(run_id: int, used: ArtifactRef, artifact_id: int) -> RunArtifact:
-    return RunArtifact(run_id=run_id, role=used.role, name=used.name, revision=used.revision, artifact_id=artifact_id)
+def _link(run_id: int, used: ArtifactRef, artifact_id: int) -> RunArtifactRow:
+    return RunArtifactRow(
+        run_id=run_id, role=used.role, name=used.name, revision=used.revision, artifact_id=artifact_id
+    )
 
 
-def _arm(run_id: int, start: ArmStart, context: dict[str, Any]) -> Arm:
-    arm = Arm(
+def _arm(run_id: int, start: NewArm, context: dict[str, Any]) -> ArmRow:
+    arm = ArmRow(
         run_id=run_id,
         name=start.name,
         kind=start.kind.value,
@@ -132,31 +134,31 @@ def _arm(run_id: int, start: ArmStart, context: dict[str, Any]) -> Arm:
     return arm
 
 
-def _event(session: Session, run: Run, status: RunStatus, detail: str) -> None:
-    session.add(RunEvent(run_id=run.id, status=status.value, at=now(), detail=detail))
+def _event(session: Session, run: RunRow, status: RunStatus, detail: str) -> None:
+    session.add(RunEventRow(run_id=run.id, status=status.value, at=now(), detail=detail))
 
 
-def find_run(session: Session, ulid: str) -> Run:
+def find_run(session: Session, ulid: str) -> RunRow:
     """The run of exactly that ULID.
 
     Raises:
         UserError: there is none.
     """
-    run = session.scalars(select(Run).where(Run.ulid == ulid)).one_or_none()
+    run = session.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
     if run is None:
         raise UserError(f"no run {ulid} in this store; see: audit list")
     return run
 
 
-def find_arm(session: Session, run: Run, name: str) -> Arm:
+def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
     """A run's arm by name.
 
     Raises:
         UserError: there is none.
     """
-    arm = session.scalars(select(Arm).where(Arm.run_id == run.id, Arm.name == name)).one_or_none()
+    arm = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.name == name)).one_or_none()
     if arm is None:
-        known = ", ".join(session.scalars(select(Arm.name).where(Arm.run_id == run.id).order_by(Arm.id)))
+        known = ", ".join(session.scalars(select(ArmRow.name).where(ArmRow.run_id == run.id).order_by(ArmRow.id)))
         raise UserError(f"run {run.ulid} has no arm {name!r}; it has: {known}")
     return arm
 
@@ -166,7 +168,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
 
     Raises:
         UserError: no such run or arm, or the run is not running.
-        engine.errors.TraceError: a generation whose trace cannot be decoded.
+        engine.core.errors.TraceError: a generation whose trace cannot be decoded.
     """
     run = find_run(session, ulid)
     if run.status != RunStatus.RUNNING:
@@ -175,7 +177,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
         _add_request(session, run, find_arm(session, run, new.arm), new)
 
 
-def _add_request(session: Session, run: Run, arm: Arm, new: NewRequest) -> None:
+def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) -> None:
     trace = traces.decode(new.generation.trace)
     row = _request_row(run.id, arm.id, new, trace)
     steps = _step_values(trace)
@@ -186,9 +188,9 @@ def _add_request(session: Session, run: Run, arm: Arm, new: NewRequest) -> None:
     if steps:
         columns = (*integrity.STEP_FIELDS, *integrity.VERSION_FIELDS)
         named = [dict(zip(columns, step, strict=True)) for step in steps]
-        session.execute(insert(DecodeStep), [{"request_id": row.id, **step} for step in named])
+        session.execute(insert(DecodeStepRow), [{"request_id": row.id, **step} for step in named])
     stored = {"format": int(traces.MAGIC[-1:]), "n_events": len(trace.token), "sha256": digest}
-    session.execute(insert(TokenTrace).values(request_id=row.id, payload=new.generation.trace, **stored))
+    session.execute(insert(TokenTraceRow).values(request_id=row.id, payload=new.generation.trace, **stored))
 
 
 def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace) -> RequestRow:
@@ -276,11 +278,11 @@ def _details(result: CheckResult) -> dict[str, Any]:
     return {**result.details, **found}
 
 
-def add_decision(session: Session, decision: Decision) -> None:
+def add_decision(session: Session, decision: StoredDecision) -> None:
     """Insert a gate's decision."""
     run_id = None if decision.run is None else find_run(session, decision.run).id
     session.add(
-        GateDecision(
+        GateDecisionRow(
             run_id=run_id,
             policy_sha256=decision.policy_sha256,
             policy=jsonable(decision.policy),

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.backends.arm import ModelSource, Workshop
-from engine.backends.kinds import WEIGHTS, BackendKind, SourceKind
-from engine.errors import InvalidRequest
-from engine.registry import resolve
+from engine.backends.catalogue import WEIGHTS, BackendKind, SourceKind
+from engine.backends.engine_spec import Backend, ModelSource
+from engine.core.errors import InvalidRequest
+from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
     "native": BackendKind("engine.backends.native:open_models", ours=True),
@@ -51,14 +51,14 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
 }
 
 
-def open_workshop(backend: str, models: Mapping[str, ModelSource]) -> Workshop:
+def open_backend(kind: str, models: Mapping[str, ModelSource]) -> Backend:
     """Load a suite's models into a backend.
 
     Raises:
         InvalidRequest: unknown backend.
         ModelError: a model that cannot be loaded, named.
     """
-    if backend not in REGISTRY:
-        raise InvalidRequest(f"unknown backend {backend!r}; known: {', '.join(sorted(REGISTRY))}")
-    workshop: Workshop = resolve({backend: REGISTRY[backend].open}, backend, "backend")(models)
-    return workshop
+    if kind not in REGISTRY:
+        raise InvalidRequest(f"unknown backend {kind!r}; known: {', '.join(sorted(REGISTRY))}")
+    backend: Backend = resolve({kind: REGISTRY[kind].open}, kind, "backend")(models)
+    return backend

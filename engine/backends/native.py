@@ -12,39 +12,40 @@ from typing import Any, Final
 import torch
 
 from engine import proposers, verify
-from engine.anchor import Reference, anchored, open_reference
-from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
-from engine.backends.base import Backend, Capabilities, Prompt
-from engine.backends.tokens import Tokens, tokens_by
-from engine.checkpoints.base import LoadedHead
-from engine.errors import CapacityError, InvalidRequest, ModelError
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.backends.tokenizer import PromptTokenizer, tokens_by
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import FinishReason, Generation, RecordLevel, Request
+from engine.decode.loop import Loop, LoopOptions
+from engine.decode.seams import EngineParts
 from engine.faults import break_parts
-from engine.loop import Loop, LoopOptions
-from engine.models.base import SlotCache
-from engine.models.loading import LoadedModel, Way, check_same_tokenizer, load_model_or_head
-from engine.numerics import AUTO
-from engine.numerics.probe_choice import Equipped
-from engine.observed import Observed, header_of
-from engine.parts import EngineParts
-from engine.proposers.base import Proposer, ProposerFacts
-from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
+from engine.heads.checkpoint import LoadedHead
+from engine.heads.loading import load_model_or_head
+from engine.models.interface import SlotCache
+from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
+from engine.models.numerics import AUTO
+from engine.models.numerics.probe.choose import ModelWithNumerics
+from engine.models.reference_pass import Reference, anchored, open_reference
+from engine.proposers.build import ProposerParts, SharedMemory, TargetSide, memory_of
+from engine.proposers.interface import Proposer, ProposerFacts
 from engine.proposers.plain import PlainProposer
-from engine.types import FinishReason, Generation, RecordLevel, Request
-from engine.verify.base import VerifierFacts
+from engine.record.foreign import ForeignEngine, header_of
+from engine.verify.interface import VerifierFacts
 
 EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 4}
 """Evidence level of each record level: without rows, decisions cannot be recomputed."""
 
 
-class NativeBackend:
+class NativeEngine:
     """The loop, built anew for each batch of requests so that caches fit them; a shared memory stays until `forget`."""
 
     def __init__(
         self,
-        target: Equipped,
-        drafts: Sequence[Equipped],
-        tokens: Tokens,
-        plan: ArmPlan,
+        target: ModelWithNumerics,
+        drafts: Sequence[ModelWithNumerics],
+        tokens: PromptTokenizer,
+        plan: EngineSpec,
         head: LoadedHead | None = None,
         reference: Callable[[], Reference] | None = None,
     ) -> None:
@@ -133,7 +134,7 @@ class NativeBackend:
             return
         self.require(requests)
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
-        capacity = min(longest + self._plan.gamma + self._facts.scouts, self._target.context)
+        capacity = min(longest + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
         rows = min(self._plan.rows, len(requests))
         options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level)
         cache = self._target.new_cache(rows, capacity)
@@ -159,7 +160,9 @@ class NativeBackend:
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
-        given = Observed(self._target.vocabulary, self._target.eos_ids, self._plan.protocol, "given", self._plan.level)
+        given = ForeignEngine(
+            self._target.vocabulary, self._target.eos_ids, self._plan.protocol, "given", self._plan.level
+        )
         header = header_of(request, given, FinishReason.LENGTH, {})
         return anchored(self._opened(), request, tokens, header, self._tokens.decode)
 
@@ -201,10 +204,10 @@ def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:
         )
 
 
-def _require_room(target: Equipped, drafts: ProposerFacts, gamma: int) -> None:
+def _require_room(target: ModelWithNumerics, drafts: ProposerFacts, gamma: int) -> None:
     """Refuse trees that the target's arithmetic has no columns for, before anything runs."""
-    most, nodes = target.numerics.most_tree_nodes, gamma + drafts.scouts
-    if most is not None and nodes > most and (drafts.shape == "tree" or drafts.scouts):
+    most, nodes = target.numerics.most_tree_nodes, gamma + drafts.lookahead_tokens
+    if most is not None and nodes > most and (drafts.shape == "tree" or drafts.lookahead_tokens):
         raise InvalidRequest(
             f"proposer {drafts.name}: {nodes} tokens read beside each other in one step, {target.numerics.mode} "
             f"numerics have room for {most}; lower gamma or use numerics: exact"
@@ -227,7 +230,7 @@ def _require_tokens(request: Request, vocabulary: int) -> None:
             )
 
 
-class NativeWorkshop:
+class NativeBackend:
     """Models loaded from folders, the hub or the bundle."""
 
     def __init__(self, models: Mapping[str, LoadedModel], heads: Mapping[str, LoadedHead]) -> None:
@@ -254,7 +257,7 @@ class NativeWorkshop:
         heads = (_facts(name, each.source, each.facts, each) for name, each in self._heads.items())
         return (*models, *heads)
 
-    def arm(self, plan: ArmPlan) -> Backend:
+    def arm(self, plan: EngineSpec) -> Engine:
         """A backend over the loaded models."""
         known = (*self._models, *self._heads)
         unknown = [name for name in plan.drafts if name not in known]
@@ -266,7 +269,7 @@ class NativeWorkshop:
         if len(heads) > 1:
             raise InvalidRequest(f"{heads[1].source}: an arm drafts with one head, {heads[0].source} is there already")
         head = heads[0] if heads else None
-        return NativeBackend(_equipped(target), drafts, _tokens(target), plan, head, self._open_reference)
+        return NativeEngine(_equipped(target), drafts, _tokens(target), plan, head, self._open_reference)
 
     def _open_reference(self) -> Reference:
         """Opened when first asked for: a second copy of the weights."""
@@ -275,8 +278,8 @@ class NativeWorkshop:
         return self._reference
 
 
-def _equipped(loaded: LoadedModel) -> Equipped:
-    return Equipped(loaded.model, loaded.numerics)
+def _equipped(loaded: LoadedModel) -> ModelWithNumerics:
+    return ModelWithNumerics(loaded.model, loaded.numerics)
 
 
 def _facts(name: str, source: str, facts: Mapping[str, Any], loaded: LoadedModel | LoadedHead) -> ModelFacts:
@@ -286,12 +289,12 @@ def _facts(name: str, source: str, facts: Mapping[str, Any], loaded: LoadedModel
     return ModelFacts(name, source, revision, facts["model_sha256"], facts["tokenizer_sha256"], manifest)
 
 
-def _tokens(loaded: LoadedModel) -> Tokens:
+def _tokens(loaded: LoadedModel) -> PromptTokenizer:
     assert loaded.tokenizer is not None
     return tokens_by(loaded.tokenizer, loaded.source)
 
 
-def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:
+def open_models(models: Mapping[str, ModelSource]) -> NativeBackend:
     """Load every model of a suite.
 
     Raises:
@@ -301,9 +304,9 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeWorkshop:
     """
     loaded = {name: _load(name, model) for name, model in models.items()}
     heads = {name: each for name, each in loaded.items() if isinstance(each, LoadedHead)}
-    return NativeWorkshop({name: each for name, each in loaded.items() if isinstance(each, LoadedModel)}, heads)
+    return NativeBackend({name: each for name, each in loaded.items() if isinstance(each, LoadedModel)}, heads)
 
 
 def _load(name: str, model: ModelSource) -> LoadedModel | LoadedHead:
-    way = Way(model.dtype, model.loader, model.numerics or (AUTO if name == "target" else "fast"), model.device)
+    way = LoadOptions(model.dtype, model.loader, model.numerics or (AUTO if name == "target" else "fast"), model.device)
     return load_model_or_head(model.source, way, model.revision, model.base)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from engine.anchor import ScriptedReference
-from engine.backends.arm import ArmPlan, ModelFacts, ModelSource
-from engine.backends.base import Backend, Prompt
-from engine.backends.native import NativeBackend
-from engine.backends.tokens import Tokens
-from engine.errors import InvalidRequest, ModelError
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Engine, Prompt
+from engine.backends.native import NativeEngine
+from engine.backends.tokenizer import PromptTokenizer
+from engine.core.errors import InvalidRequest, ModelError
+from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
+from engine.models.reference_pass import ScriptedReference
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.numerics.probe_choice import Equipped, scripted
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"
 VOCABULARY = len(ALPHABET)
@@ -25,7 +25,7 @@ LIKENESS = 0.6
 """Share of the target's logits in a scripted draft's."""
 
 
-class ScriptedWorkshop:
+class ScriptedBackend:
     """Scripted models by the suite's names."""
 
     def __init__(self, seeds: Mapping[str, int]) -> None:
@@ -49,16 +49,16 @@ class ScriptedWorkshop:
         digest = hashlib.sha256(repr(sorted(manifest.items())).encode()).hexdigest()
         return ModelFacts(name, f"scripted:{seed}", None, digest, None, manifest)
 
-    def arm(self, plan: ArmPlan) -> Backend:
+    def arm(self, plan: EngineSpec) -> Engine:
         """A native backend over the scripts."""
         unknown = [name for name in plan.drafts if name not in self._models]
         if unknown:
             raise InvalidRequest(f"no model named {unknown[0]!r}; there are: {', '.join(self._models)}")
-        drafts = [Equipped(self._models[name], scripted()) for name in plan.drafts]
+        drafts = [ModelWithNumerics(self._models[name], scripted()) for name in plan.drafts]
         facts = {"code": "the script", "dtype": "float64", **self._models["target"].facts}
         reference = ScriptedReference(self._script, facts)
-        target = Equipped(self._models["target"], scripted())
-        return NativeBackend(target, drafts, Tokens(_encode, _decode), plan, reference=lambda: reference)
+        target = ModelWithNumerics(self._models["target"], scripted())
+        return NativeEngine(target, drafts, PromptTokenizer(_encode, _decode), plan, reference=lambda: reference)
 
 
 def _encode(prompt: Prompt) -> list[int]:
@@ -70,13 +70,13 @@ def _decode(tokens: Sequence[int]) -> str:
     return "".join(ALPHABET[token] for token in tokens)
 
 
-def open_models(models: Mapping[str, ModelSource]) -> ScriptedWorkshop:
+def open_models(models: Mapping[str, ModelSource]) -> ScriptedBackend:
     """Scripts for `scripted:SEED` sources.
 
     Raises:
         ModelError: a source of another form.
     """
-    return ScriptedWorkshop({name: _seed(model.source) for name, model in models.items()})
+    return ScriptedBackend({name: _seed(model.source) for name, model in models.items()})
 
 
 def _seed(source: str) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.errors import InvalidRequest
-from engine.faults.base import Fault
-from engine.parts import EngineParts
-from engine.registry import resolve
+from engine.core.errors import InvalidRequest
+from engine.core.registry import resolve
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault
 
 REGISTRY: Final[Mapping[str, str]] = {
     "argmax_draft_soft_q": "engine.faults.argmax_draft_soft_q:FAULT",

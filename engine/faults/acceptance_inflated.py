@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.types import Request, Role, StepRecord
+from engine.core.types import Request, Role, StepRecord
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
 
 
 def _count_last(_request: Request, record: StepRecord) -> StepRecord:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
+from engine.core.types import Request, Role, StepOutcome, StepRecord
+from engine.decode.seams import EngineParts
 from engine.faults.broken_proposer import shortened
-from engine.parts import EngineParts
-from engine.types import Request, Role, StepRecord, Verdict
+from engine.faults.interface import Fault, Suits
 
 
 def _kept_only(_request: Request, record: StepRecord) -> StepRecord:
@@ -20,7 +20,7 @@ def _kept_only(_request: Request, record: StepRecord) -> StepRecord:
     emitted = tuple(
         replace(each, role=last) if each.role is Role.RECOVERED else each for each in record.verdict.emitted
     )
-    return replace(record, proposal=shortened(record.proposal, len(kept)), verdict=Verdict(emitted, kept))
+    return replace(record, proposal=shortened(record.proposal, len(kept)), verdict=StepOutcome(emitted, kept))
 
 
 def _apply(parts: EngineParts) -> EngineParts:

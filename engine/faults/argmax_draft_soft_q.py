@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.drafting import DraftContext, Draw
-from engine.faults.base import Fault
-from engine.parts import EngineParts
-from engine.types import DraftRule
+from engine.core.types import DraftRule
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault
+from engine.sampling.draw import DraftContext, Draw
 
 
 def _apply(parts: EngineParts) -> EngineParts:

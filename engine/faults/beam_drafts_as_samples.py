@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.drafting import Brood, DraftContext, Draw
-from engine.faults.base import Fault, Suits
+from engine.core.types import DraftRule, Protocol
+from engine.decode.seams import EngineParts
 from engine.faults.broken_draw import Row
+from engine.faults.interface import Fault, Suits
 from engine.faults.siblings_share_full_q import BUSHY
-from engine.parts import EngineParts
-from engine.types import DraftRule, Protocol
+from engine.sampling.draw import DraftContext, Draw, SiblingSpec
 
 
 def _apply(parts: EngineParts) -> EngineParts:
-    def draw_siblings(rule: DraftRule, brood: Brood, logits: Row, context: DraftContext) -> list[Draw]:
-        draws = parts.draw_siblings(rule, brood, logits, context)
+    def draw_siblings(rule: DraftRule, siblings: SiblingSpec, logits: Row, context: DraftContext) -> list[Draw]:
+        draws = parts.draw_siblings(rule, siblings, logits, context)
         if not draws or draws[0].q is None:
             return draws
         beam = np.argsort(-draws[0].q, kind="stable")
@@ -33,5 +33,5 @@ FAULT = Fault(
     parts=("draw_siblings",),
     apply=_apply,
     suits=Suits((Protocol.TREE,), "tree"),
-    arena=BUSHY,
+    scenario=BUSHY,
 )

@@ -5,8 +5,8 @@ A control: the emitted law is untouched, the step only yields a token less than 
 
 from __future__ import annotations
 
+from engine.core.types import Emitted
 from engine.faults.chain_walk import ChainWalk, Ending, Origin, bonus, chain_fault
-from engine.types import Emitted
 
 
 def _none_after_drafts(ending: Ending) -> tuple[Emitted, ...]:

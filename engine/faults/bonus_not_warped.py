@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.faults.base import WARPED
+from engine.core.types import Floats
 from engine.faults.chain_walk import ChainWalk, Origin, chain_fault
-from engine.rows import TargetRows
-from engine.sampling import softmax
-from engine.types import Floats
+from engine.faults.interface import WARPED
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import softmax
 
 
 def _bare(rows: TargetRows, row: int) -> Floats:

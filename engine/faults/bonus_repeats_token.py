@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.core.types import Emitted, Role
 from engine.faults.chain_walk import ChainWalk, Ending, Origin, bonus, chain_fault
-from engine.rng import Purpose
-from engine.types import Emitted, Role
+from engine.sampling.rng import Purpose
 
 SHARE: Final = 0.05
 

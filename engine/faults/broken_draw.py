@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.drafting import DraftContext, Draw, DrawRule
-from engine.faults.base import SAMPLED_ARENA, Arena, Fault, Suits
+from engine.core.types import DraftRule
+from engine.decode.seams import EngineParts
 from engine.faults.chain_walk import Origin
-from engine.parts import EngineParts
-from engine.types import DraftRule
+from engine.faults.interface import SAMPLED_SCENARIO, Fault, Scenario, Suits
+from engine.sampling.draw import DraftContext, Draw, DrawRule
 
 Row = NDArray[np.floating[Any]]
 DRAWN = Suits(shape="chain")
@@ -57,11 +57,11 @@ def draw_fault(
     origin: Origin,
     token_of: Callable[[Seen], Seen] = as_seen,
     q_of: Callable[[Seen], Seen] = as_seen,
-    arena: Arena = SAMPLED_ARENA,
+    scenario: Scenario = SAMPLED_SCENARIO,
 ) -> Fault:
     """A fault of every draw of a draft."""
 
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, draw=split_draw(parts.draw, token_of, q_of))
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("draw",), apply, DRAWN, arena)
+    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("draw",), apply, DRAWN, scenario)

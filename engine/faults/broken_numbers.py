@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.faults.base import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault, Suits
+from engine.core.types import Floats
+from engine.decode.seams import EngineParts, NumbersOf
 from engine.faults.chain_walk import Origin
-from engine.parts import EngineParts, NumbersOf
-from engine.rng import Purpose, Randomness
-from engine.types import Floats
+from engine.faults.interface import CHAIN_ONLY, SAMPLED_SCENARIO, Fault, Scenario, Suits
+from engine.sampling.rng import Purpose, Randomness
 
 
 class RoundedNumbers(Randomness):
@@ -42,11 +42,11 @@ class ReusedNumbers(Randomness):
 
 
 def numbers_fault(
-    name: str, origin: Origin, numbers: NumbersOf, suits: Suits = CHAIN_ONLY, arena: Arena = SAMPLED_ARENA
+    name: str, origin: Origin, numbers: NumbersOf, suits: Suits = CHAIN_ONLY, scenario: Scenario = SAMPLED_SCENARIO
 ) -> Fault:
     """A fault of the random numbers of every request."""
 
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, numbers=numbers)
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("numbers",), apply, suits, arena)
+    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("numbers",), apply, suits, scenario)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.faults.base import SAMPLED_ARENA, Arena, Fault, Suits
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
+from engine.decode.seams import EngineParts
 from engine.faults.chain_walk import Origin
-from engine.parts import EngineParts
-from engine.proposers.base import Context, Proposer
-from engine.types import Proposal, QKind, Tree, Verdict
+from engine.faults.interface import SAMPLED_SCENARIO, Fault, Scenario, Suits
+from engine.proposers.interface import Context, Proposer
 
 Ask = Callable[[Context], Context]
 Offer = Callable[[Proposal], Proposal]
@@ -33,7 +33,7 @@ class ChangedProposer:
         """One changed proposal per context."""
         return [self._offer(each) for each in self._inner.propose([self._ask(context) for context in contexts])]
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """As it is."""
         self._inner.observe(context, verdict)
 
@@ -69,11 +69,11 @@ def proposer_fault(
     ask: Ask = as_asked,
     offer: Offer = as_offered,
     suits: Suits = Suits(shape="chain"),  # noqa: B008 - frozen
-    arena: Arena = SAMPLED_ARENA,
+    scenario: Scenario = SAMPLED_SCENARIO,
 ) -> Fault:
     """A fault on the way into or out of a proposer."""
 
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("proposer",), apply, suits, arena)
+    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("proposer",), apply, suits, scenario)

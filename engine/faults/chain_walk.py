@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.faults.base import CHAIN_ONLY, SAMPLED_ARENA, Arena, Fault
-from engine.parts import EngineParts
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf
-from engine.types import Emitted, Examined, Floats, Proposal, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.types import Emitted, Examined, Floats, Proposal, Role, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.faults.interface import CHAIN_ONLY, SAMPLED_SCENARIO, Fault, Scenario
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf
 from engine.verify.chain import recover, residual
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import q_of
 
 
@@ -97,7 +97,7 @@ class ChainWalk:
     ends: Callable[[TargetRows, int], Floats] = row_p
     last: Callable[[Ending], tuple[Emitted, ...]] = bonus
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Test the drafted tokens one after the other."""
         emitted: list[Emitted] = []
         examined: list[Examined] = []
@@ -110,11 +110,11 @@ class ChainWalk:
             if not accepted:
                 left = self.left(trial)
                 emitted.append(self.recover(trial, left))
-                return Verdict(tuple(emitted), tuple(examined), float(left.sum()))
+                return StepOutcome(tuple(emitted), tuple(examined), float(left.sum()))
             emitted.append(Emitted(trial.token, Role.ACCEPTED, node, trial.p_token))
         end = len(proposal.tree)
         ending = Ending(proposal, self.ends(rows, end), rows.position + end, randomness)
-        return Verdict((*emitted, *self.last(ending)), tuple(examined))
+        return StepOutcome((*emitted, *self.last(ending)), tuple(examined))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Origin:
 
 
 def chain_fault(
-    name: str, origin: Origin, walk: Callable[[VerifierFacts], ChainWalk], arena: Arena = SAMPLED_ARENA
+    name: str, origin: Origin, walk: Callable[[VerifierFacts], ChainWalk], scenario: Scenario = SAMPLED_SCENARIO
 ) -> Fault:
     """A fault of the chain rule: `walk` makes the broken rule, which declares what the real one does."""
 
@@ -142,5 +142,5 @@ def chain_fault(
         parts=("verifier",),
         apply=apply,
         suits=CHAIN_ONLY,
-        arena=arena,
+        scenario=scenario,
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.parts import EngineParts
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
 
 class _OneBehind(WrappedModel):
@@ -20,7 +20,7 @@ class _OneBehind(WrappedModel):
         super().__init__(inner)
         self._written: dict[int, dict[int, int]] = {}
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         tokens = placement.tokens.clone()
         for b, length in enumerate(placement.lengths):
             written = self._written.setdefault(placement.first_row + b, {})

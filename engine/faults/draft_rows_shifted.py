@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.core.types import Proposal
 from engine.faults.broken_proposer import proposer_fault
 from engine.faults.chain_walk import Origin
-from engine.types import Proposal
 
 
 def shifted(proposal: Proposal) -> Proposal:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Suits
+from engine.core.types import SamplingParams
 from engine.faults.broken_draw import Seen, draw_fault
 from engine.faults.chain_walk import Origin
-from engine.types import SamplingParams
+from engine.faults.interface import Scenario, Suits
 
 
 def _at_one(seen: Seen) -> Seen:
@@ -23,7 +23,7 @@ FAULT = replace(
         "draft_temperature_ignored",
         Origin("none known: a draft's sampler that is called with its default"),
         token_of=_at_one,
-        arena=Arena(sampling=SamplingParams(temperature=0.6)),
+        scenario=Scenario(sampling=SamplingParams(temperature=0.6)),
     ),
     suits=Suits(shape="chain", needs=("temperature",)),
 )

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_logits
-from engine.models.base import Placement
-from engine.parts import EngineParts
-from engine.types import Protocol, SamplingParams
+from engine.models.interface import Placement
 
 
 def _round(logits: Tensor, placement: Placement) -> Tensor:
@@ -35,5 +35,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(temperature="both"),
-    arena=Arena(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
+    scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
 )

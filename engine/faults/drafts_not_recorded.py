@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.types import Proposal, Request, Role, StepRecord, Verdict
+from engine.core.types import Proposal, Request, Role, StepOutcome, StepRecord
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
 
 
 def _forget(_request: Request, record: StepRecord) -> StepRecord:
     if record.verdict.n_accepted or not len(record.proposal.tree):
         return record
     emitted = tuple(replace(each, role=Role.PLAIN) for each in record.verdict.emitted)
-    return replace(record, proposal=Proposal(), verdict=Verdict(emitted))
+    return replace(record, proposal=Proposal(), verdict=StepOutcome(emitted))
 
 
 def _apply(parts: EngineParts) -> EngineParts:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.faults.base import Fault, Suits
+from engine.core.types import Proposal
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
 from engine.faults.wrapping import with_proposals
-from engine.parts import EngineParts
-from engine.proposers.base import Context
-from engine.types import Proposal
+from engine.proposers.interface import Context
 
 
 def _rotate(contexts: Sequence[Context], proposals: Sequence[Proposal]) -> Sequence[Proposal]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.faults.base import Arena, Fault, Suits
-from engine.parts import EngineParts
-from engine.stopping import Cut, StopRule
-from engine.types import FinishReason, SamplingParams, Verdict
+from engine.core.types import FinishReason, SamplingParams, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
+from engine.sampling.stopping import StopRule, TruncatedOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class _LengthOnly(StopRule):
-    def cut(self, generated: Sequence[int], verdict: Verdict) -> Cut:
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
         cut = StopRule.cut(self, generated, verdict)
         return cut if cut.reason is None else replace(cut, reason=FinishReason.LENGTH)
 
@@ -34,5 +34,5 @@ FAULT = Fault(
     parts=("stops",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("end tokens",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28))),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28))),
 )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.rows import TargetRows
-from engine.sampling import Transformed, one_hot
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TransformedRow, one_hot
 
 
 class _Trusting(TargetRows):
@@ -18,7 +18,7 @@ class _Trusting(TargetRows):
         begins = len(self._history) == self._n_prompt
         return self.tree.tokens[0] if row == 0 and begins and len(self.tree) else None
 
-    def __getitem__(self, row: int) -> Transformed:
+    def __getitem__(self, row: int) -> TransformedRow:
         found, given = super().__getitem__(row), self._given(row)
         return found if given is None else replace(found, p=one_hot(given, len(found.p)))
 

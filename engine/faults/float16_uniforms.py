@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.core.types import Floats
 from engine.faults.broken_numbers import RoundedNumbers, numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.types import Floats
 
 
 def _half(numbers: Floats) -> Floats:

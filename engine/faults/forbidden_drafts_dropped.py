@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.drafting import DraftContext, Draw
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import DraftRule, Proposal, SamplingParams
+from engine.decode.seams import EngineParts
 from engine.faults.broken_proposer import shortened
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_proposals
-from engine.parts import EngineParts
-from engine.proposers.base import Context
-from engine.types import DraftRule, Proposal, SamplingParams
+from engine.proposers.interface import Context
+from engine.sampling.draw import DraftContext, Draw
 
 
 def _drop_all(contexts: Sequence[Context], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
@@ -50,5 +50,5 @@ FAULT = Fault(
     parts=("draw", "proposer"),
     apply=_apply,
     suits=Suits(shape="chain", needs=("masks",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,), (22,), (27,)))),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,), (22,), (27,)))),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Suits
 from engine.faults.broken_proposer import proposer_fault
 from engine.faults.chain_walk import Origin
-from engine.proposers.base import Context
+from engine.faults.interface import Suits
+from engine.proposers.interface import Context
 
 
 def _half(context: Context) -> Context:

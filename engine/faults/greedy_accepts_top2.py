@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.faults.base import Arena, Fault, Suits
-from engine.parts import EngineParts
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.trees import children
-from engine.types import Proposal, Protocol, SamplingParams, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.trees import children
+from engine.core.types import Proposal, Protocol, SamplingParams, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import match
 
 
@@ -20,7 +20,7 @@ from engine.verify.matching import match
 class _TopTwo:
     facts: VerifierFacts
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:  # noqa: ARG002 - protocol
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:  # noqa: ARG002 - protocol
         """Take the drafted child among the two best tokens, if there is one."""
 
         def choose(row: int, _position: int) -> int:
@@ -43,5 +43,5 @@ FAULT = Fault(
     parts=("verifier",),
     apply=_apply,
     suits=Suits((Protocol.GREEDY,), temperature="greedy"),
-    arena=Arena(Protocol.GREEDY, sampling=SamplingParams()),
+    scenario=Scenario(Protocol.GREEDY, sampling=SamplingParams()),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.core.types import Emitted, Floats, Role
 from engine.faults.chain_walk import ChainWalk, Origin, Trial, chain_fault
-from engine.rng import Purpose
-from engine.types import Emitted, Floats, Role
+from engine.sampling.rng import Purpose
 
 
 def _likeliest(trial: Trial, left: Floats) -> Emitted:

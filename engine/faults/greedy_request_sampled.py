@@ -6,10 +6,10 @@ the right ones.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import Told, retold, without
-from engine.parts import EngineParts
-from engine.types import Protocol, SamplingParams
 
 
 def _retell(told: Told) -> Told:
@@ -28,5 +28,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
-    arena=Arena(sampling=SamplingParams(temperature=0.0)),
+    scenario=Scenario(sampling=SamplingParams(temperature=0.0)),
 )

@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, Want
-from engine.parts import EngineParts
-from engine.types import SamplingParams
+from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs
 
 
 def _late(states: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def _late(states: Tensor) -> Tensor:
 
 
 class _LateStates(WrappedModel):
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         forward = self.inner.forward(cache, placement, want)
         return replace(forward, hidden={layer: _late(states) for layer, states in forward.hidden.items()})
 
@@ -41,5 +41,5 @@ FAULT = Fault(
     apply=_apply,
     suits=Suits(temperature="both", needs=("weights", "hidden states")),
     # without chance in the draws, rates of few prompts lie closer together
-    arena=Arena(proposer="eagle3", sampling=SamplingParams(), models="bundled"),
+    scenario=Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled"),
 )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.stale_columns import StaleColumns
-from engine.parts import EngineParts
-from engine.types import Protocol
 
 EVERY = 20
 
@@ -28,5 +28,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(shape="chain", temperature="both"),
-    arena=Arena(protocol=Protocol.GUMBEL),
+    scenario=Scenario(protocol=Protocol.GUMBEL),
 )

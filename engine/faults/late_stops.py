@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.parts import EngineParts
-from engine.stopping import Cut, Decode, StopRule
-from engine.types import SamplingParams, Verdict
+from engine.core.types import SamplingParams, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class LateStops(StopRule):
 
     late: Literal["end tokens", "stop strings"] = "end tokens"
 
-    def cut(self, generated: Sequence[int], verdict: Verdict) -> Cut:
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
         """The whole step, where an end of the kind is in it."""
         cut = StopRule.cut(self, generated, verdict)
         if cut.reason is None or len(generated) + len(cut.verdict.emitted) >= self.params.max_new_tokens:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.stopping import Decode, StopRule
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
+from engine.sampling.stopping import Decode, StopRule
 
 
 def _apply(parts: EngineParts) -> EngineParts:

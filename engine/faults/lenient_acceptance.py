@@ -5,9 +5,9 @@ The hardest faults to see: a rate of e takes about 1 / e decisions to replay and
 
 from __future__ import annotations
 
-from engine.faults.base import Fault
 from engine.faults.chain_walk import ChainWalk, Origin, Trial, accepts, chain_fault
-from engine.rng import Purpose
+from engine.faults.interface import Fault
+from engine.sampling.rng import Purpose
 
 
 def _lenient(name: str, rate: float) -> Fault:

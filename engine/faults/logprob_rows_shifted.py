@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.types import Request, StepRecord
+from engine.core.types import Request, StepRecord
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
 
 
 def _shift(_request: Request, record: StepRecord) -> StepRecord:

@@ -5,10 +5,10 @@ A forbidden token can come out of a residual, and a wanted one is refused.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import NO_MASKS, Told, retold, without
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _retell(told: Told) -> Told:
@@ -27,7 +27,7 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("masks",)),
-    arena=Arena(
+    scenario=Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
     ),
 )

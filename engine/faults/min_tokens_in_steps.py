@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import Retell, Steps, Told, retold_by_step
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _counted_as(told: Told, counted: int) -> Told:
@@ -39,5 +39,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("masks", "end tokens")),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
 )

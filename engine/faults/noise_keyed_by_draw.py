@@ -5,11 +5,11 @@ What a rejected draft used up is gone, so a sampled run never equals the plain r
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Suits
+from engine.core.types import Floats, Protocol
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.rng import Randomness
-from engine.types import Floats, Protocol
+from engine.faults.interface import Scenario, Suits
+from engine.sampling.rng import Randomness
 
 
 class _Counting(Randomness):
@@ -32,5 +32,5 @@ FAULT = numbers_fault(
     ),
     _Counting,
     Suits((Protocol.GUMBEL,)),
-    Arena(Protocol.GUMBEL),
+    Scenario(Protocol.GUMBEL),
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.rng import Randomness
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
+from engine.sampling.rng import Randomness
 
 
 def _apply(parts: EngineParts) -> EngineParts:

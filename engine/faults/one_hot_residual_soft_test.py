@@ -5,8 +5,8 @@ A rejected token is only taken out of p, and the rest of q is not subtracted.
 
 from __future__ import annotations
 
+from engine.core.types import Floats
 from engine.faults.chain_walk import ChainWalk, Origin, Trial, chain_fault
-from engine.types import Floats
 
 
 def _without_the_token(trial: Trial) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.faults.broken_numbers import ReusedNumbers, numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.rng import Purpose
+from engine.sampling.rng import Purpose
 
 FAULT = numbers_fault(
     "one_number_accept_and_residual",

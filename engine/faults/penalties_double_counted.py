@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import Told, retold
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _retell(told: Told) -> Told:
@@ -30,5 +30,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("penalties",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
 )

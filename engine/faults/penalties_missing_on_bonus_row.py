@@ -6,10 +6,10 @@ shows it.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import NO_MASKS, NO_PENALTIES, Told, retold, without
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _retell(told: Told) -> Told:
@@ -28,5 +28,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("penalties",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5)),
 )

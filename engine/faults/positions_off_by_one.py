@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_placement
-from engine.models.base import Placement
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Placement
 
 
 def _late(placement: Placement) -> Placement:
@@ -35,5 +35,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("weights",)),
-    arena=Arena(protocol=Protocol.GUMBEL, models="bundled"),
+    scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
 )

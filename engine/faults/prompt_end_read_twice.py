@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want, chain_placement
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 
 
 class _ReadTwice(WrappedModel):
@@ -21,14 +21,14 @@ class _ReadTwice(WrappedModel):
         super().__init__(inner)
         self._begins: set[int] = set()
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         if not want.logits:
             self._begins.add(placement.first_row)
             return self.inner.forward(cache, placement, want)
         for row in sorted(self._begins):
             root, slot = int(placement.tokens[row, 0]), int(placement.slots[row, 0])
             again = chain_placement([[root]], [slot - 1], cache.trash, first_row=row)
-            self.inner.forward(cache, again, Want(logits=False))
+            self.inner.forward(cache, again, WantedOutputs(logits=False))
         self._begins.clear()
         return self.inner.forward(cache, placement, want)
 
@@ -45,5 +45,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(temperature="both"),
-    arena=Arena(protocol=Protocol.GUMBEL),
+    scenario=Scenario(protocol=Protocol.GUMBEL),
 )

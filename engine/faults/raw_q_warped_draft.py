@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import WARPED
 from engine.faults.broken_draw import Seen, draw_fault
 from engine.faults.chain_walk import Origin
+from engine.faults.interface import WARPED
 
 
 def _unwarped(seen: Seen) -> Seen:
@@ -14,4 +14,4 @@ def _unwarped(seen: Seen) -> Seen:
     return replace(seen, context=replace(seen.context, params=params))
 
 
-FAULT = draw_fault("raw_q_warped_draft", Origin("huggingface/transformers#47932"), q_of=_unwarped, arena=WARPED)
+FAULT = draw_fault("raw_q_warped_draft", Origin("huggingface/transformers#47932"), q_of=_unwarped, scenario=WARPED)

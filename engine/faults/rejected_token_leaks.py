@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Fault, Suits
-from engine.parts import EngineParts
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.types import Emitted, Proposal, Protocol, Role, Verdict
-from engine.verify.base import Verifier
+from engine.core.types import Emitted, Proposal, Protocol, Role, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Suits
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import Verifier
 
 EVERY = 10
 
@@ -23,7 +23,7 @@ class _Leaking:
         self._inner = inner
         self.facts = inner.facts
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         verdict = self._inner.verify(proposal, rows, randomness)
         last = verdict.emitted[-1]
         at = rows.position + len(verdict.emitted) - 1

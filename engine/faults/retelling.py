@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.parts import EngineParts
-from engine.rows import TargetRows
-from engine.sampling import Transformed, transform
-from engine.trees import path_tokens
-from engine.types import SamplingParams, Tree
+from engine.core.trees import path_tokens
+from engine.core.types import SamplingParams, Tree
+from engine.decode.seams import EngineParts
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TransformedRow, transform
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NO_MASKS: Final = {"logit_bias": (), "bad_words": (), "min_tokens": 0}
@@ -58,7 +58,7 @@ class RetoldRows(TargetRows):
         super().__init__(logits, tree, history, n_prompt, params, eos_ids)
         self._retell = retell
 
-    def __getitem__(self, row: int) -> Transformed:
+    def __getitem__(self, row: int) -> TransformedRow:
         """The distribution after the path to the row's node, as far as it is told."""
         if row not in self._done:
             path = path_tokens(self.tree, row - 1)

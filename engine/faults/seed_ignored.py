@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from engine.faults.base import Arena, Suits
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.rng import Randomness
+from engine.faults.interface import Scenario, Suits
+from engine.sampling.rng import Randomness
 
 ANY_SAMPLED = Suits()
 
@@ -21,5 +21,5 @@ FAULT = numbers_fault(
     Origin("vllm-project/vllm#6038, #10863", "engine evidence", "replay"),
     _unseeded,
     ANY_SAMPLED,
-    Arena(),
+    Scenario(),
 )

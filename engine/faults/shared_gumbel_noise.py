@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.drafting import DraftContext, Draw
-from engine.faults.base import CHAIN_ONLY, Fault
+from engine.core.types import DraftRule, Emitted, Floats, Role
+from engine.decode.seams import EngineParts
 from engine.faults.broken_draw import Row
 from engine.faults.chain_walk import ChainWalk, Trial
-from engine.parts import EngineParts
-from engine.sampling import gumbel_argmax
-from engine.types import DraftRule, Emitted, Floats, Role
+from engine.faults.interface import CHAIN_ONLY, Fault
+from engine.sampling.draw import DraftContext, Draw
+from engine.sampling.transforms import gumbel_argmax
 
 
 def _by_noise(trial: Trial, left: Floats) -> Emitted:

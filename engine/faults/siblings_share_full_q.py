@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.drafting import Brood, DraftContext, Draw
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import DraftRule, Protocol
+from engine.decode.seams import EngineParts
 from engine.faults.broken_draw import Row
-from engine.parts import EngineParts
-from engine.types import DraftRule, Protocol
+from engine.faults.interface import Fault, Scenario, Suits
+from engine.sampling.draw import DraftContext, Draw, SiblingSpec
 
-BUSHY = Arena(Protocol.TREE, "sequoia", 12, options={"rates": "0.5,0.3,0.15", "depth": 3})
+BUSHY = Scenario(Protocol.TREE, "sequoia", 12, options={"rates": "0.5,0.3,0.15", "depth": 3})
 
 
 def _apply(parts: EngineParts) -> EngineParts:
-    def draw_siblings(rule: DraftRule, brood: Brood, logits: Row, context: DraftContext) -> list[Draw]:
-        draws = parts.draw_siblings(rule, brood, logits, context)
+    def draw_siblings(rule: DraftRule, siblings: SiblingSpec, logits: Row, context: DraftContext) -> list[Draw]:
+        draws = parts.draw_siblings(rule, siblings, logits, context)
         return [replace(each, q=draws[0].q) for each in draws]
 
     return replace(parts, draw_siblings=draw_siblings)
@@ -29,5 +29,5 @@ FAULT = Fault(
     parts=("draw_siblings",),
     apply=_apply,
     suits=Suits((Protocol.TREE,), "tree"),
-    arena=BUSHY,
+    scenario=BUSHY,
 )

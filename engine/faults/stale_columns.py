@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
 
 class StaleColumns(WrappedModel):
@@ -25,14 +25,14 @@ class StaleColumns(WrappedModel):
         self._every = every
         self._first: dict[int, dict[int, int]] = {}
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """The inner model's, and the old keys and values put back."""
         forward = self.inner.forward(cache, placement, want)
         stale = placement.tokens.clone()
         for b, length in enumerate(placement.lengths):
             self._keep_first(placement, b, length, stale[b], begins=not want.logits)
         if not stale.equal(placement.tokens):
-            self.inner.forward(cache, replace(placement, tokens=stale), Want(logits=False))
+            self.inner.forward(cache, replace(placement, tokens=stale), WantedOutputs(logits=False))
         return forward
 
     def _keep_first(self, placement: Placement, b: int, length: int, stale: Tensor, begins: bool) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
 BLOCK = 4
 
@@ -22,7 +22,7 @@ class _StalePrefix(WrappedModel):
         super().__init__(inner)
         self._written: dict[int, dict[int, int]] = {}
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         read = placement if want.logits else self._reuse(placement)
         for b, length in enumerate(read.lengths):
             tokens, slots = read.tokens[b, :length].tolist(), read.slots[b, :length].tolist()
@@ -49,5 +49,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("several requests",)),
-    arena=Arena(protocol=Protocol.GUMBEL, rows=2),
+    scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
 )

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.faults.base import Fault
+from engine.core.types import Floats, Proposal
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault
 from engine.faults.wrapping import ChangeProposals, with_proposals
-from engine.parts import EngineParts
-from engine.proposers.base import Context
-from engine.types import Floats, Proposal
+from engine.proposers.interface import Context
 
 
 def _late() -> ChangeProposals:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.faults.base import Arena, Fault
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario
 from engine.faults.wrapping import with_logits
-from engine.models.base import Placement
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Placement
 
 
 def _shift(logits: Tensor, _placement: Placement) -> Tensor:
@@ -32,5 +32,5 @@ FAULT = Fault(
     seen_from="text",
     parts=("target",),
     apply=_apply,
-    arena=Arena(protocol=Protocol.GUMBEL),
+    scenario=Scenario(protocol=Protocol.GUMBEL),
 )

@@ -11,10 +11,10 @@ from typing import Final
 
 import torch
 
-from engine.faults.base import Arena, Fault, Suits
-from engine.parts import EngineParts
-from engine.rows import TargetRows
-from engine.types import Protocol, SamplingParams
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
+from engine.sampling.target_rows import TargetRows
 
 LETTERS: Final = 32
 """Tokens of a scripted model."""
@@ -43,5 +43,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
-    arena=Arena(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=AWAY_FROM_ZERO)),
+    scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=AWAY_FROM_ZERO)),
 )

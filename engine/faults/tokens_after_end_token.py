@@ -6,10 +6,10 @@ left, so plain decoding never shows it.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.late_stops import late
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _apply(parts: EngineParts) -> EngineParts:
@@ -24,5 +24,5 @@ FAULT = Fault(
     parts=("stops",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("end tokens",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28))),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28))),
 )

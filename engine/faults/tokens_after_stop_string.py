@@ -5,10 +5,10 @@ The text may be cut right and the token ids and log-probabilities beside it not.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.late_stops import late
-from engine.parts import EngineParts
-from engine.types import Protocol, SamplingParams
 
 
 def _apply(parts: EngineParts) -> EngineParts:
@@ -23,5 +23,5 @@ FAULT = Fault(
     parts=("stops",),
     apply=_apply,
     suits=Suits(temperature="both", needs=("stop strings",)),
-    arena=Arena(protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))),
+    scenario=Scenario(protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))),
 )

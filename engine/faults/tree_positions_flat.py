@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import torch
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import with_placement
-from engine.models.base import Placement
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.models.interface import Placement
 
 
 def _flat(placement: Placement) -> Placement:
@@ -38,5 +38,5 @@ FAULT = Fault(
     parts=("target",),
     apply=_apply,
     suits=Suits(shape="tree", temperature="both"),
-    arena=Arena(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
+    scenario=Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.faults.base import Arena
+from engine.core.types import Proposal
 from engine.faults.broken_proposer import proposer_fault, shortened
 from engine.faults.chain_walk import Origin
-from engine.types import Proposal
+from engine.faults.interface import Scenario
 
 LEAST: Final = 0.25
 
@@ -26,5 +26,5 @@ FAULT = proposer_fault(
     Origin("none known: vllm-project/vllm warns of it in the source of its acceptance estimator, by reading"),
     offer=followed_surely,
     # a draft that declares early stops, so that a short one is no contradiction in itself
-    arena=Arena(options={"stop_below": 0.05}),
+    scenario=Scenario(options={"stop_below": 0.05}),
 )

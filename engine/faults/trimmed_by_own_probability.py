@@ -1,16 +1,16 @@
 """A draft is cut before the first token that the draft itself thought unlikely.
 
-The tokens cut never reach the record. Why the law breaks: `engine.proposers.confidence`.
+The tokens cut never reach the record. Why the law breaks: `engine.proposers.draft_model.confidence`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from engine.faults.base import Arena
+from engine.core.types import Proposal
 from engine.faults.broken_proposer import proposer_fault, shortened
 from engine.faults.chain_walk import Origin
-from engine.types import Proposal
+from engine.faults.interface import Scenario
 from engine.verify.matching import q_of
 
 LEAST: Final = 0.2
@@ -27,5 +27,5 @@ FAULT = proposer_fault(
     Origin("none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn"),
     offer=sure_ones,
     # a draft that declares early stops, so that a short one is no contradiction in itself
-    arena=Arena(options={"stop_below": 0.05}),
+    scenario=Scenario(options={"stop_below": 0.05}),
 )

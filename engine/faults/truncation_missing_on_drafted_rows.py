@@ -6,10 +6,10 @@ what is wrong is their share of the residual.
 
 from __future__ import annotations
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.retelling import NO_TRUNCATION, Told, retold, without
-from engine.parts import EngineParts
-from engine.types import SamplingParams
 
 
 def _retell(told: Told) -> Told:
@@ -28,5 +28,5 @@ FAULT = Fault(
     parts=("rows",),
     apply=_apply,
     suits=Suits(needs=("truncation",)),
-    arena=Arena(sampling=SamplingParams(temperature=1.0, top_k=5)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
 )

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine import verify
-from engine.faults.base import CHAIN_ONLY, Fault
-from engine.parts import EngineParts
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.types import Proposal, Protocol, Verdict
-from engine.verify.base import Verifier, VerifierFacts
+from engine.core.types import Proposal, Protocol, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.faults.interface import CHAIN_ONLY, Fault
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import Verifier, VerifierFacts
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Disguised:
     facts: VerifierFacts
     rule: Verifier
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """The rule's verdict."""
         return self.rule.verify(proposal, rows, randomness)
 

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from engine.core.types import Floats
 from engine.faults.broken_numbers import RoundedNumbers, numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.types import Floats
 
 STEPS: Final = 2.0**24
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from engine.drafting import DraftContext, Draw
-from engine.faults.base import Fault
+from engine.core.types import DraftRule
+from engine.decode.seams import EngineParts
 from engine.faults.broken_draw import DRAWN, Row
-from engine.parts import EngineParts
-from engine.sampling import inverse_cdf
-from engine.types import DraftRule
+from engine.faults.interface import Fault
+from engine.sampling.draw import DraftContext, Draw
+from engine.sampling.transforms import inverse_cdf
 
 
 def _apply(parts: EngineParts) -> EngineParts:

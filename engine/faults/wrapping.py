@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from engine.core.types import Proposal
+from engine.decode.seams import EngineParts
 from engine.faults.broken_proposer import ChangedProposer, as_asked, as_offered
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
-from engine.parts import EngineParts
-from engine.proposers.base import Context, Proposer
-from engine.types import Proposal
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.proposers.interface import Context, Proposer
 
 ChangeLogits = Callable[[Tensor, Placement], Tensor]
 """([B, T, V] logits of a verification step, where its tokens went) -> what the verifier gets, a tensor of its own."""
@@ -58,7 +58,7 @@ class WrappedModel:
         """As the inner model's."""
         return self.inner.new_cache(rows, capacity)
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """As the inner model's."""
         return self.inner.forward(cache, placement, want)
 
@@ -68,7 +68,7 @@ class _ChangedLogits(WrappedModel):
         super().__init__(inner)
         self._change = change
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         forward = self.inner.forward(cache, placement, want)
         if forward.logits is None:
             return forward
@@ -80,7 +80,7 @@ class _ChangedPlacement(WrappedModel):
         super().__init__(inner)
         self._change = change
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         return self.inner.forward(cache, self._change(placement) if want.logits else placement, want)
 
 

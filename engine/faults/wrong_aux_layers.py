@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
+from engine.core.types import SamplingParams
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrapping import WrappedModel
-from engine.models.base import Forward, Placement, SlotCache, Want
-from engine.parts import EngineParts
-from engine.types import SamplingParams
+from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs
 
 
 class _LayersBefore(WrappedModel):
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         before = {layer: max(0, layer - 1) for layer in want.hidden}
         forward = self.inner.forward(cache, placement, replace(want, hidden=tuple(sorted(set(before.values())))))
         return replace(forward, hidden={layer: forward.hidden[other] for layer, other in before.items()})
@@ -35,5 +35,5 @@ FAULT = Fault(
     apply=_apply,
     suits=Suits(temperature="both", needs=("weights", "hidden states")),
     # without chance in the draws, rates of few prompts lie closer together
-    arena=Arena(proposer="eagle3", sampling=SamplingParams(), models="bundled"),
+    scenario=Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled"),
 )

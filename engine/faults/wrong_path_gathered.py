@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.faults.base import Arena, Fault, Suits
-from engine.models.base import SlotCache
-from engine.parts import EngineParts
-from engine.types import Protocol
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
+from engine.models.interface import SlotCache
 
 
 def _apply(parts: EngineParts) -> EngineParts:
@@ -30,5 +30,5 @@ FAULT = Fault(
     parts=("keep",),
     apply=_apply,
     suits=Suits(shape="tree", temperature="both"),
-    arena=Arena(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
+    scenario=Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.core.types import Floats
 from engine.faults.broken_numbers import numbers_fault
 from engine.faults.chain_walk import Origin
-from engine.rng import Purpose, Randomness
-from engine.types import Floats
+from engine.sampling.rng import Purpose, Randomness
 
 
 class _Zero(Randomness):

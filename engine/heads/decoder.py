@@ -14,13 +14,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from engine.cache import CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
-from engine.checkpoints.base import Slot
-from engine.models.base import Placement
+from engine.heads.checkpoint import TensorSpec
+from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at, require_capacity
+from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
-from engine.numerics.base import Affine, Heads, Layout, Matrix, Norm, RopeTables, Window
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Matrix,
+    Norm,
+    RopeTables,
+)
+from engine.models.numerics.layouts import flat
 
 Residual = Literal["input", "normed"]
 
@@ -39,7 +47,7 @@ class LayerForm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _DecoderLayer:
     """One layer, ready to run; `norms` are those of the input's chunks."""
 
     norms: tuple[Norm | None, ...]
@@ -53,18 +61,18 @@ class _Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ForwardState:
     """What the layers of one forward share."""
 
     cache: TensorSlotCache
-    opened: Opened
-    windows: Sequence[Window]
+    opened: CacheViews
+    windows: Sequence[AttentionWindow]
     rope: RopeTables
-    layout: Layout
+    layout: AttentionLayout
 
 
 @dataclass(frozen=True, slots=True)
-class _Entered:
+class _LayerInput:
     """A layer's input [N, hidden] for the residual stream, and [N, chunks * hidden] for its attention."""
 
     kept: Tensor
@@ -91,7 +99,7 @@ class Decoder:
         self.config, self.dtype = config, dtype
         self.hidden, self.context = config.hidden, config.context
         self._numerics = FastNumerics()
-        self._heads = Heads(config.heads, config.kv_heads, config.head_dim, config.context)
+        self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
         self._layers = tuple(self._prepare(tensors, f"layers.{i}.", form) for i, form in enumerate(forms))
 
@@ -118,20 +126,20 @@ class Decoder:
             x = x + layer.down(self._numerics.gate(layer.gate_up(layer.ffn_norm(x))))
         return x
 
-    def _step(self, cache: TensorSlotCache, placement: Placement) -> _Step:
+    def _step(self, cache: TensorSlotCache, placement: Placement) -> _ForwardState:
         positions = flat(placement.positions, placement)
         layout = self._numerics.layout(placement, self._heads, self.dtype)
         cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self._rope.cos, self._rope.sin))
         opened, windows = cache.open(aim_at(placement)), self._numerics.windows(cache, layout)
-        return _Step(cache, opened, windows, RopeTables(cos, sin), layout)
+        return _ForwardState(cache, opened, windows, RopeTables(cos, sin), layout)
 
-    def _enter(self, layer: _Layer, x: Tensor) -> _Entered:
+    def _enter(self, layer: _DecoderLayer, x: Tensor) -> _LayerInput:
         chunks = torch.split(x, self.hidden, 1)
         normed = [chunk if norm is None else norm(chunk) for norm, chunk in zip(layer.norms, chunks, strict=True)]
         kept = normed[-1] if layer.residual == "normed" else chunks[-1]
-        return _Entered(kept, normed[0] if len(normed) == 1 else torch.cat(normed, 1))
+        return _LayerInput(kept, normed[0] if len(normed) == 1 else torch.cat(normed, 1))
 
-    def _attention(self, index: int, layer: _Layer, x: Tensor, step: _Step) -> Tensor:
+    def _attention(self, index: int, layer: _DecoderLayer, x: Tensor, step: _ForwardState) -> Tensor:
         config, numerics = self.config, self._numerics
         turned = config.heads + config.kv_heads
         qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
@@ -142,7 +150,7 @@ class Decoder:
         step.cache.write(index, step.opened, keys, values)
         return layer.out(numerics.attend(queries, step.windows[index], step.layout))
 
-    def _prepare(self, tensors: Mapping[str, Tensor], prefix: str, form: LayerForm) -> _Layer:
+    def _prepare(self, tensors: Mapping[str, Tensor], prefix: str, form: LayerForm) -> _DecoderLayer:
         numerics, eps = self._numerics, self.config.eps
 
         def norm(name: str) -> Norm:
@@ -153,7 +161,7 @@ class Decoder:
             weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names]).to(self.dtype)
             return numerics.matrix(Affine(weight, torch.cat(biases).to(self.dtype) if biases else None))
 
-        return _Layer(
+        return _DecoderLayer(
             norms=tuple(None if name is None else norm(name) for name in form.norms),
             residual=form.residual,
             qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -171,7 +179,7 @@ class Decoder:
         return self._numerics.norm(weight, self.config.eps, self.config.head_dim)
 
 
-def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) -> list[Slot]:
+def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) -> list[TensorSpec]:
     """The tensors of one layer: `published` and `ours` are what stands before their names, as in "layers.0."."""
     hidden, wide = config.hidden, config.hidden * len(form.norms)
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -191,4 +199,4 @@ def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) 
     if config.qk_norm:
         norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
-    return [Slot(f"{published}{name}", f"{ours}{name}", shape) for name, shape in shapes.items()]
+    return [TensorSpec(f"{published}{name}", f"{ours}{name}", shape) for name, shape in shapes.items()]

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.cache import CacheShape, Opened, TensorSlotCache, aim_at
-from engine.models.base import Placement
+from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at
+from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
-from engine.numerics.base import Affine, Heads, Matrix, Norm, RopeTables
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine, HeadSizes, Matrix, Norm, RopeTables
+from engine.models.numerics.layouts import flat
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _BlockLayer:
     """One layer, ready to run; queries apart from keys and values, which the context has too."""
 
     attention_norm: Norm
@@ -38,13 +38,13 @@ class _Layer:
 
 
 class BlockDecoder:
-    """Layers of a drafter in `dtype`, by the names of `engine.checkpoints.dflash`."""
+    """Layers of a drafter in `dtype`, by the names of `engine.heads.formats.dflash`."""
 
     def __init__(self, config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         self._config, self._dtype = config, dtype
         self._tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
         self._numerics = FastNumerics()
-        self._heads = Heads(config.heads, config.kv_heads, config.head_dim, config.context)
+        self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
         self._fc = self._numerics.matrix(Affine(self._tensors["fc"], None))
         self._hidden_norm = self._norm("hidden_norm", config.hidden)
@@ -82,7 +82,7 @@ class BlockDecoder:
         positions = flat(placement.positions, placement)
         return RopeTables(*(each.index_select(0, positions).unsqueeze(1) for each in (self._rope.cos, self._rope.sin)))
 
-    def _keys_values(self, layer: _Layer, rows: Tensor, rope: RopeTables) -> Tensor:
+    def _keys_values(self, layer: _BlockLayer, rows: Tensor, rope: RopeTables) -> Tensor:
         """[N, 2 * kv_heads, head_dim]: rotated keys, then values."""
         count = self._config.kv_heads
         both = layer.keys_values(rows).view(-1, 2 * count, self._config.head_dim)
@@ -90,7 +90,7 @@ class BlockDecoder:
         normed = keys if layer.key_norm is None else layer.key_norm(keys)
         return torch.cat([self._numerics.rotate(normed, rope), values], 1)
 
-    def _write(self, cache: TensorSlotCache, opened: Opened, index: int, keys_values: Tensor) -> None:
+    def _write(self, cache: TensorSlotCache, opened: CacheViews, index: int, keys_values: Tensor) -> None:
         keys, values = keys_values.chunk(2, 1)
         cache.write(index, opened, keys, values)
 
@@ -102,10 +102,10 @@ class BlockDecoder:
         weight = torch.cat([self._tensors[f"{prefix}{each}.weight"] for each in names])
         return self._numerics.matrix(Affine(weight, torch.cat(biases) if biases else None))
 
-    def _prepare(self, prefix: str) -> _Layer:
+    def _prepare(self, prefix: str) -> _BlockLayer:
         hidden, width = self._config.hidden, self._config.head_dim
         normed = self._config.qk_norm
-        return _Layer(
+        return _BlockLayer(
             attention_norm=self._norm(f"{prefix}input_layernorm.weight", hidden),
             queries=self._fused(prefix, "self_attn.q_proj"),
             keys_values=self._fused(prefix, "self_attn.k_proj", "self_attn.v_proj"),

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache import TensorSlotCache
 from engine.heads.decoder import Decoder, LayerForm
-from engine.models.base import Placement
+from engine.models.cache import TensorSlotCache
+from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, LeanWeights
-from engine.numerics.base import Affine
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine
+from engine.models.numerics.layouts import flat
 
 
 class MtpModule:
@@ -28,7 +28,7 @@ class MtpModule:
 
     Args:
         config: of the module: sizes, rope, epsilon.
-        tensors: by the names of `engine.checkpoints.mtp`, without `modules.K.`.
+        tensors: by the names of `engine.heads.formats.mtp`, without `modules.K.`.
         target: whose dtype the module takes.
     """
 

@@ -20,10 +20,10 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.utils import logging
 
-from engine.cache import cache_rows, commit_moves, require_capacity, require_rollback
-from engine.errors import InvalidRequest, ModelError
-from engine.models.base import Forward, Placement, SlotCache, Want, chain_placement
+from engine.core.errors import InvalidRequest, ModelError
+from engine.models.cache import cache_rows, commit_moves, require_capacity, require_rollback
 from engine.models.folder import ModelFolder
+from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs, chain_placement
 
 PROBE = 5  # tokens: a root of two and two branches
 # Largest deviation that rounding explains, as a share of the largest logit: ignored masks or positions give 0.1 to 1.
@@ -153,7 +153,7 @@ class HfModel:
         }
 
     @torch.no_grad()
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Write the placed tokens into the cache and return what is wanted.
 
         Raises:
@@ -217,7 +217,7 @@ def _placement_error(model: HfModel) -> float:
     """Largest deviation of placed from plain logits, as a share of the largest plain logit."""
     tokens = torch.arange(PROBE) % model.vocabulary
     cache = model.new_cache(2, PROBE)
-    model.forward(cache, chain_placement([[0], tokens[:2].tolist()], [0, 0], cache.trash), Want(logits=False))
+    model.forward(cache, chain_placement([[0], tokens[:2].tolist()], [0, 0], cache.trash), WantedOutputs(logits=False))
     placed = model.network(**model.arguments(cache, _branches(tokens))).logits[0, [2, 1]]
     paths = ([0, 1, 2, 4], [0, 1, 3])
     plain = torch.stack([model.network(input_ids=tokens[path][None], use_cache=False).logits[0, -1] for path in paths])

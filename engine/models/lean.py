@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache import Aim, CacheShape, Opened, TensorSlotCache, aim_at, require_capacity
-from engine.errors import InvalidRequest
-from engine.models.base import Forward, Part, Placement, SlotCache, Want
+from engine.core.errors import InvalidRequest
+from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, WriteSlots, aim_at, require_capacity
 from engine.models.folder import ModelFolder, read_tensors
+from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
 from engine.models.lean_weights import (
     LayerWeights,
     LeanConfig,
@@ -29,34 +29,43 @@ from engine.models.lean_weights import (
     read_config,
     rope_frequencies,
 )
-from engine.numerics.base import Affine, Heads, Layout, Matrix, Norm, Numerics, RopeTables, Window
-from engine.numerics.devices import CPU, moved
-from engine.numerics.fast import FastNumerics
-from engine.numerics.layouts import flat, unflat
-from engine.numerics.probe_choice import Equipped, choose
-from engine.numerics.probe_parts import parts_of
+from engine.models.numerics.devices import CPU, moved
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Matrix,
+    Norm,
+    Numerics,
+    RopeTables,
+)
+from engine.models.numerics.layouts import flat, unflat
+from engine.models.numerics.probe.choose import ModelWithNumerics, choose
+from engine.models.numerics.probe.model_parts import parts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ForwardContext:
     """What every layer of one forward needs: where to write, how far to turn, what to see."""
 
-    aim: Aim
+    aim: WriteSlots
     rope: RopeTables
     """[N, 1, head_dim] each."""
-    layout: Layout
+    layout: AttentionLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class LayerViews:
     """What the layers of one forward write into and read."""
 
-    opened: Opened
-    windows: Sequence[Window]
+    opened: CacheViews
+    windows: Sequence[AttentionWindow]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class PreparedLayer:
     """One decoder layer as a numerics mode prepared it."""
 
     attention_norm: Norm
@@ -90,12 +99,12 @@ class LeanModel:
         self.eos_ids = eos_ids
         self.facts: Mapping[str, Any] = dict(facts or {})
         self.numerics = numerics or FastNumerics()
-        self.heads = Heads(config.heads, config.kv_heads, config.head_dim, config.context)
+        self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
         self._layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
         self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
         self._head = self.numerics.matrix(Affine(weights.head, None))
-        self._whole = Part(tuple(range(config.layers)), tuple(range(config.layers)))
+        self._whole = Sublayers(tuple(range(config.layers)), tuple(range(config.layers)))
 
     @property
     def divisible(self) -> int:
@@ -123,7 +132,7 @@ class LeanModel:
         shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim, device=self.device)
         return self.numerics.new_cache(shape, self.dtype)
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Write the placed tokens into the cache and return what is wanted.
 
         Raises:
@@ -134,7 +143,7 @@ class LeanModel:
         config, numerics = self.config, self.numerics
         part = self._whole if want.part is None else _require_part(want.part, config.layers)
         step = self._plan(placement)
-        reach = Reach(cache.open(step.aim), numerics.windows(cache, step.layout))
+        reach = LayerViews(cache.open(step.aim), numerics.windows(cache, step.layout))
         x = F.embedding(flat(placement.tokens, placement).to(self.device), self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
         for index, layer in enumerate(self._layers):
@@ -151,10 +160,10 @@ class LeanModel:
         logits = unflat(self._head(x), placement) if want.logits else None
         return Forward(logits, {index: unflat(rows, placement) for index, rows in hidden.items()})
 
-    def _plan(self, placement: Placement) -> Step:
+    def _plan(self, placement: Placement) -> ForwardContext:
         """Everything about a placement that the layers share."""
         positions = flat(placement.positions, placement)
-        step = Step(
+        step = ForwardContext(
             aim=aim_at(placement),
             rope=RopeTables(
                 self._rope.cos.index_select(0, positions).unsqueeze(1),
@@ -162,10 +171,12 @@ class LeanModel:
             ),
             layout=self.numerics.layout(placement, self.heads, self.dtype),
         )
-        on_device: Step = step if self.device == CPU else moved(step, self.device)
+        on_device: ForwardContext = step if self.device == CPU else moved(step, self.device)
         return on_device
 
-    def _attention(self, x: Tensor, index: int, cache: TensorSlotCache, step: Step, reach: Reach) -> Tensor:
+    def _attention(
+        self, x: Tensor, index: int, cache: TensorSlotCache, step: ForwardContext, reach: LayerViews
+    ) -> Tensor:
         """Self-attention of one layer on normed input [N, hidden]; writes the layer's keys and values."""
         layer, config, numerics = self._layers[index], self.config, self.numerics
         turned = config.heads + config.kv_heads
@@ -179,17 +190,17 @@ class LeanModel:
         return layer.out(numerics.attend(queries, reach.windows[index], step.layout))
 
 
-def _require_part(part: Part, layers: int) -> Part:
+def _require_part(part: Sublayers, layers: int) -> Sublayers:
     for index in (*part.attention, *part.ffn):
         if not 0 <= index < layers:
             raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
     return part
 
 
-def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> Layer:
+def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> PreparedLayer:
     """A layer's norms and matrices as a mode computes them."""
     eps, hidden = config.eps, config.hidden
-    return Layer(
+    return PreparedLayer(
         attention_norm=numerics.norm(layer.attention_norm, eps, hidden),
         qkv=numerics.matrix(layer.qkv),
         qk_norm=None if layer.qk_norm is None else numerics.norm(layer.qk_norm, eps, config.head_dim),
@@ -217,7 +228,9 @@ def from_tensors(
     return LeanModel(config, build_weights(config, tensors, dtype), numerics=numerics)
 
 
-def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any], numerics: str = "fast") -> Equipped:
+def load_folder(
+    folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any], numerics: str = "fast"
+) -> ModelWithNumerics:
     """The model in a folder of config.json and safetensors, with a numerics mode or `auto`.
 
     Raises:
@@ -229,4 +242,4 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
     check_tensors(config, tensors, folder.name())
     weights = build_weights(config, tensors, dtype, torch.device(facts.get("device", "cpu")))
     choice = choose(numerics, parts_of(config, weights), folder.name())
-    return Equipped(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics), choice.facts)
+    return ModelWithNumerics(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics), choice.facts)

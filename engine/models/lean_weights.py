@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.cache import require_rollback
-from engine.errors import ModelError
-from engine.numerics.base import Affine
-from engine.numerics.devices import CPU
-from engine.numerics.rotations import frequencies
+from engine.core.errors import ModelError
+from engine.models.cache import require_rollback
+from engine.models.numerics.devices import CPU
+from engine.models.numerics.interface import Affine
+from engine.models.numerics.rotations import frequencies
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PLAIN_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -230,7 +230,7 @@ def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) 
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WeightFormat:
     """What weights are made of, and where."""
 
     dtype: torch.dtype
@@ -241,7 +241,7 @@ def build_weights(
     config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device = CPU
 ) -> LeanWeights:
     """Fused copies of checked tensors, in `dtype` on `device`."""
-    kind = Kind(dtype, device)
+    kind = WeightFormat(dtype, device)
     embedding = _own(tensors["model.embed_tokens.weight"], kind)
     return LeanWeights(
         embedding=embedding,
@@ -251,12 +251,12 @@ def build_weights(
     )
 
 
-def _own(tensor: Tensor, kind: Kind) -> Tensor:
+def _own(tensor: Tensor, kind: WeightFormat) -> Tensor:
     """A copy: a tensor read from a file may be a view of the mapped file, which can change under us."""
     return tensor.detach().to(kind.device, kind.dtype, copy=True).contiguous()
 
 
-def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: Kind) -> LayerWeights:
+def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: WeightFormat) -> LayerWeights:
     def fused(*names: str) -> Affine:
         biases = [tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in tensors]
         weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names])
@@ -273,7 +273,7 @@ def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind:
     )
 
 
-def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: Kind) -> Tensor | None:
+def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: WeightFormat) -> Tensor | None:
     if not config.qk_norm:
         return None
     queries = tensors[f"{prefix}self_attn.q_norm.weight"].expand(config.heads, -1)

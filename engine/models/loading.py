@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import torch
 
-from engine.checkpoints import layout_of
-from engine.checkpoints.base import LoadedHead
-from engine.errors import ModelError
-from engine.models.base import TargetModel
+from engine.core.errors import ModelError
+from engine.core.registry import resolve
+from engine.heads.checkpoint import LoadedHead
+from engine.heads.formats import layout_of
 from engine.models.folder import (
     TOKENIZER_PATTERNS,
     ModelFile,
@@ -29,11 +29,11 @@ from engine.models.folder import (
     read_tensors,
     tokenizer_digest,
 )
+from engine.models.interface import TargetModel
 from engine.models.lean_weights import build_weights, check_tensors, read_config
-from engine.numerics.devices import ask_for_stable_kernels, usable_device
-from engine.numerics.probe_choice import Equipped, NumericsFacts, foreign, require_known
-from engine.numerics.probe_parts import ModelParts, parts_of
-from engine.registry import resolve
+from engine.models.numerics.devices import ask_for_stable_kernels, usable_device
+from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts, foreign, require_known
+from engine.models.numerics.probe.model_parts import ModelParts, parts_of
 
 __all__ = [
     "LoadedModel",
@@ -70,7 +70,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedSource:
     """A source that was found on disk."""
 
     path: Path
@@ -78,7 +78,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LoadOptions:
     """How a model is loaded: the arguments of `load_model` of the same names."""
 
     dtype: str
@@ -88,7 +88,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSource:
     """A source whose folder was found and whose files have their digests."""
 
     source: str
@@ -124,7 +124,7 @@ def load_model(
         loader: `lean` (own forward: llama, qwen2, qwen3) or `hf` (any causal model of transformers).
         revision: branch, tag or commit of an `hf:` source; the commit it stood for is in `resolved`.
         base: what a relative folder is relative to; by default the working directory.
-        numerics: a mode of `engine.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
+        numerics: a mode of `engine.models.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
         device: where the weights live, as torch calls it; the hf loader has `cpu` only.
 
     Raises:
@@ -132,12 +132,14 @@ def load_model(
         InvalidRequest: no such numerics mode, or not with this loader.
         NumericsRefused: a mode that was asked for by name and does not hold on this machine.
     """
-    way = Way(dtype, loader, numerics, device)
+    way = LoadOptions(dtype, loader, numerics, device)
     _require_way(source, way)
     return _whole(open_source(source, revision, base), way)
 
 
-def load_model_or_head(source: str, way: Way, revision: str | None, base: Path | None) -> LoadedModel | LoadedHead:
+def load_model_or_head(
+    source: str, way: LoadOptions, revision: str | None, base: Path | None
+) -> LoadedModel | LoadedHead:
     """Whatever the source holds; its files are found and read once. Raises as `load_model`."""
     opened = open_source(source, revision, base)
     head = _head(opened)
@@ -156,7 +158,7 @@ def load_head(source: str, *, revision: str | None = None, base: Path | None = N
     return _head(open_source(source, revision, base))
 
 
-def _require_way(source: str, way: Way) -> None:
+def _require_way(source: str, way: LoadOptions) -> None:
     if way.dtype not in DTYPES:
         raise ModelError(f"{source}: dtype {way.dtype!r} is not one of {', '.join(DTYPES)}")
     if way.loader not in LOADERS:
@@ -167,17 +169,17 @@ def _require_way(source: str, way: Way) -> None:
     ask_for_stable_kernels(usable_device(way.device, source))
 
 
-def open_source(source: str, revision: str | None = None, base: Path | None = None) -> Opened:
+def open_source(source: str, revision: str | None = None, base: Path | None = None) -> OpenedSource:
     """Find a source's files and digest them; no weight is read.
 
     Raises:
         ModelError: there is no such source, or its files are incomplete.
     """
     place = _find(source, revision, base)
-    return Opened(source, place.resolved, open_folder(place.path, source))
+    return OpenedSource(source, place.resolved, open_folder(place.path, source))
 
 
-def _whole(opened: Opened, way: Way) -> LoadedModel:
+def _whole(opened: OpenedSource, way: LoadOptions) -> LoadedModel:
     folder = opened.folder
     facts = {
         **opened.facts,
@@ -192,7 +194,7 @@ def _whole(opened: Opened, way: Way) -> LoadedModel:
     )
 
 
-def _head(opened: Opened) -> LoadedHead | None:
+def _head(opened: OpenedSource) -> LoadedHead | None:
     layout = layout_of(opened.folder.config)
     if layout is None:
         return None
@@ -201,14 +203,14 @@ def _head(opened: Opened) -> LoadedHead | None:
     return LoadedHead(head, opened.folder.files, opened.source, opened.resolved, {**opened.facts, **own})
 
 
-def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Equipped:
+def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> ModelWithNumerics:
     """The model by its loader; transformers' own arithmetic cannot be chosen."""
     load, dtype = resolve(LOADERS, facts["loader"], "loader"), DTYPES[facts["dtype"]]
     if facts["loader"] == "hf":
         chosen = foreign(numerics, folder.name())
         model: TargetModel = load(folder, dtype, facts)
-        return Equipped(model, chosen)
-    ready: Equipped = load(folder, dtype, facts, numerics)
+        return ModelWithNumerics(model, chosen)
+    ready: ModelWithNumerics = load(folder, dtype, facts, numerics)
     return ready
 
 
@@ -225,7 +227,7 @@ def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None)
     return parts_of(config, build_weights(config, tensors, DTYPES[dtype]))
 
 
-def _find(source: str, revision: str | None, base: Path | None) -> Place:
+def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSource:
     kind, _, name = source.partition(":")
     if kind == "hf":
         return _download(source, name, revision)
@@ -236,20 +238,20 @@ def _find(source: str, revision: str | None, base: Path | None) -> Place:
     if not source:
         raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME or a folder")
     path = ((base or Path()) / Path(source).expanduser()).resolve()
-    return Place(path, str(path))
+    return ResolvedSource(path, str(path))
 
 
-def _bundled(source: str, name: str) -> Place:
-    home = Path(str(package_files("engine"))) / "reference"
+def _bundled(source: str, name: str) -> ResolvedSource:
+    home = Path(str(package_files("engine"))) / "bundled"
     known = sorted(each.parent.name for each in home.glob("*/config.json"))
     if name not in known:
         raise ModelError(
             f"{source}: no such bundled model; there are: {', '.join(known) or 'none in this installation'}"
         )
-    return Place(home / name, source)
+    return ResolvedSource(home / name, source)
 
 
-def _download(source: str, name: str, revision: str | None) -> Place:
+def _download(source: str, name: str, revision: str | None) -> ResolvedSource:
     """Fetch a snapshot, or find it in the local cache."""
     import huggingface_hub
     from huggingface_hub import errors
@@ -271,7 +273,7 @@ def _download(source: str, name: str, revision: str | None) -> Place:
     except (errors.HfHubHTTPError, OSError) as error:
         raise ModelError(f"{asked}: download failed ({_one_line(error)}); try again or use a folder") from error
     # A snapshot's folder is named after the commit that the revision stood for.
-    return Place(Path(path), f"{source}@{Path(path).name}")
+    return ResolvedSource(Path(path), f"{source}@{Path(path).name}")
 
 
 def load_tokenizer(folder: ModelFolder) -> Any | None:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.errors import CapacityError, InvalidRequest
-from engine.models.base import Forward, Placement, SlotCache, Want
-from engine.types import Floats
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import Floats
+from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs
 
 Script = Callable[[tuple[int, ...]], Floats]
 """Prefix of token ids -> [V] float64 logits of the next token."""
@@ -72,7 +72,7 @@ class ScriptedModel:
             raise CapacityError(f"capacity {capacity} exceeds the scripted context of {self.context}")
         return ScriptedCache(rows, capacity)
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Logits [B, T, V] float64 of every query, zero for padding.
 
         Raises:

@@ -10,29 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.proposers.base import Proposer
-from engine.proposers.parts import ProposerParts
-from engine.registry import resolve
+from engine.core.registry import resolve
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Proposer
 
 REGISTRY: Final[Mapping[str, str]] = {
-    "cascade": "engine.proposers.cascade:CascadeProposer",
-    "ddtree": "engine.proposers.ddtree:DDTreeProposer",
-    "dflash": "engine.proposers.dflash:DFlashProposer",
-    "draft_model": "engine.proposers.draft_model:DraftModelProposer",
-    "eagle": "engine.proposers.eagle:EagleProposer",
-    "eagle2": "engine.proposers.eagle2:Eagle2Proposer",
-    "eagle3": "engine.proposers.eagle3:Eagle3Proposer",
-    "early_exit": "engine.proposers.early_exit:EarlyExitProposer",
-    "layer_skip": "engine.proposers.layer_skip:LayerSkipProposer",
-    "lookahead": "engine.proposers.lookahead:LookaheadProposer",
-    "mtp": "engine.proposers.mtp:MtpProposer",
-    "medusa": "engine.proposers.medusa:MedusaProposer",
-    "mlp_speculator": "engine.proposers.mlp_speculator:MlpSpeculatorProposer",
-    "ngram": "engine.proposers.ngram:NgramProposer",
-    "online": "engine.proposers.online:OnlineProposer",
-    "sequoia": "engine.proposers.sequoia:SequoiaProposer",
-    "specinfer": "engine.proposers.specinfer:SpecInferProposer",
-    "suffix": "engine.proposers.suffix:SuffixProposer",
+    "cascade": "engine.proposers.draft_model.cascade:CascadeProposer",
+    "ddtree": "engine.proposers.trained.ddtree:DDTreeProposer",
+    "dflash": "engine.proposers.trained.dflash:DFlashProposer",
+    "draft_model": "engine.proposers.draft_model.draft_model:DraftModelProposer",
+    "eagle": "engine.proposers.trained.eagle:EagleProposer",
+    "eagle2": "engine.proposers.trained.eagle2:Eagle2Proposer",
+    "eagle3": "engine.proposers.trained.eagle3:Eagle3Proposer",
+    "early_exit": "engine.proposers.self_draft.early_exit:EarlyExitProposer",
+    "layer_skip": "engine.proposers.self_draft.layer_skip:LayerSkipProposer",
+    "lookahead": "engine.proposers.copying.lookahead:LookaheadProposer",
+    "mtp": "engine.proposers.trained.mtp:MtpProposer",
+    "medusa": "engine.proposers.trained.medusa:MedusaProposer",
+    "mlp_speculator": "engine.proposers.trained.mlp_speculator:MlpSpeculatorProposer",
+    "ngram": "engine.proposers.copying.ngram:NgramProposer",
+    "online": "engine.proposers.draft_model.online:OnlineProposer",
+    "sequoia": "engine.proposers.draft_model.sequoia:SequoiaProposer",
+    "specinfer": "engine.proposers.draft_model.specinfer:SpecInferProposer",
+    "suffix": "engine.proposers.copying.suffix:SuffixProposer",
 }
 
 

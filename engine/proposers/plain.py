@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.proposers.base import Context, ProposerFacts
-from engine.types import Proposal, QKind, Verdict
+from engine.core.types import Proposal, QKind, StepOutcome
+from engine.proposers.interface import Context, ProposerFacts
 
 
 class PlainProposer:
@@ -20,7 +20,7 @@ class PlainProposer:
         """Empty proposals."""
         return [Proposal() for _ in contexts]
 
-    def observe(self, context: Context, verdict: Verdict) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Nothing to learn."""
 
     def finish(self, row: int) -> None:

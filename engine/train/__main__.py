@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine.registry import resolve
+from engine.core.registry import resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.early_exit import train_early_exit

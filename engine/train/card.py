@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Backend, Prompt
-from engine.backends.native import NativeWorkshop, open_models
-from engine.metrics import acceptance
-from engine.rng import stream_of
-from engine.trace import decode
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Engine, Prompt
+from engine.backends.native import NativeBackend, open_models
+from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.metrics import acceptance
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from engine.train import corpus, recipe, trainer
 from engine.train.prompts import prompt_rows
-from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 
 GAMMA = 4
 PROMPTS = 12
@@ -38,7 +38,7 @@ class CardSources:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedModel:
     """How one model came to be: its size, its last training, and what it began as."""
 
     folder: str
@@ -48,21 +48,21 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ModelPair:
     """A target and its draft."""
 
-    target: Trained
-    draft: Trained
+    target: TrainedModel
+    draft: TrainedModel
 
 
 PAIRS = (
-    Pair(
-        Trained("target", recipe.TARGET_MODEL, recipe.TARGET_TRAINING),
-        Trained("draft", recipe.DRAFT_MODEL, recipe.DRAFT_TRAINING),
+    ModelPair(
+        TrainedModel("target", recipe.TARGET_MODEL, recipe.TARGET_TRAINING),
+        TrainedModel("draft", recipe.DRAFT_MODEL, recipe.DRAFT_TRAINING),
     ),
-    Pair(
-        Trained("medium", recipe.MEDIUM_MODEL, recipe.MEDIUM_TRAINING, {"grown_from": "target"}),
-        Trained(
+    ModelPair(
+        TrainedModel("medium", recipe.MEDIUM_MODEL, recipe.MEDIUM_TRAINING, {"grown_from": "target"}),
+        TrainedModel(
             "medium_draft",
             recipe.MEDIUM_DRAFT_MODEL,
             recipe.MEDIUM_DRAFT_TRAINING,
@@ -72,13 +72,13 @@ PAIRS = (
 )
 
 
-def write_cards(sources: CardSources, pair: Pair) -> None:
+def write_cards(sources: CardSources, pair: ModelPair) -> None:
     """Write `card.json` into each model's folder."""
     trained = {"target": pair.target, "draft": pair.draft}
-    workshop = open_models({name: ModelSource(str(sources.family / each.folder)) for name, each in trained.items()})
+    backend = open_models({name: ModelSource(str(sources.family / each.folder)) for name, each in trained.items()})
     manifest = json.loads((sources.work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
-    measured = {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH} | _acceptance(workshop)
-    for facts in workshop.models():
+    measured = {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH} | _acceptance(backend)
+    for facts in backend.models():
         own = trained[facts.name]
         card = {
             "format": 1,
@@ -92,7 +92,7 @@ def write_cards(sources: CardSources, pair: Pair) -> None:
             "corpus": manifest,
             "held_out_loss": _losses(sources, own.folder),
             "acceptance": measured,
-            "samples": _samples(workshop) if facts.name == "target" else {},
+            "samples": _samples(backend) if facts.name == "target" else {},
         }
         text = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
         (sources.family / own.folder / "card.json").write_text(text, encoding="utf-8")
@@ -105,26 +105,26 @@ def _losses(sources: CardSources, name: str) -> dict[str, float]:
     return {domain: round(loss, 4) for domain, loss in losses.items()}
 
 
-def _acceptance(workshop: NativeWorkshop) -> dict[str, Any]:
+def _acceptance(backend: NativeBackend) -> dict[str, Any]:
     """Draft acceptance and tokens per target forward, by rule and domain."""
     rules = {
         "greedy": (Protocol.GREEDY, 0.0),
         "rejection, T=1": (Protocol.CHAIN, 1.0),
         "shared randomness, T=1": (Protocol.GUMBEL, 1.0),
     }
-    return {name: _drafted(workshop, protocol, temperature) for name, (protocol, temperature) in rules.items()}
+    return {name: _drafted(backend, protocol, temperature) for name, (protocol, temperature) in rules.items()}
 
 
-def _drafted(workshop: NativeWorkshop, protocol: Protocol, temperature: float) -> dict[str, Any]:
-    plan = ArmPlan(protocol, proposer="draft_model", gamma=GAMMA, draft="draft", level=RecordLevel.TOKENS)
-    return by_domain(workshop.arm(plan), temperature)
+def _drafted(backend: NativeBackend, protocol: Protocol, temperature: float) -> dict[str, Any]:
+    plan = EngineSpec(protocol, proposer="draft_model", gamma=GAMMA, draft="draft", level=RecordLevel.TOKENS)
+    return by_domain(backend.arm(plan), temperature)
 
 
-def by_domain(backend: Backend, temperature: float) -> dict[str, Any]:
+def by_domain(engine: Engine, temperature: float) -> dict[str, Any]:
     """Acceptance and tokens per forward of an arm on the prompts of each domain."""
     found = {}
     for domain, rows in prompt_rows(PROMPTS).items():
-        figures = acceptance(decode(each.trace) for each in _generate(backend, rows, temperature))
+        figures = acceptance(decode(each.trace) for each in _generate(engine, rows, temperature))
         found[domain] = {
             "draft_acceptance_rate": round(figures.draft_acceptance_rate, 4),
             "tokens_per_forward": round(figures.tokens_per_forward, 4),
@@ -134,22 +134,22 @@ def by_domain(backend: Backend, temperature: float) -> dict[str, Any]:
     return found
 
 
-def _generate(backend: Backend, rows: list[dict[str, Any]], temperature: float) -> list[Generation]:
+def _generate(engine: Engine, rows: list[dict[str, Any]], temperature: float) -> list[Generation]:
     sampling = SamplingParams(temperature=temperature, max_new_tokens=LENGTH, seed=1)
-    requests = [Request(row["id"], backend.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in rows]
-    return list(backend.generate(requests))
+    requests = [Request(row["id"], engine.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in rows]
+    return list(engine.generate(requests))
 
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:
     return Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
 
 
-def _samples(workshop: NativeWorkshop) -> dict[str, list[dict[str, str]]]:
+def _samples(backend: NativeBackend) -> dict[str, list[dict[str, str]]]:
     """Greedy outputs of the first prompts of each domain."""
-    backend = workshop.arm(ArmPlan(Protocol.GREEDY, level=RecordLevel.TOKENS))
+    engine = backend.arm(EngineSpec(Protocol.GREEDY, level=RecordLevel.TOKENS))
     samples = {}
     for domain, rows in prompt_rows(3).items():
-        texts = {each.request.id: each.text for each in _generate(backend, rows, 0.0)}
+        texts = {each.request.id: each.text for each in _generate(engine, rows, 0.0)}
         samples[domain] = [
             {"prompt": str(row.get("prompt") or row["messages"][0]["content"]), "output": texts[row["id"]]}
             for row in rows

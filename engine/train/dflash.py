@@ -15,26 +15,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.checkpoints.dflash import SECTION
 from engine.heads.decoder import LayerForm
+from engine.heads.formats.dflash import SECTION
 from engine.models.lean_weights import rope_frequencies
-from engine.numerics.base import RopeTables
-from engine.numerics.fast import rope_tables, rotated
+from engine.models.numerics.fast import rope_tables, rotated
+from engine.models.numerics.interface import RopeTables
 from engine.train.head_layer import HeadLayer, Teacher
 from engine.train.head_stage import HeadStage
-from engine.train.passes import Pass, agreements
+from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import DFLASH_HEAD, DFlashRecipe
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockPlacement:
     """Where the blocks of a window of T tokens sit: `anchors` [A], and `size` rows each."""
 
     anchors: Tensor
     size: int
 
     @classmethod
-    def spaced(cls, window: int, size: int, count: int) -> Blocks:
+    def spaced(cls, window: int, size: int, count: int) -> BlockPlacement:
         """Evenly, from position 1 on; every block's last token is inside the window."""
         return cls(torch.linspace(1, window - size, count).long(), size)
 
@@ -64,7 +64,7 @@ class DFlashHead(nn.Module):
         self.norm = nn.RMSNorm(config.hidden, config.eps)
         self._rope = rope_tables(rope_frequencies(config), config.context, torch.float32)
 
-    def forward(self, states: Tensor, embedded: Tensor, blocks: Blocks) -> Tensor:
+    def forward(self, states: Tensor, embedded: Tensor, blocks: BlockPlacement) -> Tensor:
         """[rows, T, features * hidden] and [rows, A * size, hidden] -> [rows, A * size, hidden]."""
         count, x = states.shape[1], embedded
         features = self.hidden_norm(self.fc(states).float())
@@ -99,15 +99,15 @@ def _fed_forward(layer: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Pass:
+def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> PositionLogits:
     """Over windows [rows, T], logits [rows, A, size - 1, V]; of a block the drafter knows the anchor only."""
-    lesson, blocks = teacher.lesson(tokens), Blocks.spaced(tokens.shape[1], plan.block, plan.anchors)
+    lesson, blocks = teacher.lesson(tokens), BlockPlacement.spaced(tokens.shape[1], plan.block, plan.anchors)
     states = torch.cat([lesson.hidden[layer + 1] for layer in plan.target_layers], -1)
     block = torch.full((len(tokens), len(blocks.anchors), plan.block), mask_token(teacher))
     block[:, :, 0] = tokens[:, blocks.anchors]
     out = head(states, F.embedding(block.flatten(1), teacher.embedding), blocks)
     masks = out.unflatten(1, (-1, plan.block))[:, :, 1:]
-    return Pass(lesson.logits[:, blocks.positions[:, :-1]], F.linear(masks, teacher.head).float())
+    return PositionLogits(lesson.logits[:, blocks.positions[:, :-1]], F.linear(masks, teacher.head).float())
 
 
 def mask_token(teacher: Teacher) -> int:
@@ -124,11 +124,11 @@ def loss_of(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashReci
     return (entropy.mean((0, 1)) * weights / weights.sum()).sum()
 
 
-def by_mask(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Iterator[Pass]:
+def by_mask(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Iterator[PositionLogits]:
     """Of windows [rows, T], one pass per mask."""
     said = compare(head, teacher, tokens, plan)
     for i in range(plan.block - 1):
-        yield Pass(said.target[:, :, i], said.draft[:, :, i])
+        yield PositionLogits(said.target[:, :, i], said.draft[:, :, i])
 
 
 def train_dflash(stage: HeadStage, plan: DFlashRecipe = DFLASH_HEAD) -> None:

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
-from engine.train.head_layer import HeadLayer, Teacher, Unrolled
+from engine.train.head_layer import HeadLayer, Teacher, UnrolledCache
 from engine.train.head_stage import HeadStage
-from engine.train.passes import Pass, agreements
+from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import EAGLE_HEAD, EagleRecipe
 
 
@@ -31,7 +31,7 @@ class EagleHead(nn.Module):
         self.fc = nn.Linear(2 * config.hidden, config.hidden, bias=False)
         self.layers = nn.ModuleList([HeadLayer(config, LayerForm((None,)))])
 
-    def forward(self, embedded: Tensor, features: Tensor, unrolled: Unrolled) -> Tensor:
+    def forward(self, embedded: Tensor, features: Tensor, unrolled: UnrolledCache) -> Tensor:
         """[rows, T, hidden] each -> the features that follow."""
         out: Tensor = self.layers[0](self.fc(torch.cat([embedded, features], -1)), unrolled)
         return out.float()
@@ -43,20 +43,20 @@ def loss_of(head: EagleHead, teacher: Teacher, tokens: Tensor, recipe: EagleReci
         lesson = teacher.lesson(tokens[:, :-1])
         features = lesson.hidden[teacher.config.layers]
         noise = (torch.rand_like(features[:, :-1]) * 2 - 1) * recipe.noise
-        predicted = head(lesson.embedded[:, 1:], features[:, :-1] + noise, Unrolled())
+        predicted = head(lesson.embedded[:, 1:], features[:, :-1] + noise, UnrolledCache())
         logits = F.linear(predicted, teacher.head).float()
     near = F.smooth_l1_loss(predicted, features[:, 1:])
     said = F.cross_entropy(logits.flatten(0, 1), lesson.logits[:, 1:].flatten(0, 1).softmax(-1))
     return near + recipe.token_weight * said
 
 
-def unroll(head: EagleHead, teacher: Teacher, tokens: Tensor, steps: int = 3) -> Iterator[Pass]:
+def unroll(head: EagleHead, teacher: Teacher, tokens: Tensor, steps: int = 3) -> Iterator[PositionLogits]:
     """Passes on the head's own outputs over windows [rows, T]; it is measured so, and not trained so."""
-    lesson, unrolled = teacher.lesson(tokens), Unrolled()
+    lesson, unrolled = teacher.lesson(tokens), UnrolledCache()
     state = lesson.hidden[teacher.config.layers][:, : tokens.shape[1] - steps]
     for embedded, truth in lesson.ahead(steps):
         state = head(embedded, state, unrolled)
-        yield Pass(truth, F.linear(state, teacher.head))
+        yield PositionLogits(truth, F.linear(state, teacher.head))
 
 
 def train_eagle(stage: HeadStage, plan: EagleRecipe = EAGLE_HEAD) -> None:

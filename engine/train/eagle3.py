@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
 from engine.train.corpus import Corpus, most_frequent
-from engine.train.head_layer import HeadLayer, Teacher, Unrolled
+from engine.train.head_layer import HeadLayer, Teacher, UnrolledCache
 from engine.train.head_stage import HeadStage
-from engine.train.passes import Pass, agreements, weighted_loss
+from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import EAGLE3_HEAD, Eagle3Recipe
 
 
@@ -50,16 +50,16 @@ def draft_vocabulary(corpus: Corpus, size: int, vocabulary: int) -> Tensor:
     return torch.from_numpy(most_frequent(counts, size))
 
 
-def unroll(head: Eagle3Head, teacher: Teacher, tokens: Tensor, recipe: Eagle3Recipe) -> Iterator[Pass]:
+def unroll(head: Eagle3Head, teacher: Teacher, tokens: Tensor, recipe: Eagle3Recipe) -> Iterator[PositionLogits]:
     """The passes over windows [rows, T], on the draft vocabulary."""
-    lesson, unrolled = teacher.lesson(tokens), Unrolled()
+    lesson, unrolled = teacher.lesson(tokens), UnrolledCache()
     count = tokens.shape[1] - recipe.unroll
     state = head.fc(torch.cat([lesson.hidden[layer][:, :count] for layer in recipe.aux_layers], -1)).float()
     known = torch.zeros(lesson.logits.shape[-1], dtype=torch.bool)
     known[head.kept] = True
     for embedded, truth in lesson.ahead(recipe.unroll):
         state = head.midlayer(torch.cat([embedded, state], -1), unrolled).float()
-        yield Pass(truth[..., head.kept], head.lm_head(head.norm(state)).float(), known[truth.argmax(-1)])
+        yield PositionLogits(truth[..., head.kept], head.lm_head(head.norm(state)).float(), known[truth.argmax(-1)])
 
 
 def loss_of(head: Eagle3Head, teacher: Teacher, tokens: Tensor, recipe: Eagle3Recipe) -> Tensor:

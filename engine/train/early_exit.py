@@ -20,9 +20,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from engine.train import trainer
 from engine.train.corpus import Corpus
-from engine.train.passes import Pass, agreements
+from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe
-from engine.train.trainer import Job, Report
+from engine.train.trainer import Report, TrainingJob
 
 
 def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
@@ -59,9 +59,9 @@ def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM, tokens: Tensor, 
 def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Mapping[str, float]:
     """How often a token drawn at each exit would be accepted by the whole model, on held-out text."""
 
-    def passes(tokens: Tensor) -> Iterator[Pass]:
+    def passes(tokens: Tensor) -> Iterator[PositionLogits]:
         *early, last = exits(model, tokens)
-        return (Pass(last, each) for each in early)
+        return (PositionLogits(last, each) for each in early)
 
     found = agreements(corpus, window, passes)
     return {f"exit after layer {i + 1}": value for i, value in enumerate(found.values())}
@@ -73,7 +73,7 @@ def train_early_exit(
     """Train on from the llama in `target`; write the new one to `out` in bfloat16, with the tokenizer beside it."""
     model, teacher = (LlamaForCausalLM.from_pretrained(target, dtype=torch.float32) for _ in range(2))
     teacher.eval()
-    job = Job(
+    job = TrainingJob(
         module=model,
         loss=lambda tokens: loss_of(model, teacher, tokens, plan),
         measure=lambda: exit_agreements(model, corpus, plan.training.window),

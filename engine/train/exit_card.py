@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.native import NativeWorkshop, open_models
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.native import NativeBackend, open_models
+from engine.core.types import Protocol, RecordLevel
 from engine.train import corpus, recipe, trainer
 from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain
-from engine.types import Protocol, RecordLevel
 
 
 def write_exit_card(work: Path, name: str) -> None:
@@ -46,11 +46,11 @@ def _losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:
     return {domain: round(loss, 4) for domain, loss in trainer.held_out_loss(model, text).items()}
 
 
-def _by_exit(shop: NativeWorkshop) -> dict[str, Any]:
+def _by_exit(shop: NativeBackend) -> dict[str, Any]:
     """Acceptance of the proposer at temperature 0, by exit and domain."""
     found = {}
     for layer in range(1, recipe.TARGET_MODEL.layers):
         options = {"exit_layer": layer}
-        plan = ArmPlan(Protocol.GREEDY, "early_exit", GAMMA, options=options, level=RecordLevel.TOKENS)
+        plan = EngineSpec(Protocol.GREEDY, "early_exit", GAMMA, options=options, level=RecordLevel.TOKENS)
         found[f"exit after layer {layer}"] = by_domain(shop.arm(plan), 0.0)
     return found

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from engine.models.loading import load_head, load_model
+from engine.heads.loading import load_head
+from engine.models.loading import load_model
 from engine.train import recipe
 
 TRAININGS: Final[Mapping[str, Any]] = {

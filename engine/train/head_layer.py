@@ -18,12 +18,12 @@ from transformers import LlamaForCausalLM
 
 from engine.heads.decoder import LayerForm
 from engine.models.lean_weights import LeanConfig, read_config, rope_frequencies
-from engine.numerics.base import RopeTables
-from engine.numerics.fast import rope_tables, rotated
+from engine.models.numerics.fast import rope_tables, rotated
+from engine.models.numerics.interface import RopeTables
 
 
 @dataclass(slots=True)
-class Unrolled:
+class UnrolledCache:
     """Keys and values [rows, T, kv_heads, head_dim] of the passes so far, oldest first."""
 
     keys: list[Tensor] = field(default_factory=list)
@@ -63,7 +63,7 @@ class HeadLayer(nn.Module):
         )
         self._rope = rope_tables(rope_frequencies(config), config.context, torch.float32)
 
-    def forward(self, x: Tensor, unrolled: Unrolled) -> Tensor:
+    def forward(self, x: Tensor, unrolled: UnrolledCache) -> Tensor:
         """[rows, T, chunks * hidden] -> [rows, T, hidden]; pass k puts row t at position t + k."""
         chunks = torch.split(x, self._config.hidden, -1)
         normed = [self._norm(name, chunk) for name, chunk in zip(self._form.norms, chunks, strict=True)]
@@ -78,7 +78,7 @@ class HeadLayer(nn.Module):
         normed: Tensor = rows if name is None else self.get_submodule(name)(rows.float())
         return normed
 
-    def _attention(self, x: Tensor, unrolled: Unrolled) -> Tensor:
+    def _attention(self, x: Tensor, unrolled: UnrolledCache) -> Tensor:
         config, passed, count = self._config, len(unrolled.keys), x.shape[1]
         split = {name: self.self_attn[f"{name}_proj"](x).float().unflatten(-1, (-1, config.head_dim)) for name in "qkv"}
         rope = RopeTables(*(table[passed : passed + count, None] for table in (self._rope.cos, self._rope.sin)))
@@ -92,7 +92,7 @@ class HeadLayer(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TeacherBatch:
     """What the target says about one batch of windows.
 
     embedded: [rows, T, hidden] its embeddings. hidden: by layer id, as HF counts. logits: [rows, T, V].
@@ -123,11 +123,11 @@ class Teacher:
         self.head: Tensor = model.get_output_embeddings().weight.detach().float()
 
     @torch.no_grad()
-    def lesson(self, tokens: Tensor) -> Lesson:
+    def lesson(self, tokens: Tensor) -> TeacherBatch:
         """About windows [rows, T]."""
         out = self.model(tokens, output_hidden_states=True)
         hidden = {layer: states.float() for layer, states in enumerate(out.hidden_states)}
-        return Lesson(hidden[0], hidden, out.logits.float())
+        return TeacherBatch(hidden[0], hidden, out.logits.float())
 
     def layer_sizes(self, ffn: int) -> LeanConfig:
         """The target's sizes for a layer of a head, which is a plain llama layer with a feed-forward of its own."""

@@ -19,7 +19,7 @@ from engine.train import trainer
 from engine.train.corpus import Corpus
 from engine.train.head_layer import Teacher
 from engine.train.recipe import TrainRecipe
-from engine.train.trainer import Job, Report
+from engine.train.trainer import Report, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class HeadStage:
     ) -> None:
         """To the recipe's last step, continuing from the checkpoint beside `out`; arguments as those of a `Job`."""
         folder = self.out.with_name(f"{self.out.name}-training")
-        trainer.run(Job(head, loss, measure, self.corpus, recipe, folder, self.report))
+        trainer.run(TrainingJob(head, loss, measure, self.corpus, recipe, folder, self.report))
 
     def write(self, config: Mapping[str, Any], trained: Mapping[str, Tensor], **tables: Tensor) -> None:
         """config.json and model.safetensors: trained tensors in bfloat16, tables as they are."""

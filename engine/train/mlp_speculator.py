@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from engine.models.lean_weights import LeanConfig
 from engine.train.head_layer import Teacher
 from engine.train.head_stage import HeadStage
-from engine.train.passes import Pass, agreements, weighted_loss
+from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import MLP_SPECULATOR, MlpSpeculatorRecipe
 
 EPS = 1e-6
@@ -72,13 +72,13 @@ def _shared(copies: nn.ModuleList, stage: int) -> nn.Module:
     return copies[min(stage, len(copies) - 1)]
 
 
-def unroll(module: MlpSpeculatorModule, teacher: Teacher, tokens: Tensor, stages: int) -> Iterator[Pass]:
+def unroll(module: MlpSpeculatorModule, teacher: Teacher, tokens: Tensor, stages: int) -> Iterator[PositionLogits]:
     """One pass per stage over windows [rows, T]: every stage reads the text's own tokens."""
     lesson, count = teacher.lesson(tokens), tokens.shape[1] - stages
     states = module.enter(lesson.hidden[teacher.config.layers][:, :count])
     for stage, (_, truth) in enumerate(lesson.ahead(stages)):
         states = module.advance(stage, states, tokens[:, 1 + stage : 1 + stage + count])
-        yield Pass(truth, module.logits(stage, states))
+        yield PositionLogits(truth, module.logits(stage, states))
 
 
 def loss_of(module: MlpSpeculatorModule, teacher: Teacher, tokens: Tensor, plan: MlpSpeculatorRecipe) -> Tensor:

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.checkpoints.mtp import COUNT, DEEPSEEK_ARCHITECTURE
 from engine.heads.decoder import LayerForm
-from engine.train.head_layer import HeadLayer, Teacher, Unrolled
+from engine.heads.formats.mtp import COUNT, DEEPSEEK_ARCHITECTURE
+from engine.train.head_layer import HeadLayer, Teacher, UnrolledCache
 from engine.train.head_stage import HeadStage
-from engine.train.passes import Pass, agreements, weighted_loss
+from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import MTP_HEAD, UnrolledRecipe
 
 
@@ -33,7 +33,7 @@ class MtpHead(nn.Module):
         self.layer = HeadLayer(config, LayerForm())
         self.norm = nn.RMSNorm(config.hidden, config.eps)
 
-    def forward(self, embedded: Tensor, state: Tensor, unrolled: Unrolled) -> Tensor:
+    def forward(self, embedded: Tensor, state: Tensor, unrolled: UnrolledCache) -> Tensor:
         """[rows, T, hidden] of the tokens and of the states before them -> the next states."""
         entered = self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(state)], -1))
         normed: Tensor = self.norm(self.layer(entered.float(), unrolled).float())
@@ -49,15 +49,15 @@ class MtpHead(nn.Module):
         return found
 
 
-def unroll(head: MtpHead, teacher: Teacher, tokens: Tensor, steps: int) -> Iterator[Pass]:
+def unroll(head: MtpHead, teacher: Teacher, tokens: Tensor, steps: int) -> Iterator[PositionLogits]:
     """The passes over windows [rows, T]."""
-    lesson, unrolled = teacher.lesson(tokens), Unrolled()
+    lesson, unrolled = teacher.lesson(tokens), UnrolledCache()
     state = lesson.hidden[teacher.config.layers][:, : tokens.shape[1] - steps]
     for step, (embedded, truth) in enumerate(lesson.ahead(steps)):
         if step == 0:  # position 0 of the first pass: its embedding is zero while drafting too
             embedded = F.pad(embedded[:, 1:], (0, 0, 1, 0))
         state = head(embedded, state, unrolled)
-        yield Pass(truth, F.linear(state, teacher.head).float())
+        yield PositionLogits(truth, F.linear(state, teacher.head).float())
 
 
 def loss_of(head: MtpHead, teacher: Teacher, tokens: Tensor, plan: UnrolledRecipe) -> Tensor:

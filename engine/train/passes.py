@@ -17,7 +17,7 @@ from engine.train.held_out import held_out_windows
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PositionLogits:
     """One drafted position: the logits of the target and of the head, [..., V'] each, over the head's vocabulary.
 
     inside: [...] whether the target's favourite is in that vocabulary; None where it holds all tokens.
@@ -43,7 +43,7 @@ class Pass:
         return torch.minimum(p, q).sum(-1).mean().item()
 
 
-def weighted_loss(passes: Iterable[Pass], weights: Sequence[float]) -> Tensor:
+def weighted_loss(passes: Iterable[PositionLogits], weights: Sequence[float]) -> Tensor:
     """The sum of the passes' losses, each times its weight."""
     total = torch.zeros(())
     for weight, each in zip(weights, passes, strict=True):
@@ -52,7 +52,9 @@ def weighted_loss(passes: Iterable[Pass], weights: Sequence[float]) -> Tensor:
 
 
 @torch.no_grad()
-def agreements(corpus: Corpus, window: int, passes: Callable[[Tensor], Iterable[Pass]]) -> Mapping[str, float]:
+def agreements(
+    corpus: Corpus, window: int, passes: Callable[[Tensor], Iterable[PositionLogits]]
+) -> Mapping[str, float]:
     """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position.
 
     `passes` makes those of windows [rows, window]; domains count equally.

@@ -139,7 +139,7 @@ def held_out_loss(model: LlamaForCausalLM, corpus: Corpus, window: int = 512, wi
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """One training: what is trained, on what, by which loss.
 
     `loss` maps a batch of token windows [rows, window + 1] to a number; `measure` says how far it has come.
@@ -163,7 +163,7 @@ def train(
     teacher: LlamaForCausalLM | None = None,
 ) -> None:
     """Train a whole model to the recipe's last step, continuing from `folder` if a checkpoint is there."""
-    job = Job(
+    job = TrainingJob(
         module=model,
         loss=lambda tokens: loss_of(model, teacher, tokens, recipe),
         measure=lambda: held_out_loss(model, corpus),
@@ -175,7 +175,7 @@ def train(
     run(job)
 
 
-def run(job: Job) -> None:
+def run(job: TrainingJob) -> None:
     """Train to the recipe's last step; parameters that ask for no gradients stay as they are."""
     module, recipe = job.module, job.recipe
     optimiser = torch.optim.AdamW(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.errors import ModelError
+from engine.core.errors import ModelError
 from engine.train.corpus import Corpus
 from engine.train.head_layer import Teacher
 

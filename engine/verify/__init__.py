@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.options import Option, read_options
-from engine.registry import resolve
-from engine.types import Protocol
-from engine.verify.base import Verifier
+from engine.core.options import ScalarOption, read_options
+from engine.core.registry import resolve
+from engine.core.types import Protocol
+from engine.verify.interface import Verifier
 
 REGISTRY: Final[Mapping[str, str]] = {
     "greedy": "engine.verify.greedy:GreedyVerifier",
@@ -24,11 +24,11 @@ REGISTRY: Final[Mapping[str, str]] = {
     "ensemble": "engine.verify.lossy:EnsembleVerifier",
     "synthetic": "engine.verify.lossy:SyntheticVerifier",
 }
-SETTINGS: Final[Mapping[str, Mapping[str, Option]]] = {
-    "typical": {"epsilon": Option(0.09, high=1), "delta": Option(0.3)},
-    "threshold": {"threshold_single": Option(1.0, high=1), "threshold_acc": Option(1.0, high=1)},
-    "ensemble": {"weight": Option(0.9, high=1)},
-    "synthetic": {"length": Option(2.0, low=1)},
+SETTINGS: Final[Mapping[str, Mapping[str, ScalarOption]]] = {
+    "typical": {"epsilon": ScalarOption(0.09, high=1), "delta": ScalarOption(0.3)},
+    "threshold": {"threshold_single": ScalarOption(1.0, high=1), "threshold_acc": ScalarOption(1.0, high=1)},
+    "ensemble": {"weight": ScalarOption(0.9, high=1)},
+    "synthetic": {"length": ScalarOption(2.0, low=1)},
 }
 """The options of the rules that have any; a rule is built with all of its own."""
 

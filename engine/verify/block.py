@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.errors import InvalidRequest
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf, one_hot
-from engine.trees import is_chain
-from engine.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.errors import InvalidRequest
+from engine.core.trees import is_chain
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf, one_hot
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import last_role, q_of
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class DraftPrefix:
     """The first i drafted tokens: the weight P_i, the chance h_i = `over` / `total`, and what is left to emit from.
 
     left: [V] max(P_i p_{i+1} - q_{i+1}, 0), or p_{gamma+1} after the whole draft.
@@ -46,7 +46,7 @@ class BlockVerifier:
         Protocol.BLOCK, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=False, fresh_numbers=True
     )
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Test prefixes from the longest to the shortest.
 
         Raises:
@@ -75,10 +75,10 @@ class BlockVerifier:
         token = inverse_cdf(left if left.sum() > 0 else p, u)
         emitted.append(Emitted(token, last_role(proposal, kept < gamma), kept, float(p[token]), u))
         mass = float(left.sum()) if kept < gamma else float("nan")
-        return Verdict(tuple(emitted), examined, mass, joint=True)
+        return StepOutcome(tuple(emitted), examined, mass, joint=True)
 
 
-def prefixes_of(proposal: Proposal, rows: TargetRows) -> list[Prefix]:
+def prefixes_of(proposal: Proposal, rows: TargetRows) -> list[DraftPrefix]:
     """The gamma + 1 prefixes of a drafted chain, the empty one first."""
     gamma, weight, found = len(proposal.tree), 1.0, []
     for i in range(gamma + 1):
@@ -86,11 +86,11 @@ def prefixes_of(proposal: Proposal, rows: TargetRows) -> list[Prefix]:
             token = proposal.tree.tokens[i - 1]
             weight = min(1.0, weight * float(rows[i - 1].p[token]) / q_of(proposal, i - 1))
         if i == gamma:
-            found.append(Prefix(weight, weight, 1.0, rows[i].p))
+            found.append(DraftPrefix(weight, weight, 1.0, rows[i].p))
             break
         left = np.maximum(weight * rows[i].p - _q_row(proposal, i, len(rows[i].p)), 0.0)
         over = float(left.sum())
-        found.append(Prefix(weight, over, over + 1.0 - weight, left))
+        found.append(DraftPrefix(weight, over, over + 1.0 - weight, left))
     return found
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.errors import InvalidRequest
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf
-from engine.trees import is_chain
-from engine.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.errors import InvalidRequest
+from engine.core.trees import is_chain
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import q_of
 
 
@@ -26,7 +26,7 @@ class ChainVerifier:
 
     facts = VerifierFacts(Protocol.CHAIN, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=False)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Test the drafted tokens one after the other.
 
         Raises:
@@ -48,10 +48,10 @@ class ChainVerifier:
             if not accepted:
                 left = residual(rows[node].p, proposal, node)
                 emitted.append(recover(rows[node].p, left, node, randomness.uniform(position, Purpose.RESIDUAL)))
-                return Verdict(tuple(emitted), tuple(examined), float(left.sum()))
+                return StepOutcome(tuple(emitted), tuple(examined), float(left.sum()))
             emitted.append(Emitted(token, Role.ACCEPTED, node, p))
         emitted.append(self._last(proposal, rows, randomness))
-        return Verdict(tuple(emitted), tuple(examined))
+        return StepOutcome(tuple(emitted), tuple(examined))
 
     def _last(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Emitted:
         row = len(proposal.tree)

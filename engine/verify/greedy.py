@@ -6,10 +6,10 @@ random numbers, and knows nothing about temperature above 0.
 
 from __future__ import annotations
 
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.types import DraftRule, Proposal, Protocol, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import match
 
 
@@ -18,6 +18,6 @@ class GreedyVerifier:
 
     facts = VerifierFacts(Protocol.GREEDY, lossless=True, draft_rule=DraftRule.GREEDY, trees=True)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:  # noqa: ARG002 - protocol
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:  # noqa: ARG002 - protocol
         """Compare with the argmax of the transformed scores."""
         return match(proposal, rows, lambda row, _position: rows.best(row))

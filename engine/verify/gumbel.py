@@ -9,11 +9,11 @@ never be mixed with an acceptance test on p / q, whose law that would break.
 
 from __future__ import annotations
 
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.sampling import gumbel_argmax
-from engine.types import DraftRule, Proposal, Protocol, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
+from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import gumbel_argmax
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import match
 
 
@@ -22,7 +22,7 @@ class GumbelVerifier:
 
     facts = VerifierFacts(Protocol.GUMBEL, lossless=True, draft_rule=DraftRule.COUPLED, trees=True)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Compare with argmax(log p + noise at the position)."""
 
         def choose(row: int, position: int) -> int:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.errors import InvalidRequest
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf
-from engine.trees import ROOT, children, depths, is_chain, path
-from engine.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.errors import InvalidRequest
+from engine.core.trees import ROOT, children, depths, is_chain, path
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf
 from engine.verify.chain import residual
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import last_role, q_of
 
 
@@ -38,7 +38,7 @@ class TypicalVerifier:
         options = {"epsilon": epsilon, "delta": delta}
         self.facts = _lossy(Protocol.TYPICAL, DraftRule.GREEDY, options, trees=True)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Test every node whose ancestors pass, then choose. Needs no q and no acceptance numbers."""
         tree = proposal.tree
         weights = self._passing(proposal, rows)
@@ -52,7 +52,7 @@ class TypicalVerifier:
         )
         emitted = [_accepted(proposal, rows, node) for node in kept]
         last = _last(proposal, rows, end, rows[end + 1].p, randomness)
-        return Verdict((*emitted, last), examined)
+        return StepOutcome((*emitted, last), examined)
 
     def _passing(self, proposal: Proposal, rows: TargetRows) -> dict[int, float]:
         """Log of the product of p down to each node that passes with all its ancestors; the root's is 0."""
@@ -71,7 +71,7 @@ class TypicalVerifier:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _ThresholdTests:
     """The children of one node after their tests: the one kept, or ROOT, and [V] p without the refused tokens."""
 
     kept: int
@@ -93,7 +93,7 @@ class ThresholdVerifier:
         options = {"threshold_single": threshold_single, "threshold_acc": threshold_acc}
         self.facts = _lossy(Protocol.THRESHOLD, DraftRule.GREEDY, options, trees=True)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Walk down from the root while a child is kept."""
         emitted: list[Emitted] = []
         examined: list[Examined] = []
@@ -104,11 +104,13 @@ class ThresholdVerifier:
             if tried.kept == ROOT:
                 emitted.append(_last(proposal, rows, node, tried.left, randomness))
                 mass = float(tried.left.sum()) if tried.examined else float("nan")
-                return Verdict(tuple(emitted), tuple(examined), mass)
+                return StepOutcome(tuple(emitted), tuple(examined), mass)
             node = tried.kept
             emitted.append(_accepted(proposal, rows, node))
 
-    def _try_children(self, proposal: Proposal, node: int, p: Floats, position: int, randomness: Randomness) -> _Tried:
+    def _try_children(
+        self, proposal: Proposal, node: int, p: Floats, position: int, randomness: Randomness
+    ) -> _ThresholdTests:
         offered = children(proposal.tree, node)
         u = randomness.uniform(position, Purpose.ACCEPT) if offered else float("nan")
         left, total = p.copy(), 0.0
@@ -122,9 +124,9 @@ class ThresholdVerifier:
             accepted = u * self._acc < total or chance >= self._single
             examined.append(Examined(child, chance, q_of(proposal, child), u, accepted))
             if accepted:
-                return _Tried(child, left, tuple(examined))
+                return _ThresholdTests(child, left, tuple(examined))
             left[token] = 0.0
-        return _Tried(ROOT, left, tuple(examined))
+        return _ThresholdTests(ROOT, left, tuple(examined))
 
 
 class EnsembleVerifier:
@@ -140,7 +142,7 @@ class EnsembleVerifier:
         options = {"weight": weight}
         self.facts = _lossy(Protocol.ENSEMBLE, DraftRule.INDEPENDENT, options, trees=False)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Test the drafted tokens one after the other.
 
         Raises:
@@ -171,7 +173,7 @@ class SyntheticVerifier:
         options = {"length": length}
         self.facts = _lossy(Protocol.SYNTHETIC, DraftRule.INDEPENDENT, options, trees=False)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Test the drafted tokens one after the other.
 
         Raises:
@@ -187,7 +189,7 @@ def _walk(
     randomness: Randomness,
     accepts: Callable[[int, float], bool],
     left_of: Callable[[int], Floats | None],
-) -> Verdict:
+) -> StepOutcome:
     """Test a chain's tokens at a number each; at the first refusal draw from `left_of` it, or from p if it has none."""
     examined: list[Examined] = []
     for node in range(len(proposal.tree)):
@@ -201,7 +203,7 @@ def _walk(
     left = left_of(len(kept)) if len(kept) < len(examined) else None
     last = _last(proposal, rows, end, rows[end + 1].p if left is None else left, randomness)
     mass = float("nan") if left is None else float(left.sum())
-    return Verdict((*(_accepted(proposal, rows, node) for node in kept), last), tuple(examined), mass)
+    return StepOutcome((*(_accepted(proposal, rows, node) for node in kept), last), tuple(examined), mass)
 
 
 def _lossy(protocol: Protocol, draft_rule: DraftRule, options: Mapping[str, float], *, trees: bool) -> VerifierFacts:

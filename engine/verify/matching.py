@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.rows import TargetRows
-from engine.trees import ROOT, children
-from engine.types import Emitted, Examined, Proposal, QKind, Role, Verdict
+from engine.core.trees import ROOT, children
+from engine.core.types import Emitted, Examined, Proposal, QKind, Role, StepOutcome
+from engine.sampling.target_rows import TargetRows
 
 Choose = Callable[[int, int], int]
 """(row, absolute position) -> the target's own token."""
 
 
-def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> Verdict:
+def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> StepOutcome:
     """Keep the drafted path that the target would have taken, then its next token."""
     tree = proposal.tree
     emitted: list[Emitted] = []
@@ -38,7 +38,7 @@ def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> Verdict:
         role = Role.ACCEPTED if kept != ROOT else last_role(proposal, bool(offered))
         emitted.append(Emitted(token, role, row, rows.chance(row, token)))
         if kept == ROOT:
-            return Verdict(tuple(emitted), tuple(examined))
+            return StepOutcome(tuple(emitted), tuple(examined))
         node = kept
 
 

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import InvalidRequest
-from engine.rng import Purpose, Randomness
-from engine.rows import TargetRows
-from engine.sampling import inverse_cdf
-from engine.trees import ROOT, children
-from engine.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, Verdict
-from engine.verify.base import VerifierFacts
+from engine.core.errors import InvalidRequest
+from engine.core.trees import ROOT, children
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import inverse_cdf
 from engine.verify.chain import residual
+from engine.verify.interface import VerifierFacts
 from engine.verify.matching import last_role, q_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _ChildTests:
     """The children of one node after their tests: the one kept, or ROOT, and what is left of p."""
 
     kept: int
@@ -44,7 +44,7 @@ class TreeVerifier:
 
     facts = VerifierFacts(Protocol.TREE, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=True)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> Verdict:
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """Walk down from the root while a child is accepted.
 
         Raises:
@@ -61,13 +61,13 @@ class TreeVerifier:
             examined.extend(tried.examined)
             if tried.kept == ROOT:
                 emitted.append(_last(proposal, row, rows[row].p, tried, position, randomness))
-                return Verdict(tuple(emitted), tuple(examined), tried.mass)
+                return StepOutcome(tuple(emitted), tuple(examined), tried.mass)
             token = proposal.tree.tokens[tried.kept]
             emitted.append(Emitted(token, Role.ACCEPTED, row, float(rows[row].p[token])))
             node = tried.kept
 
 
-def _try_children(proposal: Proposal, node: int, p: Floats, position: int, randomness: Randomness) -> _Tried:
+def _try_children(proposal: Proposal, node: int, p: Floats, position: int, randomness: Randomness) -> _ChildTests:
     """Test the children of `node` against p [V]; each has an acceptance number of its own."""
     left, mass = p, float("nan")
     examined: list[Examined] = []
@@ -78,17 +78,19 @@ def _try_children(proposal: Proposal, node: int, p: Floats, position: int, rando
         accepted = u * q < p_left
         examined.append(Examined(child, p_left, q, u, accepted))
         if accepted:
-            return _Tried(child, left, mass, tuple(examined))
+            return _ChildTests(child, left, mass, tuple(examined))
         over = residual(left, proposal, child)
         mass = float(over.sum())
         if mass == 0:
             # by rounding only: p' and q agree to the last bit, and so p' is what remains to be drawn from
             break
         left = over / mass
-    return _Tried(ROOT, left, mass, tuple(examined))
+    return _ChildTests(ROOT, left, mass, tuple(examined))
 
 
-def _last(proposal: Proposal, row: int, p: Floats, tried: _Tried, position: int, randomness: Randomness) -> Emitted:
+def _last(
+    proposal: Proposal, row: int, p: Floats, tried: _ChildTests, position: int, randomness: Randomness
+) -> Emitted:
     purpose = Purpose.RESIDUAL if tried.examined else Purpose.BONUS
     u = randomness.uniform(position, purpose)
     token = inverse_cdf(tried.left, u)

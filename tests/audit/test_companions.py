@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from audit import arms, checks
-from audit.records import ArmKind
-from audit.suite_loader import load_suite
+from audit import checks
+from audit.evidence.records import ArmKind
+from audit.runs import arms
+from audit.suite.loader import load_suite
 from tests.audit.suite_files import write_suite
 
 
@@ -30,11 +31,11 @@ def test_no_companion_runs_unless_a_check_asks(suite, monkeypatch):
 
 
 def test_companions_follow_their_candidate_and_differ_in_what_they_are_for(suite, monkeypatch):
-    asking(monkeypatch, ArmKind.ALONE, ArmKind.REVERSED, ArmKind.REGAMMA)
+    asking(monkeypatch, ArmKind.ALONE, ArmKind.REVERSED, ArmKind.OTHER_GAMMA)
     planned = arms.plan_arms(suite)
     at = next(i for i, arm in enumerate(planned) if arm.kind is ArmKind.CANDIDATE)
     candidate, alone, backwards, regamma = planned[at : at + 4]
-    assert [each.kind for each in (alone, backwards, regamma)] == [ArmKind.ALONE, ArmKind.REVERSED, ArmKind.REGAMMA]
+    assert [each.kind for each in (alone, backwards, regamma)] == [ArmKind.ALONE, ArmKind.REVERSED, ArmKind.OTHER_GAMMA]
     assert {each.of for each in (alone, backwards, regamma)} == {candidate.name}
     assert alone.plan == dataclasses.replace(candidate.plan, rows=1)
     assert regamma.plan.gamma != candidate.plan.gamma

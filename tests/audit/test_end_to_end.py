@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from audit.checks import load
-from audit.checks.base import CheckResult, Verdict, evaluate
-from audit.records import ArmRecord, Evidence
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmRecord, Evidence
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.store import Store, StoredCheck
-from engine.trace import Trace, decode, digest, encode
+from engine.record.trace import Trace, decode, digest, encode
 from tests.audit.invoke import invoke
 
 pytestmark = pytest.mark.xdist_group("end_to_end")
-REFERENCE = Path(__file__).parents[2] / "engine" / "reference"
+REFERENCE = Path(__file__).parents[2] / "engine" / "bundled"
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from audit.checks.base import Verdict
-from audit.prepare import prepare
-from audit.records import Level
-from audit.runner import run
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
+from audit.runs.prepare import prepare
+from audit.runs.runner import run
 from audit.store import Store
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
 from engine import backends
 from engine.backends import scripted
-from engine.backends.kinds import BackendKind, SourceKind
-from engine.observed import failed_trace
-from engine.trace import decode, encode
-from engine.types import FinishReason, Generation
-from tests.audit.test_runner import Silent
+from engine.backends.catalogue import BackendKind, SourceKind
+from engine.core.types import FinishReason, Generation
+from engine.record.foreign import failed_trace
+from engine.record.trace import decode, encode
+from tests.audit.runs.test_runner import Silent
 
 SUITE = """
 version: 1
@@ -38,14 +38,14 @@ arms:
 class Failing:
     """The scripted engine, which drops a request and distrusts another's record where it speculates."""
 
-    def __init__(self, backend):
-        self.backend = backend
+    def __init__(self, engine):
+        self.engine = engine
 
     def __getattr__(self, name):
-        return getattr(self.backend, name)
+        return getattr(self.engine, name)
 
     def generate(self, requests):
-        for made in self.backend.generate(requests):
+        for made in self.engine.generate(requests):
             trace = decode(made.trace)
             if trace.header.proposer != "draft_model":
                 yield made
@@ -60,19 +60,19 @@ class Failing:
                 yield made
 
 
-class Workshop:
-    def __init__(self, workshop):
-        self.workshop = workshop
+class Backend:
+    def __init__(self, backend):
+        self.backend = backend
 
     def __getattr__(self, name):
-        return getattr(self.workshop, name)
+        return getattr(self.backend, name)
 
     def arm(self, plan):
-        return Failing(self.workshop.arm(plan))
+        return Failing(self.backend.arm(plan))
 
 
 def open_models(models):
-    return Workshop(scripted.open_models(models))
+    return Backend(scripted.open_models(models))
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from audit.arms import plan_arms, require_streams, slots
 from audit.errors import UserError
+from audit.runs.arms import plan_arms, slots
 from audit.selftest.run_arm import gather
-from audit.suite import Case
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
+from audit.suite.spec import Case
+from audit.suite.streams import require_streams
 from tests.audit.invoke import invoke
 
 SUITE = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.checks.base import Verdict
+from audit.evidence.verdicts import Verdict
 from audit.store import Store
 from tests.audit.invoke import invoke
 

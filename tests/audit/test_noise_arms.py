@@ -2,12 +2,12 @@
 
 import pytest
 
-from audit import arms
-from audit.checks.greedy_equality import margins
-from audit.checks.pairing import measure_noise
-from audit.records import ArmKind
-from audit.suite_loader import load_suite
-from engine.types import Protocol
+from audit.checks.equality.greedy import margins
+from audit.evidence.pairing import measure_noise
+from audit.evidence.records import ArmKind
+from audit.runs import arms
+from audit.suite.loader import load_suite
+from engine.core.types import Protocol
 from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, put, world
 from tests.audit.suite_files import SUITE, write_suite
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from audit.store import Store
-from engine import numerics
+from engine.models import numerics
 from tests.audit.invoke import invoke
 
 HERE = "tests.engine.numerics.broken:"

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import torch
 
-from audit.evidence import hardware
+from audit.evidence.environment import hardware
 from audit.store.canonical import jsonable
-from engine.numerics import REGISTRY
+from engine.models.numerics import REGISTRY
 from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair

@@ -18,16 +18,16 @@ import click
 import torch
 
 from engine import proposers
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
-from engine.backends.native import NativeWorkshop, open_models
-from engine.checkpoints import layout_of
-from engine.errors import InvalidRequest
-from engine.metrics import Acceptance, acceptance
-from engine.rng import stream_of
-from engine.trace import decode
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
+from engine.backends.native import NativeBackend, open_models
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.heads.formats import layout_of
+from engine.record.metrics import Acceptance, acceptance
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from engine.train.prompts import prompt_rows
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
 from tests.bench.setting import REFERENCE
 
 DOMAINS = ("tools", "copy", "code")
@@ -79,24 +79,24 @@ def main(out: Path, prompts: int, tokens: int, only: Sequence[str]) -> None:
 
 def measure(kind: str, prompts: int, tokens: int) -> Iterator[Measured]:
     """Nothing for a proposer that no bundled model suits."""
-    workshop, several = workshop_for(kind), OPTIONS.get(kind, DEFAULT)
+    backend, several = workshop_for(kind), OPTIONS.get(kind, DEFAULT)
     for options, temperature in product(several, TEMPERATURES):
         variant = " ".join(f"`{name}`" for name in options) if len(several) > 1 else ""
-        plan = plan_for(workshop, kind, options, temperature)
+        plan = plan_for(backend, kind, options, temperature)
         if plan is None:
             return
-        backend = workshop.arm(plan)
+        engine = backend.arm(plan)
         sampling = SamplingParams(temperature=temperature, max_new_tokens=tokens, seed=1)
         for domain in DOMAINS:
             rows = prompt_rows(prompts)[domain]
             requests = [
-                Request(each["id"], backend.encode(_prompt(each)), sampling, stream_of(each["id"])) for each in rows
+                Request(each["id"], engine.encode(_prompt(each)), sampling, stream_of(each["id"])) for each in rows
             ]
-            counts = acceptance(decode(each.trace) for each in backend.generate(requests))
+            counts = acceptance(decode(each.trace) for each in engine.generate(requests))
             yield Measured(kind, variant, plan.gamma, temperature, plan.protocol, domain, counts)
 
 
-def workshop_for(kind: str) -> NativeWorkshop:
+def workshop_for(kind: str) -> NativeBackend:
     """The target, the draft and the bundled heads, the one of the proposer's name first."""
     heads = sorted(heads_of_the_family(), key=lambda name: (name != kind, name))
     models = {"target": ModelSource("bundled:target"), "draft": ModelSource("bundled:draft")}
@@ -108,12 +108,12 @@ def heads_of_the_family() -> list[str]:
     return [each.name for each in folders if layout_of(json.loads((each / "config.json").read_text())) is not None]
 
 
-def plan_for(workshop: NativeWorkshop, kind: str, options: Options, temperature: float) -> ArmPlan | None:
+def plan_for(backend: NativeBackend, kind: str, options: Options, temperature: float) -> EngineSpec | None:
     """The plan with the first model that the proposer takes, none if it needs none, under the rule for its shape."""
-    for model in (None, *(each.name for each in workshop.models() if each.name not in ("target", "draft")), "draft"):
-        plan = ArmPlan(Protocol.GREEDY, kind, CHAIN_GAMMA, model, options=options, level=RecordLevel.TOKENS, rows=4)
+    for model in (None, *(each.name for each in backend.models() if each.name not in ("target", "draft")), "draft"):
+        plan = EngineSpec(Protocol.GREEDY, kind, CHAIN_GAMMA, model, options=options, level=RecordLevel.TOKENS, rows=4)
         try:
-            shape = workshop.arm(plan).effective_config()["proposer_shape"]
+            shape = backend.arm(plan).effective_config()["proposer_shape"]
         except InvalidRequest:
             continue
         if shape == "tree":

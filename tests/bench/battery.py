@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks import STANDARD, load
-from audit.checks.base import evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
-from engine.trace import Header, decode, encode, late
-from engine.types import RecordLevel
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
+from engine.core.types import RecordLevel
+from engine.record.trace import TraceHeader, decode, encode, late
 from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
 
 LENGTH = 512
@@ -132,7 +132,7 @@ def write(workload: Workload, indices: list[int]) -> None:
 
 @dataclass(frozen=True)
 class _Kept:
-    header: Header
+    header: TraceHeader
     tokens: tuple[int, ...]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from engine.types import Request
+from engine.core.types import Request
 from tests.bench.figures import Line, Table, measure, ratio
 from tests.bench.setting import CountedModel, Engine, Setting, lean_pair, requests_of, tokens_in
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from engine.core.types import Request
 from engine.models.loading import DTYPES
-from engine.types import Request
 from tests.bench.figures import Line, Runs, Table, measure, ratio
 from tests.bench.setting import Engine, Setting, folder_of, lean_pair, requests_of
 

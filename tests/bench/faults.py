@@ -14,10 +14,11 @@ from pathlib import Path
 import click
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
 from engine import faults
-from engine.faults.base import Fault
+from engine.faults.interface import Fault
 from tests.engine.faults.arms import arm_record, generate
 
 CHECKS = ("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality")
@@ -34,11 +35,11 @@ def declared(fault: Fault) -> str:
 
 def seen_by(fault: Fault, requests: int) -> tuple[str, ...]:
     """The checks that call the fault's arena a fault."""
-    arena = fault.arena
-    alone = replace(arena, rows=1)
+    scenario = fault.scenario
+    alone = replace(scenario, rows=1)
     evidence = Evidence(
-        arm_record(generate(arena, fault.name, requests)),
-        arm_record(generate(arena, count=requests, proposer=False), ArmKind.BASELINE),
+        arm_record(generate(scenario, fault.name, requests)),
+        arm_record(generate(scenario, count=requests, proposer=False), ArmKind.BASELINE),
         arm_record(generate(alone, count=requests, proposer=False), ArmKind.CONTROL),
     )
     return tuple(name for name in CHECKS if evaluate(checks.load(name), evidence, {}).verdict is Verdict.FAULT)

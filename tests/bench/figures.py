@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.sweeping.choice import paired
-from audit.sweeping.intervals import Interval, median_interval
-from audit.sweeping.rounds import Timed, interleaved
+from audit.sweep.choice import paired
+from audit.sweep.interleave import TimedJob, interleaved
+from audit.sweep.intervals import MedianInterval, median_interval
 from tests.bench.setting import Setting
 
-Cell = str | int | float | Interval | None
+Cell = str | int | float | MedianInterval | None
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Table:
 class Runs:
     """What each arm did, in the order of the rounds."""
 
-    runs: Mapping[str, Sequence[Timed[Any]]]
+    runs: Mapping[str, Sequence[TimedJob[Any]]]
 
     def rates(self, arm: str, tokens: Callable[[Any], int], spent: Callable[[Any], float] | None = None) -> list[float]:
         """Tokens per second by round; `spent` gives seconds to leave out."""
@@ -46,13 +46,13 @@ class Runs:
 
 
 def measure(jobs: Mapping[str, Callable[[], Any]], setting: Setting) -> Runs:
-    runs: dict[str, list[Timed[Any]]] = {name: [] for name in jobs}
+    runs: dict[str, list[TimedJob[Any]]] = {name: [] for name in jobs}
     for timed in interleaved(jobs, setting.rounds, setting.clock):
         runs[timed.job].append(timed)
     return Runs(runs)
 
 
-def ratio(own: Sequence[float], reference: Sequence[float]) -> Interval:
+def ratio(own: Sequence[float], reference: Sequence[float]) -> MedianInterval:
     """Median over rounds of own / reference."""
     return median_interval(paired(own, reference))
 
@@ -70,7 +70,7 @@ def rendered(table: Table) -> str:
 def _text(value: Cell) -> str:
     if value is None:
         return "-"
-    if isinstance(value, Interval):
+    if isinstance(value, MedianInterval):
         return f"{_number(value.median)} ({_number(value.low)}..{_number(value.high)})"
     return _number(value) if isinstance(value, float) else str(value)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine import trace
-from engine.cost import Costs, StepTimes, costs, speedup_of, step_times
-from engine.metrics import Acceptance, acceptance
+from engine.record import trace
+from engine.record.cost import Costs, StepTimes, costs, speedup_of, step_times
+from engine.record.metrics import Acceptance, acceptance
 from tests.bench.figures import Line, Runs, Table, measure, ratio
 from tests.bench.setting import CountedModel, Engine, Setting, lean_pair, requests_of, tokens_in
 

@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.anchor import ScriptedReference
-from engine.backends.arm import ArmPlan, ModelSource
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.scripted import VOCABULARY, open_models
-from engine.faults.base import Arena
+from engine.core.types import Protocol, Request
+from engine.faults.interface import Scenario
+from engine.models.reference_pass import ScriptedReference
 from engine.models.scripted import table_script
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.anchor_arms import anchor_arm
 from tests.audit.checks.simulator import record
 
@@ -27,25 +27,30 @@ SEEDS_PER_WORLD = 16
 """Scripted seeds set aside for each seed: the target's, then the drafts'."""
 
 
-def scripted_plan(arena: Arena, fault: str | None) -> ArmPlan:
+def scripted_plan(scenario: Scenario, fault: str | None) -> EngineSpec:
     """The arm of an arena over scripted models."""
-    if arena.models != "scripted":
+    if scenario.models != "scripted":
         raise ValueError("only arenas over scripted models can grow")
-    return arena.plan(fault)
+    return scenario.plan(fault)
 
 
 class Growing:
     """One seed's arms. `prompts` None gives every request a prompt of its own, a number lets them take turns."""
 
     def __init__(
-        self, arena: Arena, fault: str | None, seed: int, kinds: Iterable[ArmKind] = (), prompts: int | None = None
+        self,
+        scenario: Scenario,
+        fault: str | None,
+        seed: int,
+        kinds: Iterable[ArmKind] = (),
+        prompts: int | None = None,
     ):
-        plan, first = scripted_plan(arena, fault), SEEDS_PER_WORLD * seed + 1
-        shop = open_models({name: ModelSource(source) for name, source in arena.sources(first).items()})
-        self.sampling = replace(arena.sampling, seed=seed)
+        plan, first = scripted_plan(scenario, fault), SEEDS_PER_WORLD * seed + 1
+        shop = open_models({name: ModelSource(source) for name, source in scenario.sources(first).items()})
+        self.sampling = replace(scenario.sampling, seed=seed)
         self._seed, self._prompts, self._done = seed, prompts, 0
         self._reference = ScriptedReference(table_script(first, VOCABULARY), {})
-        plain = ArmPlan(Protocol.GREEDY if self.sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
+        plain = EngineSpec(Protocol.GREEDY if self.sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
         shapes = {
             ArmKind.CANDIDATE: plan,
             ArmKind.BASELINE: plain,
@@ -53,14 +58,14 @@ class Growing:
             ArmKind.REPEAT: plan,
             ArmKind.ALONE: replace(plan, rows=1),
             ArmKind.REVERSED: plan,
-            ArmKind.REGAMMA: replace(plan, gamma=plan.gamma // 2 or plan.gamma + 1),
+            ArmKind.OTHER_GAMMA: replace(plan, gamma=plan.gamma // 2 or plan.gamma + 1),
         }
         self._anchored = ArmKind.ANCHOR in kinds
         wanted = {ArmKind.CANDIDATE, *kinds} - {ArmKind.ANCHOR}
         self._backends = {kind: shop.arm(shapes[kind]) for kind in ArmKind if kind in wanted}
         self._arms = {
-            kind: ArmRecord(str(kind), kind, Level.L4, backend.effective_config(), ())
-            for kind, backend in self._backends.items()
+            kind: ArmRecord(str(kind), kind, Level.L4, engine.effective_config(), ())
+            for kind, engine in self._backends.items()
         }
 
     def grown(self, tokens: int) -> Evidence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from engine import numerics
+from engine.models import numerics
 from tests.bench.figures import Line, Table, measure, ratio
 from tests.bench.setting import Engine, Setting, lean, requests_of, tokens_in
 

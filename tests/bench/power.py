@@ -19,8 +19,9 @@ from typing import Any
 import click
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind
+from audit.evidence.verdicts import Verdict
 from engine import faults
 from tests.bench.growing import Growing
 from tests.bench.svg import Curve, chart
@@ -79,7 +80,7 @@ PLANS = {
     ),
     "seed": Plan(("seed_ignored", "numbers_of_another_request"), 256, (*PAIRED, *RERUNS), 16),
     "gamma_invariance": Plan(
-        ("noise_keyed_by_draw", "sqrt_acceptance", "resample_from_p"), 2048, (*PAIRED, ArmKind.REGAMMA)
+        ("noise_keyed_by_draw", "sqrt_acceptance", "resample_from_p"), 2048, (*PAIRED, ArmKind.OTHER_GAMMA)
     ),
     "law": Plan(("stale_q", "first_draft_unverified", "resample_from_p", "lenient_10_percent"), 4096),
     "q_contract": Plan(("argmax_draft_soft_q", "draft_top_10_raw_q", "draft_from_bf16_logits"), 2048, length=16),
@@ -122,8 +123,8 @@ def plan_of(name: str) -> Plan:
         return PLANS[name]
     check = checks.load(name)
     every = [faults.load(each) for each in faults.REGISTRY]
-    breaking = [each.name for each in every if each.breaks == check.claim and each.arena.models == "scripted"]
-    suited = breaking or [each.name for each in every if each.breaks == "law" and each.arena.models == "scripted"]
+    breaking = [each.name for each in every if each.breaks == check.claim and each.scenario.models == "scripted"]
+    suited = breaking or [each.name for each in every if each.breaks == "law" and each.scenario.models == "scripted"]
     return Plan(tuple(suited[:3]), 2048, (*PAIRED, *check.companions), prompts=4)
 
 
@@ -134,9 +135,9 @@ def seeds_at(tokens: int, seeds: int) -> int:
 
 def line(name: str, plan: Plan, fault: str | None, seeds: int) -> dict[str, Any]:
     """One fault's points, or those of the arm in which the first fault would be."""
-    arena, check = faults.load(fault or plan.faults[0]).arena, checks.load(name)
-    arena = replace(arena, sampling=replace(arena.sampling, max_new_tokens=plan.length))
-    arms = [Growing(arena, fault, seed, plan.kinds, plan.prompts) for seed in range(seeds)]
+    scenario, check = faults.load(fault or plan.faults[0]).scenario, checks.load(name)
+    scenario = replace(scenario, sampling=replace(scenario.sampling, max_new_tokens=plan.length))
+    arms = [Growing(scenario, fault, seed, plan.kinds, plan.prompts) for seed in range(seeds)]
     points: list[dict[str, Any]] = []
     ever: set[int] = set()
     for size in (each for each in SIZES if plan.length <= each <= plan.most):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from engine.types import RecordLevel
+from engine.core.types import RecordLevel
 from tests.bench.figures import Line, Table, measure, ratio
 from tests.bench.setting import Engine, Setting, lean_pair, requests_of, tokens_in
 

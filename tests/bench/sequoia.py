@@ -14,16 +14,23 @@ import click
 import numpy as np
 import torch
 
-from engine.backends.arm import ModelSource
-from engine.backends.base import Backend, Prompt
+from engine.backends.engine_spec import ModelSource
+from engine.backends.interface import Engine, Prompt
 from engine.backends.native import open_models
-from engine.plan import drafting_with, rates_by_level, rates_text
-from engine.planning import Rates, TreeShape, best_shape, chain_shape, expected_tokens, k_ary_shape
-from engine.probing import Drafting, Estimate, Trials, measure_trials
-from engine.rng import stream_of
-from engine.trace import decode
+from engine.core.types import Request, SamplingParams
+from engine.proposers.draft_model.tree_planning import (
+    Rates,
+    TreeShape,
+    best_shape,
+    chain_shape,
+    expected_tokens,
+    k_ary_shape,
+)
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
+from engine.tools.measure_acceptance import AcceptanceTrials, Drafting, Estimate, measure_trials
+from engine.tools.plan_tree import drafting_with, rates_by_level, rates_text
 from engine.train.prompts import prompt_rows
-from engine.types import Request, SamplingParams
 
 PAIRS = {"small": ("bundled:target", "bundled:draft"), "medium": ("bundled:medium", "bundled:medium_draft")}
 TEMPERATURES = (0.6, 1.0)
@@ -68,18 +75,18 @@ class Ran:
 class Section:
     pair: str
     temperature: float
-    trials: Trials
+    trials: AcceptanceTrials
     sizes: dict[int, list[Ran]]
 
 
-def halves(backend: Backend, prompts: int, temperature: float, tokens: int) -> Halves:
+def halves(engine: Engine, prompts: int, temperature: float, tokens: int) -> Halves:
     """The first `prompts` of every domain to measure on, the next ones to run on."""
     sampling = SamplingParams(temperature=temperature, max_new_tokens=tokens, seed=1)
     rows = prompt_rows(2 * prompts)
 
     def requests(first: int) -> list[Request]:
         chosen = [row for domain in rows.values() for row in domain[first : first + prompts]]
-        return [Request(row["id"], backend.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in chosen]
+        return [Request(row["id"], engine.encode(_prompt(row)), sampling, stream_of(row["id"])) for row in chosen]
 
     return Halves(requests(0), requests(prompts))
 
@@ -100,14 +107,14 @@ def arms_of(size: int, by_level: Rates, by_rank: Rates) -> list[Arm]:
 
 def measure(pair: str, temperature: float, prompts: int, tokens: int, sizes: Sequence[int]) -> Section:
     target, draft = PAIRS[pair]
-    workshop = open_models({"target": ModelSource(target, numerics="fast"), "draft": ModelSource(draft)})
-    drafting = drafting_with(workshop, rows=4)
+    backend = open_models({"target": ModelSource(target, numerics="fast"), "draft": ModelSource(draft)})
+    drafting = drafting_with(backend, rows=4)
     requests = halves(drafting(None), prompts, temperature, tokens)
     trials = measure_trials(drafting, requests.measured, WIDTH, LEVELS)
     return Section(pair, temperature, trials, {size: list(_run(drafting, requests, trials, size)) for size in sizes})
 
 
-def _run(drafting: Drafting, requests: Halves, trials: Trials, size: int) -> Iterator[Ran]:
+def _run(drafting: Drafting, requests: Halves, trials: AcceptanceTrials, size: int) -> Iterator[Ran]:
     by_level = rates_by_level(trials.by_level())
     (by_rank,) = rates_by_level([trials.by_rank()])
     for arm in arms_of(size, by_level, by_rank):
@@ -153,7 +160,7 @@ def page(sections: Sequence[Section], prompts: int, tokens: int) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _rates(trials: Trials) -> list[str]:
+def _rates(trials: AcceptanceTrials) -> list[str]:
     levels = trials.by_level()
     counts = trials.tried.sum(axis=0)
     text = [f"| {level} | {counts[level - 1]:.0f} | {_estimates(rates)} |" for level, rates in enumerate(levels, 1)]

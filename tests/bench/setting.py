@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import engine
-from audit.sweeping.rounds import Clock
+from audit.sweep.interleave import Clock
 from engine import proposers, verify
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
-from engine.drafting import draw
-from engine.loop import Loop, LoopOptions
-from engine.models.base import Forward, Placement, SlotCache, TargetModel, Want
+from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.folder import open_folder
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.models.lean import LeanModel, load_folder
 from engine.models.loading import DTYPES
-from engine.proposers.parts import ProposerParts
+from engine.proposers.build import ProposerParts
 from engine.proposers.plain import PlainProposer
-from engine.rng import stream_of
-from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.sampling.draw import draw
+from engine.sampling.rng import stream_of
 
-REFERENCE = Path(engine.__file__).parent / "reference"
+REFERENCE = Path(engine.__file__).parent / "bundled"
 PROMPTS = Path(__file__).parents[2] / "suites" / "prompts"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TEMPLATED = ("tools", "json", "safety", "chat")
@@ -89,14 +89,14 @@ def lean_pair(setting: Setting) -> Pair:
 
 def requests_of(setting: Setting, group: str) -> list[Request]:
     """A domain's first prompts, or those of the four templated ones; answers end where the model ends them."""
-    backend = open_models({"target": ModelSource(setting.target)}).arm(ArmPlan(Protocol.GREEDY))
+    engine = open_models({"target": ModelSource(setting.target)}).arm(EngineSpec(Protocol.GREEDY))
     sampling = SamplingParams(max_new_tokens=setting.length)
     found = []
     for domain in TEMPLATED if group == "templated" else (group,):
         for line in (PROMPTS / f"{domain}.jsonl").read_text().splitlines()[: setting.prompts]:
             row = json.loads(line)
             prompt = Prompt(tuple(row.get("messages", ())), tuple(row.get("tools", ())), row.get("prompt"))
-            found.append(Request(row["id"], backend.encode(prompt), sampling, stream_of(row["id"])))
+            found.append(Request(row["id"], engine.encode(prompt), sampling, stream_of(row["id"])))
     return found
 
 
@@ -137,7 +137,7 @@ class CountedModel:
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         return self.model.new_cache(rows, capacity)
 
-    def forward(self, cache: SlotCache, placement: Placement, want: Want) -> Forward:
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         began = self.clock()
         result = self.model.forward(cache, placement, want)
         if want.logits:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from audit import checks
-from audit.records import ArmKind
+from audit.evidence.records import ArmKind
 from engine import faults
-from engine.faults.base import Arena
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
+from engine.faults.interface import Scenario
 from tests.bench.growing import Growing, scripted_plan
 from tests.bench.power import PAGES, PLANS, TIMED, Plan, drawn, line, needed, picture, seeds_at, sentence, shown
 from tests.bench.svg import Curve, chart
 
 SVG = "{http://www.w3.org/2000/svg}"
-SHORT = Arena(sampling=SamplingParams(temperature=1.0, max_new_tokens=16))
+SHORT = Scenario(sampling=SamplingParams(temperature=1.0, max_new_tokens=16))
 
 
 @pytest.mark.parametrize("name", drawn())
@@ -51,7 +51,7 @@ def test_the_numbers_are_those_of_the_plan(name):
 def test_planned_faults_can_be_shown(name):
     assert name in checks.REGISTRY
     for fault in PLANS[name].faults:
-        assert scripted_plan(faults.load(fault).arena, fault).fault == fault
+        assert scripted_plan(faults.load(fault).scenario, fault).fault == fault
 
 
 def test_a_line_counts_the_seeds_that_the_check_calls_a_fault():

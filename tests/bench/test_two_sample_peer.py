@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from audit.records import ArmKind
+from audit.evidence.records import ArmKind
 from engine import faults
 from tests.bench.growing import Growing
 from tests.bench.two_sample_peer import (
@@ -82,4 +82,4 @@ def test_tokens_needed_are_those_from_which_on_the_power_is_kept():
 
 
 def test_the_faults_are_of_the_catalogue_and_have_scripted_arenas():
-    assert all(faults.load(name).arena.models == "scripted" for name in FAULTS)
+    assert all(faults.load(name).scenario.models == "scripted" for name in FAULTS)

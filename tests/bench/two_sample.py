@@ -29,7 +29,7 @@ import click
 import numpy as np
 
 from audit.stats.binomial import clopper_pearson
-from audit.stats.two_sample import Sample, bigram_test, first_token_test, hamming_test, spectrum_test
+from audit.stats.two_sample import TwoSampleData, bigram_test, first_token_test, hamming_test, spectrum_test
 
 VOCABULARY = 20
 PROMPTS = 4
@@ -62,15 +62,17 @@ def respond(where: World, rng: np.random.Generator, prompts: np.ndarray, length:
     return tokens
 
 
-def draw(seed: int, sizes: tuple[tuple[int, ...], tuple[int, ...]], length: int, leak: float = 0.0) -> Sample:
+def draw(seed: int, sizes: tuple[tuple[int, ...], tuple[int, ...]], length: int, leak: float = 0.0) -> TwoSampleData:
     """Two arms with `sizes` responses per prompt; the second arm's chains leak."""
     rng = np.random.default_rng(seed)
     prompts = [np.repeat(np.arange(PROMPTS), each) for each in sizes]
     tokens = [respond(world(seed, share), rng, own, length) for own, share in zip(prompts, (0.0, leak), strict=True)]
-    return Sample(np.concatenate(tokens), np.concatenate(prompts), np.repeat([False, True], [len(p) for p in prompts]))
+    return TwoSampleData(
+        np.concatenate(tokens), np.concatenate(prompts), np.repeat([False, True], [len(p) for p in prompts])
+    )
 
 
-Peer = Callable[[Sample, str, int], tuple[float, float]]
+Peer = Callable[[TwoSampleData, str, int], tuple[float, float]]
 
 
 def load_peer() -> Peer | None:
@@ -81,7 +83,7 @@ def load_peer() -> Peer | None:
     except ImportError:
         return None
 
-    def call(sample: Sample, kind: str, permutations: int) -> tuple[float, float]:
+    def call(sample: TwoSampleData, kind: str, permutations: int) -> tuple[float, float]:
         arms = [
             samples(sample.prompt[sample.second == arm], sample.tokens[sample.second == arm], m=PROMPTS)
             for arm in (False, True)

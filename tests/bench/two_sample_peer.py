@@ -24,13 +24,14 @@ import click
 import numpy as np
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord
+from audit.evidence.verdicts import Verdict
 from audit.stats.multiplicity import holm
-from audit.stats.two_sample import Sample, bigram_test, first_token_test, hamming_test, pooled
+from audit.stats.two_sample import TwoSampleData, bigram_test, first_token_test, hamming_test, pooled
 from engine import faults
-from engine.faults.base import Arena
-from engine.types import Protocol, SamplingParams
+from engine.core.types import Protocol, SamplingParams
+from engine.faults.interface import Scenario
 from tests.bench.growing import Growing
 from tests.bench.two_sample import PROMPTS, Peer, load_peer
 
@@ -48,7 +49,7 @@ FAULTS = (
     "target_rows_shifted",
 )
 SAMPLING = SamplingParams(temperature=1.0, max_new_tokens=32)
-PLAIN = Arena(Protocol.GUMBEL, None, 0, SAMPLING, drafts=0)
+PLAIN = Scenario(Protocol.GUMBEL, None, 0, SAMPLING, drafts=0)
 RECORD_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 TEXT_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16_384)
 MANY_SEEDS_UP_TO = 1024
@@ -91,9 +92,9 @@ class Arms:
 
 
 def arms_of(fault: str | None, seed: int, target: Growing) -> Arms:
-    arena = replace(faults.load(fault).arena if fault else Arena(), protocol=Protocol.CHAIN, sampling=SAMPLING)
+    scenario = replace(faults.load(fault).scenario if fault else Scenario(), protocol=Protocol.CHAIN, sampling=SAMPLING)
     return Arms(
-        Growing(arena, fault, seed, (ArmKind.ANCHOR,), PROMPTS), Growing(arena, fault, seed, (), PROMPTS), target
+        Growing(scenario, fault, seed, (ArmKind.ANCHOR,), PROMPTS), Growing(scenario, fault, seed, (), PROMPTS), target
     )
 
 
@@ -103,20 +104,20 @@ def part(arm: ArmRecord, count: int) -> tuple[list[tuple[int, ...]], list[int]]:
     return [each.tokens for each in order], [int(each.case_id[1:]) for each in order]
 
 
-def sample_of(arms: Arms, tokens: int) -> Sample:
+def sample_of(arms: Arms, tokens: int) -> TwoSampleData:
     """`tokens` tokens of each arm. The target's random numbers are of a purpose that the candidate has no use for."""
     count = tokens // SAMPLING.max_new_tokens
     target, candidate = (each.grown(tokens).candidate for each in (arms.target, arms.plain_text))
     return pooled(*part(target, count), *part(candidate, count))
 
 
-def seen_by_ours(sample: Sample, seed: int) -> bool:
+def seen_by_ours(sample: TwoSampleData, seed: int) -> bool:
     """Holm over three statistics."""
     p_values = [test(sample, np.random.default_rng(seed)).p for test in OURS]
     return min(holm(p_values)) <= ALPHA
 
 
-def seen_by_theirs(peer: Peer, sample: Sample, permutations: int) -> bool:
+def seen_by_theirs(peer: Peer, sample: TwoSampleData, permutations: int) -> bool:
     return peer(sample, "mmd_hamming", permutations)[0] <= ALPHA
 
 
@@ -138,7 +139,9 @@ def battery(arms: Sequence[Arms], sizes: Sequence[int]) -> Found:
     return Found(hits, best)
 
 
-def text(arms: Sequence[Arms], sizes: Sequence[int], seen: Callable[[Sample, int], bool], keep_on: bool) -> Found:
+def text(
+    arms: Sequence[Arms], sizes: Sequence[int], seen: Callable[[TwoSampleData, int], bool], keep_on: bool
+) -> Found:
     """A method that sees text; it stops at the first size with the power unless told to go on."""
     found: dict[int, tuple[int, int]] = {}
     for size in sizes:
@@ -167,7 +170,7 @@ def compare(fault: str | None, plain: Sequence[Growing], setting: Setting, peer:
     found = {BATTERY: battery(arms, record), TEXT: text(arms, sizes, seen_by_ours, fault is None)}
     if peer:
 
-        def seen(sample: Sample, seed: int) -> bool:
+        def seen(sample: TwoSampleData, seed: int) -> bool:
             del seed
             return seen_by_theirs(peer, sample, setting.permutations)
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.drafting import Brood, DraftContext, Draw, Siblings, draw_siblings
-from engine.proposers.base import Context, ProposerFacts
-from engine.trees import path_tokens
-from engine.types import DraftRule, Proposal, QKind, Tree
+from engine.core.trees import path_tokens
+from engine.core.types import DraftRule, Proposal, QKind, Tree
+from engine.proposers.interface import Context, ProposerFacts
+from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec, draw_siblings
 
 from .build import Setup, draft_script, target_script
 
@@ -97,8 +97,8 @@ class DrawnTree:
             below = []
             for node in level:
                 prefix = [*context.history, *path_tokens(Tree(tuple(tokens), tuple(parents)), node)]
-                brood = Brood(width, self._how, first=len(below))
-                for drawn in self._siblings(brood, prefix, context):
+                siblings = SiblingSpec(width, self._how, first=len(below))
+                for drawn in self._siblings(siblings, prefix, context):
                     below.append(len(tokens))
                     tokens.append(drawn.token)
                     parents.append(node)
@@ -108,10 +108,10 @@ class DrawnTree:
             return Proposal()
         return proposal_of(Tree(tuple(tokens), tuple(parents)), draws)
 
-    def _siblings(self, brood, prefix, context):
+    def _siblings(self, siblings, prefix, context):
         request = context.request
         drafting = DraftContext(prefix, len(request.prompt), request.sampling, (), context.randomness)
-        return draw_siblings(self._rule, brood, self._script(tuple(prefix)), drafting)
+        return draw_siblings(self._rule, siblings, self._script(tuple(prefix)), drafting)
 
     def observe(self, context, verdict):
         pass
@@ -127,14 +127,14 @@ class TwoDrafters(DrawnTree):
         super().__init__(setup, Siblings.WITH_REPLACEMENT, (2,))
         self._scripts = [draft_script(setup, number) for number in (0, 1)]
 
-    def _siblings(self, brood, prefix, context):
+    def _siblings(self, siblings, prefix, context):
         request = context.request
         drafting = DraftContext(prefix, len(request.prompt), request.sampling, (), context.randomness)
-        one = [Brood(1, Siblings.WITH_REPLACEMENT, first=order) for order in (0, 1)]
+        one = [SiblingSpec(1, Siblings.WITH_REPLACEMENT, first=order) for order in (0, 1)]
         return [
             drawn
-            for script, brood in zip(self._scripts, one, strict=True)
-            for drawn in draw_siblings(self._rule, brood, script(tuple(prefix)), drafting)
+            for script, siblings in zip(self._scripts, one, strict=True)
+            for drawn in draw_siblings(self._rule, siblings, script(tuple(prefix)), drafting)
         ]
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine import proposers, verify
-from engine.drafting import SiblingRule, draw, draw_siblings
-from engine.loop import Loop, LoopOptions
+from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.proposers.base import Proposer
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.interface import Proposer
 from engine.proposers.plain import PlainProposer
-from engine.rng import stream_of
-from engine.trace import Trace, decode
-from engine.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import Trace, decode
+from engine.sampling.draw import SiblingRule, draw, draw_siblings
+from engine.sampling.rng import stream_of
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import itertools
 
 import numpy as np
 
-from engine import drafting, sampling
-from engine.parts import LoopParts
-from engine.types import Request
+from engine.core.types import Request
+from engine.decode.seams import LoopParts
+from engine.sampling import draw as drafting
+from engine.sampling import transforms as sampling
 
 from .build import make_loop, target_script
 
@@ -92,16 +93,16 @@ def enumerate_decisions(monkeypatch) -> Branches:
     """Send every random decision of the loop through one enumerator."""
     found = Branches()
     parts = LoopParts(numbers=lambda seed, stream: CoinRandomness(found))
-    monkeypatch.setattr("engine.loop.LoopParts", lambda: parts)
+    monkeypatch.setattr("engine.decode.loop.LoopParts", lambda: parts)
     # the law does not depend on the record; writing one per leaf would be half of the time
-    monkeypatch.setattr("engine.loop.Recorder", lambda header: None)
+    monkeypatch.setattr("engine.decode.loop.Recorder", lambda header: None)
     for module in ("verify.chain", "verify.tree", "verify.block", "verify.lossy", "drafting"):
         monkeypatch.setattr(f"engine.{module}.inverse_cdf", lambda weights, u: found.choose(weights))
     monkeypatch.setattr("engine.verify.gumbel.gumbel_argmax", lambda p, noise: found.choose(p))
     # under any coupling the draft is some token with q > 0: all of them are tried
-    monkeypatch.setattr("engine.drafting.gumbel_argmax", lambda q, noise: found.choose(q))
+    monkeypatch.setattr("engine.sampling.draw.gumbel_argmax", lambda q, noise: found.choose(q))
     remembered = remembering(sampling.transform)
-    for module in ("engine.rows", drafting.__name__):
+    for module in ("engine.sampling.target_rows", drafting.__name__):
         monkeypatch.setattr(f"{module}.transform", remembered)
     return found
 

@@ -1,9 +1,9 @@
 """Arms at test servers, and requests to them."""
 
-from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
-from engine.types import Protocol, Request, SamplingParams
+from engine.backends import open_backend
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
+from engine.core.types import Protocol, Request, SamplingParams
 
 CHATS = tuple(
     Prompt(({"role": "user", "content": f"Extract name, city as JSON: {name} from {city} aged {age}."},))
@@ -13,19 +13,19 @@ QUICK = {"backoff_s": 0.01, "silence_s": 20, "connect_s": 5}
 
 
 def arm(at, /, source="bundled:target", proposer=None, rows=2, rule=Protocol.GREEDY, **engine):
-    workshop = open_workshop("openai", {"target": ModelSource(source)})
+    backend = open_backend("openai", {"target": ModelSource(source)})
     settings = {"url": at.url, "model": "bundled", "server": "vllm", **QUICK, **engine}
-    return workshop.arm(ArmPlan(rule, proposer, 3 if proposer else 0, rows=rows, engine=settings))
+    return backend.arm(EngineSpec(rule, proposer, 3 if proposer else 0, rows=rows, engine=settings))
 
 
-def asked(backend, count=3, **sampling):
+def asked(engine, count=3, **sampling):
     """`count` requests of as many prompts."""
     params = SamplingParams(**{"max_new_tokens": 16, **sampling})
-    return [Request(f"arm/{i}#0", backend.encode(CHATS[i % len(CHATS)]), params, i) for i in range(count)]
+    return [Request(f"arm/{i}#0", engine.encode(CHATS[i % len(CHATS)]), params, i) for i in range(count)]
 
 
-def answers(backend, requests):
+def answers(engine, requests):
     """Generations by request."""
-    found = {each.request.id: each for each in backend.generate(requests)}
+    found = {each.request.id: each for each in engine.generate(requests)}
     assert set(found) == {each.id for each in requests}
     return [found[each.id] for each in requests]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.backends.arm import ModelSource
+from engine.backends.engine_spec import ModelSource
+from engine.backends.local_target import LocalTarget
 from engine.backends.native import open_models
-from engine.backends.oracle import LocalTarget
 from tests.http.server import serving
 
 
@@ -15,7 +15,7 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
-def workshop():
+def backend():
     return open_models({name: ModelSource(f"bundled:{name}") for name in ("target", "draft")})
 
 
@@ -25,10 +25,10 @@ def decode():
 
 
 @pytest.fixture
-def serve(workshop, decode):
+def serve(backend, decode):
     """Makes servers; `gamma` 0 is one that does not speculate."""
 
     def make(gamma=0, **settings):
-        return serving(workshop, decode, gamma, **settings)
+        return serving(backend, decode, gamma, **settings)
 
     return make

@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Prompt
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Prompt
+from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import decode
 from tests.http.script import Misdeed, Script
 
 MODEL = "bundled"
@@ -29,7 +29,7 @@ WORDS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.S
 class Engine:
     """A workshop's target, alone or with a draft of `gamma` tokens."""
 
-    workshop: object
+    backend: object
     gamma: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     drafts: int = 0
@@ -38,17 +38,17 @@ class Engine:
 
     def _backend(self, sampling):
         if not self.gamma:
-            return self.workshop.arm(ArmPlan(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=1))
+            return self.backend.arm(EngineSpec(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=1))
         rule = Protocol.GREEDY if sampling.greedy else Protocol.CHAIN
-        plan = ArmPlan(rule, "draft_model", self.gamma, "draft", rows=1, level=RecordLevel.FULL)
-        return self.workshop.arm(plan)
+        plan = EngineSpec(rule, "draft_model", self.gamma, "draft", rows=1, level=RecordLevel.FULL)
+        return self.backend.arm(plan)
 
     def generate(self, prompt, sampling, seed):
         """One generation, with its trace."""
         with self.lock:
-            backend = self._backend(sampling)
-            ids = backend.encode(prompt) if isinstance(prompt, Prompt) else tuple(prompt)
-            (found,) = backend.generate([Request(f"r{seed}", ids, sampling, seed)])
+            engine = self._backend(sampling)
+            ids = engine.encode(prompt) if isinstance(prompt, Prompt) else tuple(prompt)
+            (found,) = engine.generate([Request(f"r{seed}", ids, sampling, seed)])
             trace = decode(found.trace)
             self.drafts += int(np.count_nonzero(trace.n_drafted))
             self.drafted += int(trace.n_drafted.sum())
@@ -315,9 +315,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(workshop, decode, gamma=0, **settings):
+def serving(backend, decode, gamma=0, **settings):
     """A server in this process, on a free port."""
-    server = Server(Engine(workshop, gamma), Settings(**settings), decode)
+    server = Server(Engine(backend, gamma), Settings(**settings), decode)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

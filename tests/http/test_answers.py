@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Anchoring, Prompt
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Anchoring, Prompt
 from engine.backends.native import open_models
-from engine.errors import CapacityError, EngineError, InvalidRequest
-from engine.trace import decode as decoded
-from engine.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.core.errors import CapacityError, EngineError, InvalidRequest
+from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import decode as decoded
 from tests.http.asking import CHATS, answers, arm, asked
 from tests.http.script import Misdeed, Script
 
@@ -22,8 +22,8 @@ KEY = "sk-test-0123456789abcdef"
 @pytest.fixture(scope="module")
 def ours():
     """The same target in our own engine, plain and greedy."""
-    workshop = open_models({"target": ModelSource("bundled:target")})
-    return workshop.arm(ArmPlan(Protocol.GREEDY, rows=1, level=RecordLevel.FULL))
+    backend = open_models({"target": ModelSource("bundled:target")})
+    return backend.arm(EngineSpec(Protocol.GREEDY, rows=1, level=RecordLevel.FULL))
 
 
 @pytest.mark.parametrize("gamma", [0, 3])
@@ -31,8 +31,8 @@ def ours():
 def test_tokens_log_probabilities_and_leads_are_those_of_our_own_engine(serve, ours, way, gamma):
     expected = answers(ours, asked(ours))
     with serve(gamma=gamma) as server:
-        backend = arm(server, proposer="served" if gamma else None, stream=way)
-        found = answers(backend, asked(backend))
+        engine = arm(server, proposer="served" if gamma else None, stream=way)
+        found = answers(engine, asked(engine))
     for mine, theirs in zip(found, expected, strict=True):
         assert (mine.tokens, mine.text, mine.finish_reason) == (theirs.tokens, theirs.text, theirs.finish_reason)
         trace, other = decoded(mine.trace), decoded(theirs.trace)
@@ -47,9 +47,9 @@ def test_tokens_log_probabilities_and_leads_are_those_of_our_own_engine(serve, o
 
 def test_the_last_answer_has_the_servers_counters(serve):
     with serve(gamma=3) as server:
-        backend = arm(server, proposer="served")
-        answers(backend, asked(backend))
-        found = list(backend.generate(asked(backend)))
+        engine = arm(server, proposer="served")
+        answers(engine, asked(engine))
+        found = list(engine.generate(asked(engine)))
     counted = [each.facts["server_counters"] for each in found if "server_counters" in each.facts]
     assert found[-1].facts["server_counters"] == counted[0]
     assert len(counted) == 1
@@ -61,10 +61,10 @@ def test_the_last_answer_has_the_servers_counters(serve):
 
 def test_a_server_without_counters(serve):
     with serve(metrics=False) as server:
-        backend = arm(server, proposer="served")
-        config = backend.effective_config()
+        engine = arm(server, proposer="served")
+        config = engine.effective_config()
         assert "speculation" not in config["effective"]
-        assert not any("server_counters" in each.facts for each in backend.generate(asked(backend)))
+        assert not any("server_counters" in each.facts for each in engine.generate(asked(engine)))
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_a_server_without_counters(serve):
 )
 def test_a_record_says_where_its_tokens_come_from_and_how_much_it_shows(serve, source, settings, origin, level):
     with serve(**settings) as server:
-        backend = arm(server, source)
-        assert backend.capabilities().level == 1
-        found = answers(backend, asked(backend))
+        engine = arm(server, source)
+        assert engine.capabilities().level == 1
+        found = answers(engine, asked(engine))
     for each in found:
         header = decoded(each.trace).header
         assert header.facts["tokens"] == origin
@@ -96,18 +96,18 @@ def test_a_record_says_where_its_tokens_come_from_and_how_much_it_shows(serve, s
 
 def test_without_log_probabilities_the_arm_is_text(serve):
     with serve() as server:
-        backend = arm(server, logprobs=0)
-        assert backend.capabilities().level == 0
-        (found,) = answers(backend, asked(backend, 1))
+        engine = arm(server, logprobs=0)
+        assert engine.capabilities().level == 0
+        (found,) = answers(engine, asked(engine, 1))
     assert "level" not in found.facts
 
 
 def test_raw_text_goes_to_the_other_route(serve, ours):
     prompt = Prompt(text="def main(")
     with serve() as server:
-        backend = arm(server, api="completions")
-        request = Request("a", backend.encode(prompt), SamplingParams(max_new_tokens=12))
-        (found,) = answers(backend, [request])
+        engine = arm(server, api="completions")
+        request = Request("a", engine.encode(prompt), SamplingParams(max_new_tokens=12))
+        (found,) = answers(engine, [request])
         assert server.settings.seen[0]["prompt"] == list(ours.encode(prompt))
         (expected,) = answers(ours, [Request("a", ours.encode(prompt), request.sampling)])
         assert found.tokens == expected.tokens
@@ -119,22 +119,22 @@ def test_raw_text_goes_to_the_other_route(serve, ours):
 
 def test_ends_are_told_apart(serve):
     with serve() as server:
-        backend = arm(server)
-        free = answers(backend, asked(backend, 1, max_new_tokens=64))[0]
+        engine = arm(server)
+        free = answers(engine, asked(engine, 1, max_new_tokens=64))[0]
         assert free.finish_reason is FinishReason.EOS
-        cut = answers(backend, asked(backend, 1, max_new_tokens=64, stop=("city",)))[0]
+        cut = answers(engine, asked(engine, 1, max_new_tokens=64, stop=("city",)))[0]
         assert cut.finish_reason is FinishReason.STOP
         assert "city" not in cut.text
         token = free.tokens[5]
-        at = answers(backend, asked(backend, 1, max_new_tokens=64, stop_token_ids=(token,)))[0]
+        at = answers(engine, asked(engine, 1, max_new_tokens=64, stop_token_ids=(token,)))[0]
         assert at.finish_reason is FinishReason.STOP
         assert at.tokens == free.tokens[: free.tokens.index(token) + 1]
 
 
 def test_another_prompt_than_ours_is_a_mismatch(serve):
     with serve(fail=Script([Misdeed(swap=('"prompt_token_ids": [', '"prompt_token_ids": [3, '))])) as server:
-        backend = arm(server, rows=1)
-        first, second, _ = answers(backend, asked(backend))
+        engine = arm(server, rows=1)
+        first, second, _ = answers(engine, asked(engine))
     assert "the first difference is at 0" in first.facts["reconciliation"]["mismatches"][0]
     assert second.facts["reconciliation"]["mismatches"] == []
 
@@ -142,16 +142,16 @@ def test_another_prompt_than_ours_is_a_mismatch(serve):
 def test_a_streamed_answer_that_differs_is_a_mismatch(serve):
     swap = ('"content": "{', '"content": "[')
     with serve(fail=Script([Misdeed(), Misdeed(swap=swap)])) as server:
-        backend = arm(server, rows=1, stream="both")
-        first, second, _ = answers(backend, asked(backend))
+        engine = arm(server, rows=1, stream="both")
+        first, second, _ = answers(engine, asked(engine))
         assert len(server.settings.seen) == 6
     assert "the streamed text differs: at character 0" in first.facts["reconciliation"]["mismatches"][0]
     assert second.facts["reconciliation"]["mismatches"] == []
 
 
 def seeds(server, **engine):
-    backend = arm(server, rows=1, **engine)
-    answers(backend, asked(backend, temperature=1.0, seed=4))
+    engine = arm(server, rows=1, **engine)
+    answers(engine, asked(engine, temperature=1.0, seed=4))
     sent = [each["seed"] for each in server.settings.seen]
     server.settings.seen.clear()
     return sent
@@ -176,23 +176,23 @@ def test_a_plain_arm_does_not_claim_our_own_noise(serve):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_so_many_requests_are_open_at_once(serve, rows):
     with serve(fail=Script(always=Misdeed(pause_s=0.2))) as server:
-        backend = arm(server, rows=rows)
-        answers(backend, asked(backend, 6, max_new_tokens=1))
+        engine = arm(server, rows=rows)
+        answers(engine, asked(engine, 6, max_new_tokens=1))
         assert server.settings.most_open == rows
 
 
 def test_a_limit_per_minute_is_kept(serve):
     with serve() as server:
-        backend = arm(server, rows=3, requests_per_minute=150)
+        engine = arm(server, rows=3, requests_per_minute=150)
         began = time.monotonic()
-        answers(backend, asked(backend, 4, max_new_tokens=1))
+        answers(engine, asked(engine, 4, max_new_tokens=1))
         assert time.monotonic() - began >= 3 * 0.4
 
 
 def test_a_run_that_stops_sends_nothing_more(serve):
     with serve(fail=Script(always=Misdeed(pause_s=0.2))) as server:
-        backend = arm(server, rows=1)
-        generations = backend.generate(asked(backend, 20, max_new_tokens=1))
+        engine = arm(server, rows=1)
+        generations = engine.generate(asked(engine, 20, max_new_tokens=1))
         next(generations)
         began = time.monotonic()
         generations.close()
@@ -213,45 +213,45 @@ def test_a_run_that_stops_sends_nothing_more(serve):
 )
 def test_what_cannot_be_asked_is_refused_by_the_name_of_the_request(serve, engine, prompt, sampling, message):
     with serve() as server:
-        backend = arm(server, **engine)
-        request = Request("greedy/a#0", backend.encode(prompt), SamplingParams(**sampling))
+        engine = arm(server, **engine)
+        request = Request("greedy/a#0", engine.encode(prompt), SamplingParams(**sampling))
         with pytest.raises(InvalidRequest, match=f"request greedy/a#0: .*{message}"):
-            backend.require([request])
+            engine.require([request])
         with pytest.raises(InvalidRequest, match=message):
-            next(backend.generate([request]))
+            next(engine.generate([request]))
         assert server.settings.seen == []
 
 
 def test_a_request_that_does_not_fit_is_refused(serve):
     with serve() as server:
-        backend = arm(server)
+        engine = arm(server)
         with pytest.raises(CapacityError, match="exceed the server's context of 1024"):
-            backend.require(asked(backend, 1, max_new_tokens=1020))
+            engine.require(asked(engine, 1, max_new_tokens=1020))
 
 
 def test_prompts_that_differ_with_the_same_tokens_are_refused(serve):
     with serve() as server:
-        backend = arm(server)
+        engine = arm(server)
         messages = CHATS[0].messages
-        backend.encode(Prompt(messages))
+        engine.encode(Prompt(messages))
         with pytest.raises(InvalidRequest, match="two prompts differ and have the same tokens"):
-            backend.encode(Prompt(({**messages[0], "name": "someone"},)))
+            engine.encode(Prompt(({**messages[0], "name": "someone"},)))
 
 
 def test_only_a_target_with_files_here_has_an_anchor(serve, ours):
     with serve() as server:
         assert not isinstance(arm(server, "served:bundled"), Anchoring)
-        backend = arm(server)
-        assert isinstance(backend, Anchoring)
-        assert backend.anchor_config()["lossless"] is True
-        (request,) = asked(backend, 1)
-        (found,) = answers(backend, [request])
-    plan = ArmPlan(Protocol.GREEDY, rows=1, level=RecordLevel.TOPK)
+        engine = arm(server)
+        assert isinstance(engine, Anchoring)
+        assert engine.anchor_config()["lossless"] is True
+        (request,) = asked(engine, 1)
+        (found,) = answers(engine, [request])
+    plan = EngineSpec(Protocol.GREEDY, rows=1, level=RecordLevel.TOPK)
     with serve() as server:
-        from engine.backends import open_workshop
+        from engine.backends import open_backend
 
-        anchor = open_workshop("openai", {"target": ModelSource("bundled:target")}).arm(
-            ArmPlan(plan.protocol, rows=1, level=plan.level, engine={"url": server.url, "server": "vllm"})
+        anchor = open_backend("openai", {"target": ModelSource("bundled:target")}).arm(
+            EngineSpec(plan.protocol, rows=1, level=plan.level, engine={"url": server.url, "server": "vllm"})
         )
         anchor.encode(CHATS[0])
         given = decoded(anchor.anchor(request, found.tokens).trace)
@@ -274,9 +274,9 @@ def test_the_key_is_sent_and_never_told(serve, monkeypatch):
     with serve(
         key=KEY, fail=Script([Misdeed(status=400, text=f'{{"error": "bad request with key {KEY}"}}')])
     ) as server:
-        backend = arm(server, api_key_env="TEST_KEY", rows=1)
-        assert KEY not in str(backend.effective_config())
-        lost, *others = answers(backend, asked(backend))
+        engine = arm(server, api_key_env="TEST_KEY", rows=1)
+        assert KEY not in str(engine.effective_config())
+        lost, *others = answers(engine, asked(engine))
     assert all(each.tokens for each in others)
     assert lost.facts["error"]["message"] == "status 400: bad request with key ***"
     assert KEY.encode() not in lost.trace
@@ -301,12 +301,12 @@ def test_a_variable_without_a_key_is_one_line(serve, monkeypatch, value, message
 
 
 def test_models_besides_the_target_and_choices_of_the_servers_are_refused(serve):
-    from engine.backends import open_workshop
+    from engine.backends import open_backend
 
     with pytest.raises(InvalidRequest, match="a server has its own draft"):
-        open_workshop("openai", {name: ModelSource("served:a") for name in ("target", "draft")})
-    workshop = open_workshop("openai", {"target": ModelSource("served:a")})
+        open_backend("openai", {name: ModelSource("served:a") for name in ("target", "draft")})
+    backend = open_backend("openai", {"target": ModelSource("served:a")})
     with pytest.raises(InvalidRequest, match="the server chooses how it drafts"):
-        workshop.arm(ArmPlan(Protocol.CHAIN, "served", 3, options={"n": 2}))
-    (facts,) = workshop.models()
+        backend.arm(EngineSpec(Protocol.CHAIN, "served", 3, options={"n": 2}))
+    (facts,) = backend.models()
     assert (facts.source, facts.tokenizer_sha256) == ("served:a", None)

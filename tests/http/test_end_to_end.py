@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from audit.checks.base import Verdict
+from audit.evidence.verdicts import Verdict
 from tests.http.running import run_suite
 from tests.http.script import Misdeed, Script
 

@@ -4,25 +4,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.vllm.workshop import VllmWorkshop
-from engine.rng import stream_of
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import Protocol, Request, SamplingParams
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.vllm.models import VllmBackend
+from engine.core.types import Protocol, Request, SamplingParams
+from engine.record.trace import decode, steps_of
+from engine.sampling.rng import stream_of
+from engine.sampling.transforms import transform
 
 ENGINE = {"max_model_len": 640, "kv_cache_gib": 0.25, "timeout_s": 240, "engines": 1}
 NGRAM = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
-def workshop(**named):
+def backend(**named):
     sources = {"target": ModelSource("bundled:target"), "draft": ModelSource("bundled:medium_draft")}
-    return VllmWorkshop(sources, **named)
+    return VllmBackend(sources, **named)
 
 
 def plan(proposer=None, protocol=Protocol.GREEDY, **named):
     engine = {**ENGINE, **named.pop("engine", {})}
-    return ArmPlan(protocol, proposer, 0 if proposer is None else 3, rows=4, engine=engine, **named)
+    return EngineSpec(protocol, proposer, 0 if proposer is None else 3, rows=4, engine=engine, **named)
 
 
 def requests(prompts, sampling=None, lengths=(8, 13, 21, 34, 48)):
@@ -34,9 +34,9 @@ def requests(prompts, sampling=None, lengths=(8, 13, 21, 34, 48)):
     ]
 
 
-def answered(backend, asked):
+def answered(engine, asked):
     """Generations by id; every request has one."""
-    found = {each.request.id: each for each in backend.generate(asked)}
+    found = {each.request.id: each for each in engine.generate(asked)}
     assert set(found) == {each.id for each in asked}
     return found
 

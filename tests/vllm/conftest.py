@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.checkpoints.mimo_export import export
+from engine.tools.export_mimo import export
 
 from . import setting
 from .setting import REFERENCE, Case, serve

@@ -21,7 +21,7 @@ import click
 from vllm import LLM, SamplingParams
 
 from engine.backends.vllm.options import EXTENSION, SCHEDULER
-from engine.backends.vllm.repair import EXPAND
+from engine.backends.vllm.patches import EXPAND
 
 from .arms import NGRAM
 from .setting import GAMMA, REFERENCE, prompts
@@ -73,8 +73,8 @@ def main(target, method, rounds, width, tokens, temperature):
     sampling = SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True, logprobs=0)
     asked = [{"prompt_token_ids": ids} for ids in prompts()[:width]]
     with tempfile.TemporaryDirectory() as home:
-        diary = {"specaudit": {"scheduler": str(Path(home) / "diary"), "script": None}}
-        hooks = {"worker_extension_cls": EXTENSION, "scheduler_cls": SCHEDULER, "additional_config": diary}
+        scheduler_log = {"specaudit": {"scheduler": str(Path(home) / "diary"), "script": None}}
+        hooks = {"worker_extension_cls": EXTENSION, "scheduler_cls": SCHEDULER, "additional_config": scheduler_log}
         plain = {"worker_extension_cls": "tests.vllm.repairing.Repairing"} if drawn else {}
         on, off = engine(target, method, width, **hooks), engine(target, method, width, **plain)
         on.collective_rpc("specaudit_begin", args=(EXPAND if drawn else None,))

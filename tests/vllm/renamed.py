@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from engine.backends.vllm import guard
-from engine.backends.vllm.hook_worker import Recording
+from engine.backends.vllm import compat as guard
+from engine.backends.vllm.hooks.worker import RecordingWorker
 
 RENAMED = dataclasses.replace(guard.V1[1], path="rejection_sample_with_another_name")
 
 
-class Renamed(Recording):
+class Renamed(RecordingWorker):
     points_v1 = (guard.V1[0], RENAMED)

@@ -1,6 +1,6 @@
 """A worker that is repaired and witnesses nothing, to be timed beside one that does both."""
 
-from engine.backends.vllm.repair import EXPAND, repair
+from engine.backends.vllm.patches import EXPAND, repair
 
 
 class Repairing:

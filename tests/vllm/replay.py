@@ -2,16 +2,16 @@
 
 import torch
 
-from engine.drafting import draw
-from engine.heads.features import feature_head
-from engine.heads.fitted import fitted_head
+from engine.core.types import DraftRule
+from engine.heads.loading import load_head
 from engine.heads.mtp import MtpModule
-from engine.models.base import Want, chain_placement
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import read_config
-from engine.models.loading import load_head
-from engine.proposers.medusa import MedusaHeads
-from engine.proposers.parts import ProposerParts, TargetSide
-from engine.types import DraftRule
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.trained.feature_head import feature_head
+from engine.proposers.trained.fitted_head import fitted_head
+from engine.proposers.trained.medusa import MedusaHeads
+from engine.sampling.draw import draw
 
 CAPACITY = 640
 OUTSIDE = -1e29
@@ -86,5 +86,5 @@ def difference(ours, said):
 def hidden(target, tokens, layers):
     """By layer [T, H] of our target, read in one forward."""
     cache = target.new_cache(1, len(tokens))
-    forward = target.forward(cache, chain_placement([tokens], [0], cache.trash), Want(False, layers))
+    forward = target.forward(cache, chain_placement([tokens], [0], cache.trash), WantedOutputs(False, layers))
     return {layer: forward.hidden[layer][0] for layer in layers}

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
+from engine.core.types import Protocol, RecordLevel
 from engine.models.loading import load_model
 from engine.train.prompts import prompt_rows
-from engine.types import Protocol, RecordLevel
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "engine" / "reference"
+REFERENCE = ROOT / "engine" / "bundled"
 DOMAINS = ("tools", "copy", "code")
 PER_DOMAIN = 4
 GAMMA = 3
@@ -73,8 +73,8 @@ def prompts():
 
 def arm(case):
     """Our engine with the bundled target and the head, greedy."""
-    workshop = open_models({"target": ModelSource("bundled:target"), "head": ModelSource(str(case.head))})
-    return workshop.arm(ArmPlan(Protocol.GREEDY, case.kind, GAMMA, "head", level=RecordLevel.TOKENS, rows=4))
+    backend = open_models({"target": ModelSource("bundled:target"), "head": ModelSource(str(case.head))})
+    return backend.arm(EngineSpec(Protocol.GREEDY, case.kind, GAMMA, "head", level=RecordLevel.TOKENS, rows=4))
 
 
 def our_target():

@@ -3,31 +3,31 @@
 import numpy as np
 import pytest
 
-from engine.trace import decode
-from engine.types import Protocol, RecordLevel, SamplingParams
+from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.record.trace import decode
 
-from .arms import answered, plan, requests, workshop
+from .arms import answered, backend, plan, requests
 from .renamed import RENAMED
 
 pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
-def backend():
-    shop = workshop(extension="tests.vllm.renamed.Renamed")
+def engine():
+    shop = backend(extension="tests.vllm.renamed.Renamed")
     yield shop.arm(plan("draft_model", Protocol.BLOCK, draft="draft", options={"draft_sample_method": "probabilistic"}))
     shop.close()
 
 
-def test_the_evidence_is_incomplete_and_says_why(backend):
-    (problem,) = backend.effective_config()["evidence"]["problems"]
+def test_the_evidence_is_incomplete_and_says_why(engine):
+    (problem,) = engine.effective_config()["evidence"]["problems"]
     assert RENAMED.name in problem
     assert "not there" in problem
-    assert backend.effective_config()["evidence"]["level"] == backend.capabilities().level == 1
+    assert engine.effective_config()["evidence"]["level"] == engine.capabilities().level == 1
 
 
-def test_what_is_left_is_the_schedulers_account_with_the_logprobs_of_the_output(backend, prompts):
-    for generation in answered(backend, requests(prompts[:4])).values():
+def test_what_is_left_is_the_schedulers_account_with_the_logprobs_of_the_output(engine, prompts):
+    for generation in answered(engine, requests(prompts[:4])).values():
         trace = decode(generation.trace)
         assert trace.header.level is RecordLevel.TOKENS
         assert trace.tokens == generation.tokens
@@ -37,8 +37,8 @@ def test_what_is_left_is_the_schedulers_account_with_the_logprobs_of_the_output(
         assert generation.facts["level"] == 1
 
 
-def test_the_block_rule_is_ignored_and_that_shows(backend):
-    config = backend.effective_config()
+def test_the_block_rule_is_ignored_and_that_shows(engine):
+    config = engine.effective_config()
     asked, runs = config["requested"], config["effective"]
     differ = {name for name in asked if asked[name] != runs[name]}
     assert differ == {"rejection_sample_method", "draft_sample_method"}
@@ -46,6 +46,6 @@ def test_the_block_rule_is_ignored_and_that_shows(backend):
     assert config["protocol"] == "chain"
 
 
-def test_a_sampled_request_is_answered_too(backend, prompts):
-    found = answered(backend, requests(prompts[:1], SamplingParams(temperature=1.0)))["r0"]
+def test_a_sampled_request_is_answered_too(engine, prompts):
+    found = answered(engine, requests(prompts[:1], SamplingParams(temperature=1.0)))["r0"]
     assert decode(found.trace).header.protocol is Protocol.CHAIN

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.record import digests
-from engine.trace import decode
-from engine.types import FinishReason, RecordLevel, Role
+from engine.core.types import FinishReason, RecordLevel, Role
+from engine.record.recorder import digests
+from engine.record.trace import decode
 
-from .arms import NGRAM, answered, plan, reconciled, requests, workshop
+from .arms import NGRAM, answered, backend, plan, reconciled, requests
 
 pytestmark = pytest.mark.vllm
 
@@ -19,7 +19,7 @@ END = 0
 
 @pytest.fixture(scope="module")
 def shop():
-    found = workshop()
+    found = backend()
     yield found
     found.close()
 
@@ -36,7 +36,7 @@ def asked(prompts):
 
 @pytest.fixture(scope="module")
 def found(backends, asked):
-    return {name: answered(backend, asked) for name, backend in backends.items()}
+    return {name: answered(engine, asked) for name, engine in backends.items()}
 
 
 @pytest.fixture(scope="module")

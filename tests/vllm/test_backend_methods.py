@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.native import open_models
-from engine.backends.vllm.workshop import VllmWorkshop
-from engine.trace import decode
-from engine.types import Protocol, QKind
+from engine.backends.vllm.models import VllmBackend
+from engine.core.types import Protocol, QKind
+from engine.record.trace import decode
 
 from .arms import answered, plan, reconciled, requests
 from .setting import GAMMA, REFERENCE
@@ -52,8 +52,8 @@ def speculators(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(prompts):
     torch.set_num_threads(1)
-    backend = open_models({"target": ModelSource(TARGET)}).arm(ArmPlan(Protocol.GREEDY))
-    return {key: each.tokens for key, each in answered(backend, requests(prompts[:5])).items()}
+    engine = open_models({"target": ModelSource(TARGET)}).arm(EngineSpec(Protocol.GREEDY))
+    return {key: each.tokens for key, each in answered(engine, requests(prompts[:5])).items()}
 
 
 @pytest.fixture(params=["mtp", "speculators", "dflash", "heterogeneous", "suffix"])
@@ -75,12 +75,12 @@ def arm(request, mimo, speculators):
 
 def test_the_targets_tokens_come_out_and_all_accounts_agree(arm, prompts, expected):
     sources, asked = arm
-    shop = VllmWorkshop({name: ModelSource(source) for name, source in sources.items()})
+    shop = VllmBackend({name: ModelSource(source) for name, source in sources.items()})
     try:
-        backend = shop.arm(asked)
-        config = backend.effective_config()
+        engine = shop.arm(asked)
+        config = engine.effective_config()
         assert config["requested"] == config["effective"]
-        found = answered(backend, requests(prompts[:5]))
+        found = answered(engine, requests(prompts[:5]))
     finally:
         shop.close()
     traces = [decode(each.trace) for each in found.values()]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, QKind, SamplingParams
+from engine.core.types import FinishReason, Protocol, QKind, SamplingParams
+from engine.record.trace import decode
 
-from .arms import answered, own_p, plan, reconciled, requests, workshop
+from .arms import answered, backend, own_p, plan, reconciled, requests
 
 pytestmark = pytest.mark.vllm
 
@@ -17,16 +17,16 @@ FLOAT32 = 1e-4
 
 
 @pytest.fixture(scope="module")
-def backend():
-    shop = workshop()
+def engine():
+    shop = backend()
     # the defects that are repaired are in the parameters of drafted rows, on CPUs
     yield shop.arm(plan("draft_model", Protocol.CHAIN, draft="draft", options=DRAWN, engine={"repair": "expand"}))
     shop.close()
 
 
 @pytest.fixture(scope="module")
-def found(backend, prompts):
-    return answered(backend, requests(prompts, SAMPLED))
+def found(engine, prompts):
+    return answered(engine, requests(prompts, SAMPLED))
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +57,37 @@ def test_the_engines_p_is_ours(found):
         assert (ours > 0.01).mean() > 0.3
 
 
-def test_requests_beside_each_other_keep_their_own_parameters(backend, prompts):
+def test_requests_beside_each_other_keep_their_own_parameters(engine, prompts):
     """A greedy one between two sampled ones has the tokens that it has alone."""
     greedy = requests(prompts[:1])
-    alone = answered(backend, greedy)["r0"]
+    alone = answered(engine, greedy)["r0"]
     others = [each for each in requests(prompts[:4], SAMPLED) if each.id != "r0"]
-    mixed = answered(backend, [others[0], *greedy, *others[1:]])
+    mixed = answered(engine, [others[0], *greedy, *others[1:]])
     assert mixed["r0"].tokens == alone.tokens
     kinds = decode(mixed["r0"].trace).q_kind
     assert QKind.FULL not in kinds.tolist()
 
 
-def test_what_vllm_has_not_with_drafts_is_refused_in_its_own_words(backend, prompts):
+def test_what_vllm_has_not_with_drafts_is_refused_in_its_own_words(engine, prompts):
     good = requests(prompts[:1])
     bad = requests(prompts[:2], SamplingParams(temperature=0.8, min_p=0.1))[1:]
-    both = answered(backend, [*bad, *good])
+    both = answered(engine, [*bad, *good])
     assert both["r0"].finish_reason is not FinishReason.ERROR
     error = decode(both["r1"].trace).header.facts["error"]
     assert error["kind"] == "refused"
     assert "min_p" in error["message"]
 
 
-def test_token_sequences_are_forbidden(backend, prompts):
+def test_token_sequences_are_forbidden(engine, prompts):
     """By ids, as our suites name them: the greedy answer's second pair of tokens."""
-    free = answered(backend, requests(prompts[:1]))["r0"].tokens
+    free = answered(engine, requests(prompts[:1]))["r0"].tokens
     forbidden = SamplingParams(bad_words=(free[1:3],))
-    kept = answered(backend, requests(prompts[:1], forbidden))["r0"].tokens
+    kept = answered(engine, requests(prompts[:1], forbidden))["r0"].tokens
     assert kept[:2] == free[:2]
     assert free[1:3] not in [kept[i : i + 2] for i in range(len(kept) - 1)]
 
 
-def test_the_draft_method_is_read_from_the_drafter(backend):
-    config = backend.effective_config()
+def test_the_draft_method_is_read_from_the_drafter(engine):
+    config = engine.effective_config()
     assert config["effective"]["draft_sample_method"] == "probabilistic"
     assert config["repair"] == "expand"

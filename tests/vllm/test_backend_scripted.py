@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from engine.backends.vllm.scripted_drafts import WAYS
-from engine.trace import decode
-from engine.types import FinishReason, Request, Role, SamplingParams
+from engine.backends.vllm.hooks.scripted_drafts import WAYS
+from engine.core.types import FinishReason, Request, Role, SamplingParams
+from engine.record.trace import decode
 
 from . import setting
-from .arms import ENGINE, answered, plan, reconciled, workshop
+from .arms import ENGINE, answered, backend, plan, reconciled
 
 pytestmark = pytest.mark.vllm
 
 KILLING = "outside"
 NEW = 20
 SAMPLING = SamplingParams(max_new_tokens=NEW)
-CLASS = "engine.backends.vllm.scripted_drafts.Scripted"
+CLASS = "engine.backends.vllm.hooks.scripted_drafts.ScriptedProposer"
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +27,24 @@ def asked(prompts):
 
 @pytest.fixture(scope="module")
 def expected(asked):
-    backend = setting.arm(setting.Case("medusa", "", setting.REFERENCE / "medusa"))
-    return {each.request.id: each.tokens for each in backend.generate(asked)}
+    engine = setting.arm(setting.Case("medusa", "", setting.REFERENCE / "medusa"))
+    return {each.request.id: each.tokens for each in engine.generate(asked)}
 
 
 @pytest.fixture(scope="module")
-def backend(asked, expected, tmp_path_factory):
+def engine(asked, expected, tmp_path_factory):
     path = tmp_path_factory.mktemp("scripted") / "script.json"
     texts = [{"prompt": each.prompt, "tokens": expected[each.id], "way": each.id} for each in asked]
     path.write_text(json.dumps({"continuations": texts, "end": 0}))
-    shop = workshop()
+    shop = backend()
     options = {"model": CLASS, "script": str(path)}
     yield shop.arm(plan("custom_class", options=options, engine={**ENGINE, "restarts": 2}))
     shop.close()
 
 
 @pytest.fixture(scope="module")
-def found(backend, asked):
-    return answered(backend, [each for each in asked if each.id != KILLING])
+def found(engine, asked):
+    return answered(engine, [each for each in asked if each.id != KILLING])
 
 
 def test_the_targets_tokens_come_out_whatever_is_drafted(found, expected):
@@ -72,9 +72,9 @@ def test_drafts_of_several_lengths(found):
     assert set(decode(found["varying"].trace).n_drafted.tolist()) >= {0, 1, 3}
 
 
-def test_a_request_that_kills_the_engine_fails_alone(backend, asked, expected):
+def test_a_request_that_kills_the_engine_fails_alone(engine, asked, expected):
     """Tokens that do not exist end the worker; the engine is started again, and the one beside it answers."""
-    both = answered(backend, [each for each in asked if each.id in (KILLING, "right")])
+    both = answered(engine, [each for each in asked if each.id in (KILLING, "right")])
     error = decode(both[KILLING].trace).header.facts["error"]
     assert both[KILLING].finish_reason is FinishReason.ERROR
     assert error["kind"] == "engine_died"

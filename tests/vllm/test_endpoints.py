@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.checks.base import Verdict
+from audit.evidence.verdicts import Verdict
 from tests.http.running import run_suite
 
 from .endpoints import started

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.metrics import acceptance, accepted_by_step
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Request, SamplingParams
+from engine.core.types import Request, SamplingParams
+from engine.record.metrics import acceptance, accepted_by_step
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 
 from . import setting
 from .replay import HEADS, difference, hidden, theirs
@@ -90,10 +90,10 @@ def steps(accepted):
 
 def test_both_engines_keep_the_same_drafts(case, served, plain, prompts):
     """vLLM's first token comes from the prompt, without a draft; ours gets it as part of the prompt."""
-    backend, sampling = setting.arm(case), SamplingParams(max_new_tokens=TOKENS - 1)
+    engine, sampling = setting.arm(case), SamplingParams(max_new_tokens=TOKENS - 1)
     starts = [(*prompt, tokens[0]) for prompt, tokens in zip(prompts, plain.column("tokens"), strict=True)]
     asked = [Request(str(i), ids, sampling, stream_of(str(i))) for i, ids in enumerate(starts)]
-    traces = {each.request.id: decode(each.trace) for each in backend.generate(asked)}
+    traces = {each.request.id: decode(each.trace) for each in engine.generate(asked)}
     ours = [accepted_by_step(traces[str(i)]).tolist() for i in range(len(asked))]
     counts, accepted = acceptance(traces.values()), served.column("accepted")
     lengths = counts.acceptance_length, 1 + sum(map(sum, accepted)) / sum(map(len, accepted))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from audit.evidence.records import Level
 from audit.gate.policy import load_policy
-from audit.records import Level
 from engine.backends import vllm as vllm_backend
-from engine.backends.vllm.workshop import VllmWorkshop
+from engine.backends.vllm.models import VllmBackend
 from tests.audit.invoke import invoke
 
 from .setting import ROOT
@@ -138,7 +138,7 @@ def test_the_repaired_engine_passes(tmp_path):
 
 
 def test_a_gate_that_asks_for_rows_cannot_decide_where_the_internals_moved(tmp_path, monkeypatch):
-    moved = partial(VllmWorkshop, extension="tests.vllm.renamed.Renamed")
+    moved = partial(VllmBackend, extension="tests.vllm.renamed.Renamed")
     monkeypatch.setattr(vllm_backend, "open_models", moved)
     (tmp_path / "suite.yaml").write_text(DRIFTED)
     (tmp_path / "policy.yaml").write_text(POLICY)

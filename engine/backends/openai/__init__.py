@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.backends.arm import ModelSource, Workshop
+from engine.backends.engine_spec import Backend, ModelSource
 
 
-def open_models(models: Mapping[str, ModelSource]) -> Workshop:
-    """The workshop of a suite; see `engine.backends.openai.workshop`.
+def open_models(models: Mapping[str, ModelSource]) -> Backend:
+    """The workshop of a suite; see `engine.backends.openai.models`.
 
     Raises:
         ModelError: the target's files are no model.
         InvalidRequest: models besides the target.
     """
     # imported late: the HTTP library is needed by this backend alone
-    from engine.backends.openai.workshop import OpenAIWorkshop
+    from engine.backends.openai.models import OpenAIBackend
 
-    return OpenAIWorkshop(models)
+    return OpenAIBackend(models)

@@ -13,42 +13,41 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Capabilities, Prompt
-from engine.backends.openai.answer import Answer
-from engine.backends.openai.asking import Asked, Asking
-from engine.backends.openai.body import SHARED, body_of, require_known
-from engine.backends.openai.codec import Codec, Origin, finish_of, tokens_of
-from engine.backends.openai.crew import results
-from engine.backends.openai.facts import Served, arm_facts, request_facts
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.openai.client import Endpoint
+from engine.backends.openai.errors import AttemptError, FailureKind
+from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
 from engine.backends.openai.metrics import change, counters
-from engine.backends.openai.pace import Pace
-from engine.backends.openai.settings import Api, Settings, Streaming
-from engine.backends.openai.trouble import Kind, Trouble
-from engine.backends.openai.wire import Endpoint
-from engine.backends.oracle import LocalTarget
-from engine.errors import CapacityError, InvalidRequest
-from engine.observed import Answer as Told
-from engine.observed import Observed, ObservedStep, failed_trace, header_of, observed_trace
-from engine.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.backends.openai.rate_limit import RateLimiter
+from engine.backends.openai.request import SHARED, body_of, require_known
+from engine.backends.openai.response import Completion
+from engine.backends.openai.retry import RequestResult, RetryingClient
+from engine.backends.openai.settings import Api, OpenAISettings, Streaming
+from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of
+from engine.backends.openai.workers import results
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 
 NAME: Final = "openai"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ArmParts:
     """What an arm is made of. `prompts` are those that were encoded, by their tokens."""
 
-    settings: Settings
-    served: Served
+    settings: OpenAISettings
+    served: EndpointFacts
     codec: Codec
     prompts: dict[tuple[int, ...], Prompt] = field(default_factory=dict)
 
 
-class OpenAIBackend:
+class OpenAIEngine:
     """One arm."""
 
-    def __init__(self, plan: ArmPlan, parts: Parts) -> None:
+    def __init__(self, plan: EngineSpec, parts: ArmParts) -> None:
         self._plan = plan
         self._parts = parts
         self._protocol = plan.protocol if plan.proposer else plain_rule(plan.protocol)
@@ -106,12 +105,12 @@ class OpenAIBackend:
         if not requests:
             return
         self.require(requests)
-        pace = Pace(self._parts.settings.requests_per_minute)
+        rate_limiter = RateLimiter(self._parts.settings.requests_per_minute)
         endpoint = Endpoint(self._parts.settings, self._plan.rows)
-        asking = Asking(self._parts.settings, endpoint, pace)
+        asking = RetryingClient(self._parts.settings, endpoint, rate_limiter)
         try:
             before = self._counters(endpoint)
-            last: _Finished | None = None
+            last: _PendingRecord | None = None
             for finished in results(partial(self._one, asking), requests, self._plan.rows):
                 if last is not None:
                     yield last.generation({})
@@ -120,7 +119,7 @@ class OpenAIBackend:
             after = self._counters(endpoint)
             yield last.generation({"server_counters": change(before, after)} if after else {})
         finally:
-            pace.stop()
+            rate_limiter.stop()
             endpoint.close()
 
     def _counters(self, endpoint: Endpoint) -> Mapping[str, float]:
@@ -128,13 +127,13 @@ class OpenAIBackend:
         page = endpoint.aside(self._parts.settings.metrics) if self._parts.served.counters else None
         return {} if page is None else counters(page)
 
-    def _one(self, asking: Asking, request: Request) -> _Finished:
+    def _one(self, asking: RetryingClient, request: Request) -> _PendingRecord:
         settings, served = self._parts.settings, self._parts.served
         salt = SHARED if self._plan.proposer is None or self._protocol is Protocol.GUMBEL else "candidate"
         prompt = self._parts.prompts[request.prompt]
         body = body_of(settings, served.model, prompt, self._ids(request), request, salt)
         asked = asking.ask(request.id, body)
-        observed = Observed(
+        observed = ForeignEngine(
             vocabulary=self._parts.codec.vocabulary,
             eos_ids=self._parts.codec.eos_ids,
             protocol=self._protocol,
@@ -142,48 +141,56 @@ class OpenAIBackend:
             level=RecordLevel.TOKENS,
         )
         if asked.answer is None:
-            return _Finished(request, observed, asked.facts(), None, asked.latency_us)
+            return _PendingRecord(request, observed, asked.facts(), None, asked.latency_us)
         return self._read(request, observed, asked, asked.answer)
 
-    def _read(self, request: Request, observed: Observed, asked: Asked, answer: Answer) -> _Finished:
+    def _read(
+        self, request: Request, observed: ForeignEngine, asked: RequestResult, answer: Completion
+    ) -> _PendingRecord:
         codec = self._parts.codec
         reason = finish_of(answer, request, codec)
         if reason is None:
-            kind = Kind.REFUSED if answer.finish == "content_filter" else Kind.HTTP
-            trouble = Trouble(kind, f"the server ended the answer for the reason {answer.finish[:60]!r}", again=False)
-            return _Finished(request, observed, replace(asked, trouble=trouble).facts(), None, asked.latency_us)
+            kind = FailureKind.REFUSED if answer.finish == "content_filter" else FailureKind.HTTP
+            attempt_error = AttemptError(
+                kind, f"the server ended the answer for the reason {answer.finish[:60]!r}", again=False
+            )
+            return _PendingRecord(
+                request, observed, replace(asked, attempt_error=attempt_error).facts(), None, asked.latency_us
+            )
         read = tokens_of(answer, codec, reason)
-        if any(token >= codec.vocabulary for token in read.tokens) and read.origin is not Origin.CHARACTERS:
+        if any(token >= codec.vocabulary for token in read.tokens) and read.origin is not TokenOrigin.CHARACTERS:
             told = f"token {max(read.tokens)} is not in the target's vocabulary of {codec.vocabulary}"
-            trouble = Trouble(Kind.MALFORMED, told, again=False)
-            return _Finished(request, observed, replace(asked, trouble=trouble).facts(), None, asked.latency_us)
+            attempt_error = AttemptError(FailureKind.MALFORMED, told, again=False)
+            return _PendingRecord(
+                request, observed, replace(asked, attempt_error=attempt_error).facts(), None, asked.latency_us
+            )
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
         facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
         lead = read.lead if request.sampling.plain_scores else ()
-        steps = tuple(ObservedStep((), (token,)) for token in read.tokens)
-        said = _Text(Told(steps, read.logprob, lead), reason, answer.text)
-        return _Finished(request, observed, facts, said, asked.latency_us)
+        steps = tuple(ForeignStep((), (token,)) for token in read.tokens)
+        said = _AnswerText(ForeignRecord(steps, read.logprob, lead), reason, answer.text)
+        return _PendingRecord(request, observed, facts, said, asked.latency_us)
 
     def _ids(self, request: Request) -> tuple[int, ...] | None:
         """The prompt's tokens, where they are the target's own."""
-        return None if self._parts.codec.origin is Origin.CHARACTERS else request.prompt
+        return None if self._parts.codec.origin is TokenOrigin.CHARACTERS else request.prompt
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
-    told: Told
+class _AnswerText:
+    told: ForeignRecord
     reason: FinishReason
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Finished:
+class _PendingRecord:
     """An answer, or None, before its record is made: the last one's facts grow."""
 
     request: Request
-    observed: Observed
+    observed: ForeignEngine
     facts: Mapping[str, Any]
-    text: _Text | None
+    text: _AnswerText | None
     latency_us: int
 
     def generation(self, more: Mapping[str, Any]) -> Generation:
@@ -203,10 +210,10 @@ def plain_rule(protocol: Protocol) -> Protocol:
     return Protocol.CHAIN if protocol is Protocol.GUMBEL else protocol
 
 
-class AnchoredBackend(OpenAIBackend):
+class AnchoredEngine(OpenAIEngine):
     """The same with the target's files here: the reference pass reads them."""
 
-    def __init__(self, plan: ArmPlan, parts: Parts, target: LocalTarget) -> None:
+    def __init__(self, plan: EngineSpec, parts: ArmParts, target: LocalTarget) -> None:
         super().__init__(plan, parts)
         self._target = target
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.backends.openai.answer import Answer
-from engine.backends.openai.asking import Asked
-from engine.backends.openai.codec import Origin, Read
-from engine.backends.openai.settings import Settings
-from engine.types import Protocol
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.openai.response import Completion
+from engine.backends.openai.retry import RequestResult
+from engine.backends.openai.settings import OpenAISettings
+from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
+from engine.core.types import Protocol
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class EndpointFacts:
     """What an endpoint says of itself before anything is generated.
 
     listed: its entry of the model.
@@ -40,7 +40,7 @@ class Served:
 
 
 def arm_facts(
-    settings: Settings, served: Served, plan: ArmPlan, protocol: Protocol, origin: Origin
+    settings: OpenAISettings, served: EndpointFacts, plan: EngineSpec, protocol: Protocol, origin: TokenOrigin
 ) -> Mapping[str, Any]:
     """The effective configuration of an arm."""
     requested = {"model": settings.model or served.model, "speculation": plan.proposer is not None}
@@ -56,7 +56,7 @@ def arm_facts(
         "api": settings.api.value,
         "stream": settings.stream.value,
         "logprobs": settings.logprobs,
-        "tokens": Origin.SERVER.value if settings.dialect.token_ids else origin.value,
+        "tokens": TokenOrigin.SERVER.value if settings.dialect.token_ids else origin.value,
         "response_format": settings.response_format,
         "tool_choice": settings.tool_choice,
         "body": dict(settings.body),
@@ -75,7 +75,7 @@ def arm_facts(
 
 
 def request_facts(
-    settings: Settings, asked: Asked, answer: Answer, read: Read, prompt: Sequence[int] | None
+    settings: OpenAISettings, asked: RequestResult, answer: Completion, read: AnswerTokens, prompt: Sequence[int] | None
 ) -> dict[str, Any]:
     """Of one answered request; `prompt` are the tokens that our template gives, None where the server was sent ids."""
     facts: dict[str, Any] = {
@@ -113,7 +113,9 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def reconciled(asked: Asked, answer: Answer, read: Read, prompt: Sequence[int] | None) -> dict[str, Any]:
+def reconciled(
+    asked: RequestResult, answer: Completion, read: AnswerTokens, prompt: Sequence[int] | None
+) -> dict[str, Any]:
     """The server's accounts of one answer, and where they contradict each other."""
     found = list(_counts(answer, read))
     sources = ["answer"]
@@ -134,9 +136,9 @@ def reconciled(asked: Asked, answer: Answer, read: Read, prompt: Sequence[int] |
     return {"sources": sources, "mismatches": found}
 
 
-def _counts(answer: Answer, read: Read) -> list[str]:
+def _counts(answer: Completion, read: AnswerTokens) -> list[str]:
     """Numbers of tokens, where the server names the tokens."""
-    if read.origin is not Origin.SERVER:
+    if read.origin is not TokenOrigin.SERVER:
         return []
     found, count = [], len(read.tokens)
     usage = answer.usage.get("completion_tokens")
@@ -163,7 +165,7 @@ def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
     return found
 
 
-def _both(whole: Answer, parts: Answer) -> list[str]:
+def _both(whole: Completion, parts: Completion) -> list[str]:
     """Where the streamed answer is another one; calls are compared as texts."""
     # a call that the length cuts off is text to a parser of whole answers, and half a call to one of parts
     cut = whole.finish == "length" and bool(whole.tool_calls) != bool(parts.tool_calls)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
 
 
 class Api(StrEnum):
@@ -34,7 +34,7 @@ class Streaming(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ServerDialect:
     """What a kind of server knows besides OpenAI's own parameters.
 
     extras: its names of our sampling parameters; all are sent, also those that are off, because servers and models
@@ -53,12 +53,12 @@ class Dialect:
 _COMMON: Final = {
     name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos")
 }
-DIALECTS: Final[Mapping[str, Dialect]] = {
-    "openai": Dialect(max_tokens="max_completion_tokens"),
-    "vllm": Dialect(_COMMON, token_ids=True),
-    "sglang": Dialect(_COMMON),
-    "tensorrt-llm": Dialect(_COMMON),
-    "llama.cpp": Dialect(
+DIALECTS: Final[Mapping[str, ServerDialect]] = {
+    "openai": ServerDialect(max_tokens="max_completion_tokens"),
+    "vllm": ServerDialect(_COMMON, token_ids=True),
+    "sglang": ServerDialect(_COMMON),
+    "tensorrt-llm": ServerDialect(_COMMON),
+    "llama.cpp": ServerDialect(
         {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty", "ignore_eos": "ignore_eos"},
         seed_bits=31,
     ),
@@ -95,7 +95,7 @@ OWNED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class OpenAISettings:
     """One endpoint and how it is asked. See `schemas/engine-openai.json` for what each means."""
 
     url: str
@@ -119,7 +119,7 @@ class Settings:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> ServerDialect:
         """What the server understands."""
         return DIALECTS[self.server]
 
@@ -134,7 +134,7 @@ class Settings:
         return self.metrics_url or f"{self.root}/metrics"
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
     """The settings of one arm.
 
     Raises:
@@ -154,7 +154,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         raise InvalidRequest("engine: body has more than a megabyte; make it smaller")
     kinds = {"api": Api, "stream": Streaming}
     values: dict[str, Any] = {key: kinds[key](value) if key in kinds else value for key, value in given.items()}
-    return Settings(**{**values, "url": str(given["url"]).rstrip("/")})
+    return OpenAISettings(**{**values, "url": str(given["url"]).rstrip("/")})
 
 
 def _require_address(key: str, address: str) -> None:

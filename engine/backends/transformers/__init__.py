@@ -5,6 +5,6 @@ file per idea: settings of an arm, sampling parameters, guards of signatures,
 hooks, observed steps, one arm, the models of a suite. Knows nothing about suites.
 """
 
-from engine.backends.transformers.workshop import open_models
+from engine.backends.transformers.models import open_models
 
 __all__ = ["open_models"]

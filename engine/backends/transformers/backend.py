@@ -19,21 +19,21 @@ from typing import Any, Final
 import torch
 from transformers import GenerationConfig
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Capabilities, Prompt
-from engine.backends.oracle import LocalTarget
-from engine.backends.transformers import guard
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.transformers import compat as guard
 from engine.backends.transformers.faulty import argmax_draft
-from engine.backends.transformers.hooks import Seen, watched
+from engine.backends.transformers.hooks import HookedGenerate, watched
 from engine.backends.transformers.networks import network_of
-from engine.backends.transformers.observing import SOURCES, Output, logprobs, mismatches, observed, plain, told
 from engine.backends.transformers.sampling import configuration, ends, refusal
-from engine.backends.transformers.settings import ARGMAX, KINDS, Settings, assistant_keys
-from engine.errors import CapacityError, InvalidRequest
+from engine.backends.transformers.settings import ARGMAX, KINDS, TransformersSettings, assistant_keys
+from engine.backends.transformers.to_record import SOURCES, GenerateOutput, logprobs, mismatches, observed, plain, told
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
 from engine.models.loading import LoadedModel
-from engine.observed import Answer, Observed, failed_trace, header_of, observed_trace
-from engine.stopping import StopRule
-from engine.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.sampling.stopping import StopRule
 
 LEVELS: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 3}
 """Evidence level of each record level. Random numbers are torch's, from no key that a reader could draw again."""
@@ -41,7 +41,7 @@ TEXT_LEVEL: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Assistance:
+class AssistantModel:
     """What drafts: a network and its facts; the tokenizer only where it is not the target's."""
 
     network: Any = None
@@ -55,13 +55,18 @@ def seed_of(request: Request) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-class TransformersBackend:
+class TransformersEngine:
     """Assisted generation over one target, or plain `generate`."""
 
     def __init__(
-        self, target: LoadedModel, assistance: Assistance, oracle: LocalTarget, plan: ArmPlan, settings: Settings
+        self,
+        target: LoadedModel,
+        assistance: AssistantModel,
+        local_target: LocalTarget,
+        plan: EngineSpec,
+        settings: TransformersSettings,
     ) -> None:
-        self._loaded, self._assistance, self._oracle = target, assistance, oracle
+        self._loaded, self._assistance, self._local_target = target, assistance, local_target
         self._network = network_of(target)
         self._plan, self._settings = plan, settings
         self._copies: dict[bool, Any] = {}
@@ -106,7 +111,7 @@ class TransformersBackend:
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's tokens, by the chat template unless it is raw text."""
-        return self._oracle.encode(prompt)
+        return self._local_target.encode(prompt)
 
     def memory(self) -> str | None:
         """Nothing is remembered between requests."""
@@ -127,7 +132,7 @@ class TransformersBackend:
 
     def _require(self, request: Request) -> None:
         sampling = request.sampling
-        problem = refusal(sampling, self._oracle.eos_ids, self._settings)
+        problem = refusal(sampling, self._local_target.eos_ids, self._settings)
         if problem is not None:
             raise InvalidRequest(f"request {request.id}: {problem}")
         if self._settings.kind is not None and self._plan.protocol is Protocol.GREEDY and not sampling.greedy:
@@ -157,22 +162,22 @@ class TransformersBackend:
             return self._failed(request, error)
         return self._generation(request, output, seen, int(1e6 * (time.perf_counter() - start)))
 
-    def _watched(self, request: Request) -> AbstractContextManager[Seen | None]:
+    def _watched(self, request: Request) -> AbstractContextManager[HookedGenerate | None]:
         if self._settings.kind is None or self._problems:
             return contextlib.nullcontext(None)
         wrap = argmax_draft if self._settings.argmax_draft else None
         return watched(self._network, request.sampling.greedy, wrap)
 
     @torch.no_grad()
-    def _run(self, request: Request) -> Output:
+    def _run(self, request: Request) -> GenerateOutput:
         prompt = torch.tensor([list(request.prompt)], device=self._network.device)
-        asked = configuration(request.sampling, self._oracle.eos_ids, self._settings)
+        asked = configuration(request.sampling, self._local_target.eos_ids, self._settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(request))
             answer = self._network.generate(
                 prompt, attention_mask=torch.ones_like(prompt), generation_config=asked, **self._assistants(request)
             )
-        return Output(
+        return GenerateOutput(
             tokens=tuple(answer.sequences[0, len(request.prompt) :].tolist()),
             logits=torch.cat(answer.logits).float().cpu().numpy(),
             scores=torch.cat(answer.scores).float().cpu().numpy(),
@@ -204,8 +209,10 @@ class TransformersBackend:
             self._copies[greedy] = copy.deepcopy(self._assistance.network)
         return self._copies[greedy]
 
-    def _generation(self, request: Request, output: Output, seen: Seen | None, latency: int) -> Generation:
-        rule = StopRule(request.sampling, self._oracle.eos_ids, self._oracle.tokens.decode)
+    def _generation(
+        self, request: Request, output: GenerateOutput, seen: HookedGenerate | None, latency: int
+    ) -> Generation:
+        rule = StopRule(request.sampling, self._local_target.eos_ids, self._local_target.tokens.decode)
         reason = self._reason(request, output.tokens)
         facts, answer = self._answer(request, output, seen)
         header = header_of(request, self._observed(), reason, facts)
@@ -213,26 +220,28 @@ class TransformersBackend:
         text = rule.text(output.tokens, reason)
         return Generation(request, output.tokens, reason, trace, text, latency, facts)
 
-    def _answer(self, request: Request, output: Output, seen: Seen | None) -> tuple[dict[str, Any], Answer]:
+    def _answer(
+        self, request: Request, output: GenerateOutput, seen: HookedGenerate | None
+    ) -> tuple[dict[str, Any], ForeignRecord]:
         """What is believed of a request, and why not more."""
         greedy = request.sampling.greedy
         if self._settings.kind is None:
-            return {}, Answer(plain(output, greedy))
+            return {}, ForeignRecord(plain(output, greedy))
         if seen is None:
-            return {}, Answer(told(output), logprobs(output))
+            return {}, ForeignRecord(told(output), logprobs(output))
         found = mismatches(seen, request.prompt, output)
         facts: dict[str, Any] = {"reconciliation": {"sources": list(SOURCES), "mismatches": list(found)}}
         facts["drafter"] = seen.drafter
         if found:
             facts |= {"level": TEXT_LEVEL, "why": f"what was seen of the drafts contradicts itself: {found[0]}"}
-            return facts, Answer(told(output), logprobs(output))
-        return facts, Answer(observed(seen, output, self._settings.soft))
+            return facts, ForeignRecord(told(output), logprobs(output))
+        return facts, ForeignRecord(observed(seen, output, self._settings.soft))
 
     def _reason(self, request: Request, tokens: tuple[int, ...]) -> FinishReason:
         sampling = request.sampling
-        if tokens[-1] in ends(sampling, self._oracle.eos_ids):
+        if tokens[-1] in ends(sampling, self._local_target.eos_ids):
             return FinishReason.STOP if tokens[-1] in sampling.stop_token_ids else FinishReason.EOS
-        text = self._oracle.tokens.decode(tokens) if sampling.stop else ""
+        text = self._local_target.tokens.decode(tokens) if sampling.stop else ""
         return FinishReason.STOP if any(stop in text for stop in sampling.stop) else FinishReason.LENGTH
 
     def _failed(self, request: Request, error: Exception) -> Generation:
@@ -241,10 +250,10 @@ class TransformersBackend:
         trace = failed_trace(header_of(request, self._observed(), FinishReason.ERROR, facts))
         return Generation(request, (), FinishReason.ERROR, trace, facts=facts)
 
-    def _observed(self) -> Observed:
-        return Observed(
+    def _observed(self) -> ForeignEngine:
+        return ForeignEngine(
             vocabulary=self._loaded.model.vocabulary,
-            eos_ids=self._oracle.eos_ids,
+            eos_ids=self._local_target.eos_ids,
             protocol=self._protocol,
             proposer=self._settings.kind or "plain",
             level=self._plan.level,
@@ -252,9 +261,9 @@ class TransformersBackend:
         )
 
     def anchor_config(self) -> Mapping[str, Any]:
-        """The teacher-forced pass of `engine.anchor`; opens the reference."""
-        return self._oracle.anchor_config("transformers", self._plan)
+        """The teacher-forced pass of `engine.models.reference_pass`; opens the reference."""
+        return self._local_target.anchor_config("transformers", self._plan)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
-        return self._oracle.anchor(request, tokens, self._plan)
+        return self._local_target.anchor(request, tokens, self._plan)

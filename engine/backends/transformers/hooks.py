@@ -21,7 +21,7 @@ import transformers.generation.utils as generation_utils
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from engine.types import Floats
+from engine.core.types import Floats
 
 GENERATOR = "_get_candidate_generator"
 SAMPLING = "_speculative_sampling"
@@ -29,7 +29,7 @@ Wrap = Callable[[Any], Any]
 
 
 @dataclass(slots=True)
-class SeenStep:
+class HookedStep:
     """One step as the engine reported it: N tokens drafted after `prefix`, E committed.
 
     q: [N, V] softmax of the candidate's logits, None where it gives none. In float64, as p: the engine's own
@@ -61,11 +61,11 @@ class SeenStep:
 
 
 @dataclass(slots=True)
-class Seen:
+class HookedGenerate:
     """All steps of one `generate`; `drafter` is the class of its candidate generator."""
 
     greedy: bool
-    steps: list[SeenStep] = field(default_factory=list)
+    steps: list[HookedStep] = field(default_factory=list)
     drafter: str | None = None
     left_changed: tuple[str, ...] = ()
     """What the engine had changed in the network's configuration and not put back; it is put back now."""
@@ -87,7 +87,7 @@ class _Numbers(TorchFunctionMode):
 
 
 @contextmanager
-def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Seen]:
+def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[HookedGenerate]:
     """Watch the network's assisted generation.
 
     Args:
@@ -95,7 +95,7 @@ def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Se
         greedy: whether the engine picks the largest score instead of sampling.
         wrap: changes the candidate generator before it is watched (`engine.backends.transformers.faulty`).
     """
-    seen = Seen(greedy)
+    seen = HookedGenerate(greedy)
     candidates, sampling = getattr(network, GENERATOR), getattr(generation_utils, SAMPLING)
     own = GENERATOR in vars(network)
 
@@ -116,7 +116,7 @@ def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Se
 
 
 @contextmanager
-def _same_depth(network: Any, seen: Seen) -> Iterator[None]:
+def _same_depth(network: Any, seen: HookedGenerate) -> Iterator[None]:
     """The early exit's generator writes the number of layers, and does not put it back when it is interrupted."""
     config = getattr(network, network.base_model_prefix).config
     depth = getattr(config, "num_hidden_layers", None)
@@ -128,7 +128,7 @@ def _same_depth(network: Any, seen: Seen) -> Iterator[None]:
             config.num_hidden_layers = depth
 
 
-def _watch(made: Any, seen: Seen) -> Any:
+def _watch(made: Any, seen: HookedGenerate) -> Any:
     drafts, told = made.get_candidates, made.update_candidate_strategy
 
     def get_candidates(input_ids: Tensor, **named: Any) -> Any:
@@ -146,14 +146,14 @@ def _watch(made: Any, seen: Seen) -> Any:
     return made
 
 
-def _step(before: Tensor, after: Tensor, logits: Tensor | None, start: float) -> SeenStep:
+def _step(before: Tensor, after: Tensor, logits: Tensor | None, start: float) -> HookedStep:
     now = time.perf_counter()
     prefix, whole = tuple(before[0].tolist()), tuple(after[0].tolist())
     q = None if logits is None else logits[0].double().softmax(dim=-1).cpu().numpy()
-    return SeenStep(prefix, whole[len(prefix) :], q, int(1e6 * (now - start)), now)
+    return HookedStep(prefix, whole[len(prefix) :], q, int(1e6 * (now - start)), now)
 
 
-def _finish(step: SeenStep, after: Tensor, scores: Tensor, matches: int, greedy: bool) -> None:
+def _finish(step: HookedStep, after: Tensor, scores: Tensor, matches: int, greedy: bool) -> None:
     step.verify_us = int(1e6 * (time.perf_counter() - step.began))
     step.committed = tuple(after[0, len(step.prefix) :].tolist())
     rows = _laws(scores[0], greedy)
@@ -171,7 +171,7 @@ def _laws(scores: Tensor, greedy: bool) -> Floats:
     return rows
 
 
-def _sampling(original: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def _sampling(original: Callable[..., Any], seen: HookedGenerate) -> Callable[..., Any]:
     def sampling(*arguments: Any, **named: Any) -> Any:
         with _Numbers() as numbers:
             tokens, matches = original(*arguments, **named)

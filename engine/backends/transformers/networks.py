@@ -13,9 +13,9 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel, GenerationConfig
 
-from engine.backends.arm import ModelFacts, ModelSource
-from engine.backends.oracle import facts_of
-from engine.errors import ModelError
+from engine.backends.engine_spec import ModelFacts, ModelSource
+from engine.backends.local_target import facts_of
+from engine.core.errors import ModelError
 from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
 
 BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
@@ -23,7 +23,7 @@ BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
 
 
 @dataclass(frozen=True, slots=True)
-class Drafter:
+class AssistantNetwork:
     """A draft that is no language model of its own."""
 
     network: Any
@@ -54,7 +54,7 @@ def is_drafter(source: ModelSource) -> bool:
     return all(key in config for key in BLOCKS)
 
 
-def open_drafter(name: str, source: ModelSource) -> Drafter:
+def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
     """A DFlash drafter.
 
     Raises:
@@ -68,4 +68,4 @@ def open_drafter(name: str, source: ModelSource) -> Drafter:
     except Exception as error:  # transformers raises whatever its parsers raise
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error
-    return Drafter(network.eval(), facts_of(name, opened))
+    return AssistantNetwork(network.eval(), facts_of(name, opened))

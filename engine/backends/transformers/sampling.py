@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from transformers import GenerationConfig
 
-from engine.backends.transformers.settings import Settings, generation_keys
-from engine.types import SamplingParams
+from engine.backends.transformers.settings import TransformersSettings, generation_keys
+from engine.core.types import SamplingParams
 
 Problem = Callable[[SamplingParams, tuple[int, ...]], bool]
 REFUSED: Final[Mapping[str, Problem]] = {
@@ -37,7 +37,7 @@ def ends(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
     return (*(() if sampling.ignore_eos else eos_ids), *sampling.stop_token_ids)
 
 
-def refusal(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: Settings) -> str | None:
+def refusal(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: TransformersSettings) -> str | None:
     """Why a request cannot be served, or None."""
     for message, holds in REFUSED.items():
         if holds(sampling, eos_ids):
@@ -49,7 +49,9 @@ def refusal(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: Settin
     return None
 
 
-def configuration(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: Settings) -> GenerationConfig:
+def configuration(
+    sampling: SamplingParams, eos_ids: tuple[int, ...], settings: TransformersSettings
+) -> GenerationConfig:
     """The generation configuration of one request."""
     stops = ends(sampling, eos_ids)
     return GenerationConfig(

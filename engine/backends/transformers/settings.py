@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.errors import InvalidRequest
-from engine.options import Choice, Option, Setting, read_options
-from engine.types import Protocol
+from engine.backends.engine_spec import EngineSpec
+from engine.core.errors import InvalidRequest
+from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
+from engine.core.types import Protocol
 
 ARGMAX: Final = "argmax_draft"
 """The engine setting that breaks the drafts on purpose (`engine.backends.transformers.faulty`)."""
@@ -21,17 +21,17 @@ SCHEDULE: Final = "num_assistant_tokens_schedule"
 WEIGHT: Final = "assistant_ensemble_weight"
 LAYERS: Final = "assistant_early_exit"
 
-_LOSSY: Final[Mapping[str, Setting]] = {WEIGHT: Option(1.0, 0.0, 1.0)}
-_DRAFTING: Final[Mapping[str, Setting]] = {
+_LOSSY: Final[Mapping[str, OptionType]] = {WEIGHT: ScalarOption(1.0, 0.0, 1.0)}
+_DRAFTING: Final[Mapping[str, OptionType]] = {
     # "heuristic" would carry the draft length from one request into the next
-    SCHEDULE: Choice("constant", ("constant", "heuristic_transient")),
-    "assistant_confidence_threshold": Option(0.0, 0.0, 1.0),
+    SCHEDULE: ChoiceOption("constant", ("constant", "heuristic_transient")),
+    "assistant_confidence_threshold": ScalarOption(0.0, 0.0, 1.0),
     **_LOSSY,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DraftMethod:
     """One way to draft.
 
     options: generation-config keys that a suite may set.
@@ -39,25 +39,25 @@ class Kind:
     soft: whether it hands q to the verification when it samples.
     """
 
-    options: Mapping[str, Setting]
+    options: Mapping[str, OptionType]
     model: bool = False
     soft: bool = True
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "draft_model": Kind(_DRAFTING, model=True),
-    "prompt_lookup": Kind({"max_matching_ngram_size": Option(2, 1)}, soft=False),
-    "early_exit": Kind({LAYERS: Option(1, 1), **_DRAFTING}),
-    "universal": Kind(
-        {"target_lookbehind": Option(10, 1), "assistant_lookbehind": Option(10, 1), **_DRAFTING}, model=True
+KINDS: Final[Mapping[str, DraftMethod]] = {
+    "draft_model": DraftMethod(_DRAFTING, model=True),
+    "prompt_lookup": DraftMethod({"max_matching_ngram_size": ScalarOption(2, 1)}, soft=False),
+    "early_exit": DraftMethod({LAYERS: ScalarOption(1, 1), **_DRAFTING}),
+    "universal": DraftMethod(
+        {"target_lookbehind": ScalarOption(10, 1), "assistant_lookbehind": ScalarOption(10, 1), **_DRAFTING}, model=True
     ),
-    "mtp": Kind(_LOSSY),
-    "dflash": Kind(_LOSSY, model=True),
+    "mtp": DraftMethod(_LOSSY),
+    "dflash": DraftMethod(_LOSSY, model=True),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TransformersSettings:
     """One arm. `kind` None is plain generation; `options` are all of the kind's, at their values."""
 
     kind: str | None = None
@@ -87,14 +87,14 @@ class Settings:
         return Protocol.GREEDY if asked is Protocol.GREEDY else Protocol.CHAIN
 
 
-def settings_of(plan: ArmPlan) -> Settings:
+def settings_of(plan: EngineSpec) -> TransformersSettings:
     """The arm's settings.
 
     Raises:
         InvalidRequest: something that assisted generation does not have, with the mend.
     """
     if plan.proposer is None:
-        return Settings()
+        return TransformersSettings()
     kind = KINDS.get(plan.proposer)
     if kind is None:
         raise InvalidRequest(f"backend transformers has no proposer {plan.proposer!r}; it has: {', '.join(KINDS)}")
@@ -109,10 +109,10 @@ def settings_of(plan: ArmPlan) -> Settings:
         raise InvalidRequest(f"{name} drafts with one model; remove others from the proposer")
     options = read_options(name, plan.options, kind.options)
     _require_engine(name, kind, plan)
-    return Settings(plan.proposer, plan.gamma, options, bool(plan.engine.get(ARGMAX)))
+    return TransformersSettings(plan.proposer, plan.gamma, options, bool(plan.engine.get(ARGMAX)))
 
 
-def _require_engine(name: str, kind: Kind, plan: ArmPlan) -> None:
+def _require_engine(name: str, kind: DraftMethod, plan: EngineSpec) -> None:
     if plan.proposer == "early_exit" and LAYERS not in plan.options:
         raise InvalidRequest(f"{name}: option {LAYERS} is missing; give the layer to stop at")
     if not plan.engine.get(ARGMAX):
@@ -123,7 +123,7 @@ def _require_engine(name: str, kind: Kind, plan: ArmPlan) -> None:
         raise InvalidRequest(f"{name}: {ARGMAX} says something about sampled drafts only; use verifier: chain")
 
 
-def generation_keys(settings: Settings) -> dict[str, Any]:
+def generation_keys(settings: TransformersSettings) -> dict[str, Any]:
     """The keys of the target's generation configuration that turn assistance on."""
     keys: dict[str, Any] = {}
     if settings.kind == "prompt_lookup":
@@ -139,7 +139,7 @@ def generation_keys(settings: Settings) -> dict[str, Any]:
     return keys | ({WEIGHT: settings.weight} if settings.weight < 1.0 else {})
 
 
-def assistant_keys(settings: Settings) -> dict[str, Any]:
+def assistant_keys(settings: TransformersSettings) -> dict[str, Any]:
     """The keys that transformers reads from the assistant's own generation configuration."""
     names = (SCHEDULE, "assistant_confidence_threshold", "target_lookbehind", "assistant_lookbehind")
     chosen = {name: settings.options[name] for name in names if name in settings.options}

@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engine.backends.arm import ModelSource
+from engine.backends.engine_spec import ModelSource
 
 if TYPE_CHECKING:
-    from engine.backends.vllm.workshop import VllmWorkshop
+    from engine.backends.vllm.models import VllmBackend
 
 
-def open_models(models: Mapping[str, ModelSource]) -> VllmWorkshop:
+def open_models(models: Mapping[str, ModelSource]) -> VllmBackend:
     """Find every model of a suite; engines load them later.
 
     Raises:
         ModelError: a model that cannot be found or read.
     """
     # the driver imports this package where there is neither transformers nor torch to spare
-    from engine.backends.vllm.workshop import VllmWorkshop
+    from engine.backends.vllm.models import VllmBackend
 
-    return VllmWorkshop(models)
+    return VllmBackend(models)

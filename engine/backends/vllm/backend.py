@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.arm import ArmPlan
-from engine.backends.base import Capabilities, Prompt
-from engine.backends.oracle import LocalTarget
-from engine.backends.vllm.asking import Asking, Batch, Pool
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
 from engine.backends.vllm.facts import effective_of, evidence_problems, level_of
-from engine.backends.vllm.observing import Reading, generation_of
-from engine.backends.vllm.options import Setting
-from engine.backends.vllm.reconcile import NOTHING, Reconciled, reconcile_counters
-from engine.errors import CapacityError, InvalidRequest
-from engine.observed import Observed
-from engine.types import Generation, Protocol, RecordLevel, Request
+from engine.backends.vllm.options import VllmSettings
+from engine.backends.vllm.reconcile import NOTHING, Reconciliation, reconcile_counters
+from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall
+from engine.backends.vllm.to_record import RecordOptions, generation_of
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import Generation, Protocol, RecordLevel, Request
+from engine.record.foreign import ForeignEngine
 
 AT_ONCE = 4
 """Requests in one call, times those in flight: what the witnesses wrote is read, and the engine's counters are
@@ -25,13 +25,13 @@ LEAST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class VllmBackend:
+class VllmEngine:
     """One arm. `setting` says which engine; it is started when something is first asked of it."""
 
-    plan: ArmPlan
-    setting: Setting
+    plan: EngineSpec
+    setting: VllmSettings
     target: LocalTarget
-    pool: Pool
+    pool: EnginePool
     proposers: tuple[str, ...]
 
     def capabilities(self) -> Capabilities:
@@ -81,7 +81,7 @@ class VllmBackend:
         if not requests:
             return
         self.require(requests)
-        asking = Asking(self.pool, self.setting, self.plan.level is not RecordLevel.TOKENS, self.plan.rows)
+        asking = GenerateCall(self.pool, self.setting, self.plan.level is not RecordLevel.TOKENS, self.plan.rows)
         size = max(LEAST, AT_ONCE * self.plan.rows)
         for at in range(0, len(requests), size):
             for batch in asking.ask(requests[at : at + size]):
@@ -98,15 +98,15 @@ class VllmBackend:
     def _facts(self) -> Mapping[str, Any]:
         return self.pool.facts(self.setting)
 
-    def _generations(self, batch: Batch) -> Iterator[Generation]:
+    def _generations(self, batch: CallOutcomes) -> Iterator[Generation]:
         reading = self._reading()
         counted = _counted(batch)
         for outcome in batch.outcomes:
             yield generation_of(outcome, batch.call, counted, reading)
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> RecordOptions:
         facts, effective = self._facts(), self.effective_config()
-        observed = Observed(
+        observed = ForeignEngine(
             vocabulary=self.target.vocabulary,
             eos_ids=self.target.eos_ids,
             protocol=Protocol(effective["protocol"]),
@@ -114,10 +114,10 @@ class VllmBackend:
             level=RecordLevel.TOKENS if evidence_problems(facts) else self.plan.level,
             lossless=effective["lossless"],
         )
-        return Reading(observed, facts["worker"]["draft_sample_method"] == "probabilistic")
+        return RecordOptions(observed, facts["worker"]["draft_sample_method"] == "probabilistic")
 
 
-def _counted(batch: Batch) -> Reconciled:
+def _counted(batch: CallOutcomes) -> Reconciliation:
     """The call's steps against its counters; requests that a stop string ended go on uncounted."""
     recorded = all(each.worker for each in batch.outcomes if each.failure is None)
     if not batch.call.counters or not recorded or any(each.request.sampling.stop for each in batch.outcomes):

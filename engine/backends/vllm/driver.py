@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from engine.backends.vllm import guard
-from engine.backends.vllm.frames import Frame, Truncated, read, write
+from engine.backends.vllm import compat as guard
+from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
 from engine.backends.vllm.installed import installed
-from engine.backends.vllm.telling import counters, output_of, settings_of
+from engine.backends.vllm.public_api import counters, output_of, settings_of
 
 CPU_CACHE: Final = 2**30
 """Bytes of keys and values on a CPU, where the suite does not say."""
@@ -174,7 +174,7 @@ def _frames(stream: BinaryIO) -> Iterator[Frame]:
     while True:
         try:
             frame = read(stream)
-        except Truncated:
+        except TruncatedStream:
             return
         if frame is None:
             return

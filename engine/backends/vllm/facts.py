@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.backends.arm import ArmPlan
-from engine.backends.oracle import LocalTarget
-from engine.backends.vllm.options import Setting
-from engine.types import Protocol, RecordLevel
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.local_target import LocalTarget
+from engine.backends.vllm.options import VllmSettings
+from engine.core.types import Protocol, RecordLevel
 
 LEVELS: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 3}
 """Evidence level of each record level: the engine's random numbers are not shown."""
@@ -25,7 +25,7 @@ def evidence_problems(facts: Mapping[str, Any]) -> list[str]:
     return [*facts["worker"]["problems"], *facts["scheduler"]]
 
 
-def level_of(record: RecordLevel, facts: Mapping[str, Any], setting: Setting) -> int:
+def level_of(record: RecordLevel, facts: Mapping[str, Any], setting: VllmSettings) -> int:
     """The arm's evidence level."""
     told = 0 if setting.logprobs is None else 1
     if evidence_problems(facts):
@@ -33,7 +33,7 @@ def level_of(record: RecordLevel, facts: Mapping[str, Any], setting: Setting) ->
     return max(LEVELS[record], told)
 
 
-def rule_of(plan: ArmPlan, facts: Mapping[str, Any]) -> Protocol:
+def rule_of(plan: EngineSpec, facts: Mapping[str, Any]) -> Protocol:
     """The rule that verifies; vLLM without a draft samples from p, which is the chain rule with nothing drafted."""
     runs = facts["worker"]["rejection_sample_method"]
     if plan.protocol is Protocol.GREEDY:
@@ -41,7 +41,9 @@ def rule_of(plan: ArmPlan, facts: Mapping[str, Any]) -> Protocol:
     return {"block": Protocol.BLOCK, "synthetic": Protocol.SYNTHETIC}.get(runs, Protocol.CHAIN)
 
 
-def effective_of(plan: ArmPlan, setting: Setting, facts: Mapping[str, Any], target: LocalTarget) -> dict[str, Any]:
+def effective_of(
+    plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, Any], target: LocalTarget
+) -> dict[str, Any]:
     """What runs. JSON-able."""
     worker, settings = facts["worker"], facts["settings"]
     problems = evidence_problems(facts)

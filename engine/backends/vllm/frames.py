@@ -30,7 +30,7 @@ class Frame:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-class Truncated(Exception):
+class TruncatedStream(Exception):
     """The stream ended inside a message: its writer died."""
 
 
@@ -55,7 +55,7 @@ def read(stream: IO[bytes]) -> Frame | None:
     if not start:
         return None
     if len(start) < LENGTH.size:
-        raise Truncated
+        raise TruncatedStream
     document = json.loads(_exactly(stream, LENGTH.unpack(start)[0]))
     arrays = {name: _array(stream, np.dtype(kind), shape) for name, (kind, shape) in document["arrays"].items()}
     return Frame(document["header"], arrays)
@@ -68,8 +68,8 @@ def _array(stream: IO[bytes], kind: np.dtype[Any], shape: list[int]) -> NDArray[
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
     if size > MOST:
-        raise Truncated
+        raise TruncatedStream
     data = stream.read(size)
     if len(data) < size:
-        raise Truncated
+        raise TruncatedStream
     return data

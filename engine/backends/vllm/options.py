@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import schemas
-from engine.backends.arm import ArmPlan
-from engine.errors import InvalidRequest
-from engine.types import Protocol, Request
+from engine.backends.engine_spec import EngineSpec
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, Request
 
-EXTENSION: Final = "engine.backends.vllm.hook_worker.Recording"
-SCHEDULER: Final = "engine.backends.vllm.hook_scheduler.Witness"
-ASYNC_SCHEDULER: Final = "engine.backends.vllm.hook_scheduler.AsyncWitness"
+EXTENSION: Final = "engine.backends.vllm.hooks.worker.RecordingWorker"
+SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.LoggingScheduler"
+ASYNC_SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.AsyncLoggingScheduler"
 OURS: Final = (
     "python",
     "kv_cache_gib",
@@ -43,7 +43,7 @@ GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ModelFolders:
     """Folders of the target and of the drafts by name, the target's context and its dtype."""
 
     target: Path
@@ -53,7 +53,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class VllmSettings:
     """One engine. Engines with the same `key` are the same.
 
     job: what the driver is told: arguments, repair, model runner.
@@ -84,7 +84,7 @@ class Setting:
         return json.dumps([self.python, {**self.job, "arguments": arguments}], sort_keys=True)
 
 
-def setting_of(plan: ArmPlan, places: Places, extension: str = EXTENSION) -> Setting:
+def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSION) -> VllmSettings:
     """The engine that a plan asks for.
 
     Raises:
@@ -123,7 +123,7 @@ def setting_of(plan: ArmPlan, places: Places, extension: str = EXTENSION) -> Set
         "model_runner": given.get("model_runner", "auto"),
         "script": None if draft is None else draft.script,
     }
-    return Setting(
+    return VllmSettings(
         python=given.get("python", sys.executable),
         job=job,
         requested=_requested(plan, asked, draft, given),
@@ -144,14 +144,14 @@ def _require_known(given: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftConfig:
     """`speculative_config`, and the file that a scripted proposer reads."""
 
     config: Mapping[str, Any]
     script: str | None
 
 
-def speculative(plan: ArmPlan, places: Places) -> Draft:
+def speculative(plan: EngineSpec, places: ModelFolders) -> DraftConfig:
     """The draft in vLLM's words.
 
     Raises:
@@ -173,11 +173,11 @@ def speculative(plan: ArmPlan, places: Places) -> Draft:
     model = {} if plan.draft is None else {"model": str(places.drafts[plan.draft])}
     rule = {"rejection_sample_method": "block"} if plan.protocol is Protocol.BLOCK else {}
     config = {"method": method, "num_speculative_tokens": plan.gamma, **model, **options, **rule}
-    return Draft(config, script)
+    return DraftConfig(config, script)
 
 
 def _requested(
-    plan: ArmPlan, asked: Mapping[str, Any], draft: Draft | None, given: Mapping[str, Any]
+    plan: EngineSpec, asked: Mapping[str, Any], draft: DraftConfig | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     runner = {"model_runner": given["model_runner"]} if given.get("model_runner", "auto") != "auto" else {}
     plain = {name: value for name, value in asked.items() if not isinstance(value, dict)}

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import engine
-from engine.backends.vllm.frames import Frame, Truncated, read, write
-from engine.backends.vllm.spool import Diary
-from engine.errors import EngineError, ModelError
+from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
+from engine.backends.vllm.spool import SchedulerLog
+from engine.core.errors import EngineError, ModelError
 
 ERROR_LINE: Final = re.compile(r"([A-Za-z_.]*(Error|Exception|Killed)\b.*)")
 QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -45,7 +45,7 @@ class Launch:
     environment: Mapping[str, str]
 
 
-class Died(Exception):
+class EngineDied(Exception):
     """The engine is gone: what it said last."""
 
     def __init__(self, message: str, timeout: bool = False) -> None:
@@ -64,7 +64,7 @@ class EngineProcess:
         self._launch = launch
         self.home = Path(tempfile.mkdtemp(prefix="specaudit-vllm-"))
         self._log = self.home / "log"
-        self.diary = Diary(self.home / "scheduler.jsonl")
+        self.scheduler_log = SchedulerLog(self.home / "scheduler.jsonl")
         self._answers: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._child = self._spawn()
         # at the latest when this process ends
@@ -99,19 +99,19 @@ class EngineProcess:
 
     def _listen(self) -> None:
         assert self._child.stdout is not None
-        with contextlib.suppress(Truncated, ValueError):
+        with contextlib.suppress(TruncatedStream, ValueError):
             while (frame := read(self._child.stdout)) is not None:
                 self._answers.put(frame)
         self._answers.put(None)
 
     def _started(self) -> Mapping[str, Any]:
         job = dict(self._launch.job)
-        ours = {"scheduler": str(self.diary.path), "script": job["script"]}
+        ours = {"scheduler": str(self.scheduler_log.path), "script": job["script"]}
         arguments = {**job["arguments"], "additional_config": {"specaudit": ours}}
         try:
             self.tell({**job, "arguments": arguments})
             answer = self._next(self._launch.start_s)
-        except Died as error:
+        except EngineDied as error:
             raise ModelError(self._why_not(str(error))) from error
         if answer["op"] == "failed":
             # a process of the engine says why; the one that waits for it only that it failed
@@ -138,7 +138,7 @@ class EngineProcess:
         try:
             write(self._child.stdin, Frame(message))
         except OSError as error:
-            raise Died(self._last_words() or "it no longer listens") from error
+            raise EngineDied(self._last_words() or "it no longer listens") from error
 
     def ask(self, message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Send a message; its answers, the last of which has op `done`.
@@ -150,7 +150,7 @@ class EngineProcess:
         while True:
             answer = self._next(self._launch.silence_s)
             if answer["op"] == "died":
-                raise Died(self._last_words(answer["kind"]) or f"{answer['kind']}: {answer['message']}")
+                raise EngineDied(self._last_words(answer["kind"]) or f"{answer['kind']}: {answer['message']}")
             if answer["op"] != "alive":
                 yield answer
             if answer["op"] == "done":
@@ -160,10 +160,10 @@ class EngineProcess:
         try:
             frame = self._answers.get(timeout=seconds)
         except queue.Empty:
-            raise Died(f"no word for {seconds:g} s", timeout=True) from None
+            raise EngineDied(f"no word for {seconds:g} s", timeout=True) from None
         if frame is None:
             code = self._child.wait()
-            raise Died(self._last_words() or f"it ended with exit code {code}")
+            raise EngineDied(self._last_words() or f"it ended with exit code {code}")
         return frame.header
 
     def _last_words(self, besides: str = "EngineDeadError") -> str | None:

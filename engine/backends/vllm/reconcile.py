@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.backends.vllm.spool import Seen
+from engine.backends.vllm.spool import SpooledStep
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class RequestMetrics:
     """Public metrics of one request: by step with a draft, how much was drafted and kept."""
 
     accepted: tuple[int, ...]
@@ -24,21 +24,21 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SourceReports:
     """What each source says of one request; None where a source is silent.
 
     open_end: a stop string ended it, which the engine's core learns later: it may have gone on for some steps.
     """
 
     tokens: tuple[int, ...]
-    worker: tuple[Seen, ...] | None
-    scheduler: tuple[Seen, ...] | None
-    metrics: Metrics | None
+    worker: tuple[SpooledStep, ...] | None
+    scheduler: tuple[SpooledStep, ...] | None
+    metrics: RequestMetrics | None
     open_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciliation:
     """Which sources were compared, and every difference in words."""
 
     sources: tuple[str, ...]
@@ -50,10 +50,10 @@ class Reconciled:
         return {"sources": list(self.sources), "mismatches": list(self.mismatches)}
 
 
-NOTHING: Final = Reconciled((), ())
+NOTHING: Final = Reconciliation((), ())
 
 
-def reconcile(told: Told) -> Reconciled:
+def reconcile(told: SourceReports) -> Reconciliation:
     """All sources of one request against each other."""
     witnesses = {"worker": told.worker, "scheduler": told.scheduler}
     heard = {name: steps for name, steps in witnesses.items() if steps is not None}
@@ -64,10 +64,10 @@ def reconcile(told: Told) -> Reconciled:
     if told.metrics is not None and steps is not None:
         found += _against_metrics(steps, told)
     sources = ("output", *heard, *(("metrics",) if told.metrics is not None else ()))
-    return Reconciled(sources, tuple(found))
+    return Reconciliation(sources, tuple(found))
 
 
-def _against_tokens(name: str, steps: Sequence[Seen], told: Told) -> list[str]:
+def _against_tokens(name: str, steps: Sequence[SpooledStep], told: SourceReports) -> list[str]:
     """The steps' tokens begin with the user's; what is more stands in the last step alone."""
     emitted = [token for step in steps for token in step.emitted]
     if tuple(emitted[: len(told.tokens)]) != told.tokens:
@@ -79,7 +79,7 @@ def _against_tokens(name: str, steps: Sequence[Seen], told: Told) -> list[str]:
     return []
 
 
-def _against_each_other(worker: Sequence[Seen], scheduler: Sequence[Seen]) -> list[str]:
+def _against_each_other(worker: Sequence[SpooledStep], scheduler: Sequence[SpooledStep]) -> list[str]:
     if len(worker) != len(scheduler):
         return [f"worker: {len(worker)} steps, scheduler: {len(scheduler)}"]
     for i, (ours, theirs) in enumerate(zip(worker, scheduler, strict=True)):
@@ -96,7 +96,7 @@ def _same_drafts(ours: Sequence[int], theirs: Sequence[int]) -> bool:
     return len(ours) == len(theirs) and same
 
 
-def _against_metrics(steps: Sequence[Seen], told: Told) -> list[str]:
+def _against_metrics(steps: Sequence[SpooledStep], told: SourceReports) -> list[str]:
     assert told.metrics is not None
     counted = [(step.accepted, len([token for token in step.drafted if token >= 0])) for step in steps if step.drafted]
     said = list(zip(told.metrics.accepted, told.metrics.drafted, strict=False))
@@ -113,7 +113,7 @@ def _at(values: Sequence[Any], index: int) -> Any:
     return values[index] if index < len(values) else "nothing"
 
 
-def reconcile_counters(steps: Sequence[Seen], counters: Mapping[str, int]) -> Reconciled:
+def reconcile_counters(steps: Sequence[SpooledStep], counters: Mapping[str, int]) -> Reconciliation:
     """All steps of all requests of one call against the engine's counters of speculation, if it has any."""
     with_drafts = [step for step in steps if step.drafted]
     own = {
@@ -123,4 +123,4 @@ def reconcile_counters(steps: Sequence[Seen], counters: Mapping[str, int]) -> Re
     }
     told = {name: counters[name] for name in own if name in counters}
     found = (f"counter {name}: {said}, recorded {own[name]}" for name, said in told.items() if said != own[name])
-    return Reconciled(("counters",), tuple(found)) if told else NOTHING
+    return Reconciliation(("counters",), tuple(found)) if told else NOTHING

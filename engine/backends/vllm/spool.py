@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.vllm.frames import LAST, Frame, Truncated, read
+from engine.backends.vllm.frames import LAST, Frame, TruncatedStream, read
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SpooledStep:
     """One step of one request: D drafted and E emitted tokens, before anything is cut at a stop."""
 
     drafted: tuple[int, ...]
@@ -33,10 +33,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenRows:
+class SpooledRows:
     """The same with numbers: `numbers` has arrays of D entries, and q [D, V]; `last` those of the place behind."""
 
-    step: Seen
+    step: SpooledStep
     batch: int
     rows: NDArray[Any] | None
     """[E, V]"""
@@ -44,9 +44,9 @@ class SeenRows:
     last: Mapping[str, float] = field(default_factory=dict)
 
 
-def worker_steps(path: Path) -> dict[str, list[SeenRows]]:
+def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
     """By vLLM's own names of requests."""
-    found: dict[str, list[SeenRows]] = {}
+    found: dict[str, list[SpooledRows]] = {}
     if not path.exists():
         return found
     with path.open("rb") as stream:
@@ -60,17 +60,17 @@ def _frames(stream: Any) -> Iterator[Frame]:
     try:
         while (frame := read(stream)) is not None:
             yield frame
-    except Truncated:
+    except TruncatedStream:
         return
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NamedStep:
     name: str
-    seen: SeenRows
+    seen: SpooledRows
 
 
-def _split(frame: Frame) -> Iterator[_Named]:
+def _split(frame: Frame) -> Iterator[_NamedStep]:
     """A step's requests; rows and numbers lie behind each other in the same order."""
     row = node = 0
     rows = frame.arrays.get("rows")
@@ -79,10 +79,10 @@ def _split(frame: Frame) -> Iterator[_Named]:
     for index, request in enumerate(frame.header["requests"]):
         drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
         own = {name: each[node : node + len(drafted)] for name, each in numbers.items()} if drafted else {}
-        yield _Named(
+        yield _NamedStep(
             request["id"],
-            SeenRows(
-                Seen(drafted, emitted),
+            SpooledRows(
+                SpooledStep(drafted, emitted),
                 frame.header["batch"],
                 None if rows is None else rows[row : row + len(emitted)],
                 own,
@@ -93,15 +93,15 @@ def _split(frame: Frame) -> Iterator[_Named]:
 
 
 @dataclass(slots=True)
-class Diary:
+class SchedulerLog:
     """The scheduler's file, read where the last reading ended."""
 
     path: Path
     _at: int = 0
 
-    def steps(self) -> dict[str, list[Seen]]:
+    def steps(self) -> dict[str, list[SpooledStep]]:
         """What was added, by vLLM's own names of requests."""
-        found: dict[str, list[Seen]] = {}
+        found: dict[str, list[SpooledStep]] = {}
         if not self.path.exists():
             return found
         with self.path.open("rb") as stream:
@@ -111,14 +111,14 @@ class Diary:
                     break
                 self._at += len(line)
                 for each in json.loads(line):
-                    found.setdefault(each["id"], []).append(Seen(tuple(each["drafted"]), tuple(each["emitted"])))
+                    found.setdefault(each["id"], []).append(SpooledStep(tuple(each["drafted"]), tuple(each["emitted"])))
         return found
 
 
-def valid_drafts(step: Seen) -> Seen:
+def valid_drafts(step: SpooledStep) -> SpooledStep:
     """Without placeholders: a grammar's refusals, and padding, are negative and are never accepted."""
     kept = next((i for i, token in enumerate(step.drafted) if token < 0), len(step.drafted))
-    return Seen(step.drafted[:kept], step.emitted)
+    return SpooledStep(step.drafted[:kept], step.emitted)
 
 
 def sized(numbers: Mapping[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:

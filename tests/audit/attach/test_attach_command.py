@@ -11,12 +11,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.checks.base import CheckResult, Verdict
+from audit.attach.statement import digest
 from audit.errors import UserError
-from audit.files import staged
-from audit.records import Level
-from audit.statement import digest
+from audit.evidence.records import Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.store import RunStatus, Store
+from audit.text.staged_files import staged
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
 from tests.audit.store.build import start

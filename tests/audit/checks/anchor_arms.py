@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.anchor import ScriptedReference, anchored
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from engine.backends.scripted import VOCABULARY
+from engine.core.types import Protocol, RecordLevel, Request
+from engine.models.reference_pass import ScriptedReference, anchored
 from engine.models.scripted import table_script
-from engine.trace import decode
-from engine.types import Protocol, RecordLevel, Request
+from engine.record.trace import decode
 from tests.audit.checks.simulator import arm
 
 

@@ -1,18 +1,18 @@
 """Arms of an engine that is not ours, made of records without an engine."""
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
-from engine.observed import Answer, Observed, ObservedStep, failed_trace, header_of, observed_trace
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
+from engine.record.trace import decode
 
-WHAT = Observed(32, (), Protocol.CHAIN, "ngram", RecordLevel.TOKENS)
+WHAT = ForeignEngine(32, (), Protocol.CHAIN, "ngram", RecordLevel.TOKENS)
 SAMPLING = SamplingParams(temperature=1.0, max_new_tokens=8)
 
 
 def answered(index, facts=None):
     request = Request(f"candidate/case-{index}#0", (1, 2), SAMPLING, index)
     header = header_of(request, WHAT, FinishReason.LENGTH, facts or {})
-    trace = decode(observed_trace(header, Answer((ObservedStep((3, 4), (3, 5), 1), ObservedStep((), (6,))))))
+    trace = decode(observed_trace(header, ForeignRecord((ForeignStep((3, 4), (3, 5), 1), ForeignStep((), (6,))))))
     return record(index, trace, (3, 5, 6), FinishReason.LENGTH)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from engine import faults
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.scripted import VOCABULARY, open_models
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request
+from engine.core.types import Protocol, Request
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.engine_arms import arena_plan
 from tests.audit.checks.simulator import Setup, arm, record
 
@@ -30,28 +30,28 @@ def simulated(world, setup: Setup, requests=16, **companions: Setup) -> Evidence
 
 
 def engine_evidence(
-    plan: ArmPlan, sampling, requests=8, kinds=RERUNS, models=1, other_gamma=2, prompts=None, samples=1
+    plan: EngineSpec, sampling, requests=8, kinds=RERUNS, models=1, other_gamma=2, prompts=None, samples=1
 ) -> Evidence:
-    """The candidate of `plan`, a plain baseline and control, and companions, shaped as `audit.arms` does."""
+    """The candidate of `plan`, a plain baseline and control, and companions, shaped as `audit.runs.arms` does."""
     drafts = {name: f"scripted:{models + 1 + i}" for i, name in enumerate(plan.drafts)}
     shop = open_models({name: ModelSource(at) for name, at in {"target": f"scripted:{models}", **drafts}.items()})
     wanted = _requests(sampling, prompts or requests, samples)
 
     def made(kind, plan, wanted=wanted):
-        backend = shop.arm(plan)
-        generated = list(backend.generate(wanted))
+        engine = shop.arm(plan)
+        generated = list(engine.generate(wanted))
         records = [replace(record(decode(each.trace)), latency_us=each.latency_us) for each in generated]
         records = [_keyed(each) for each in records]
         records.sort(key=lambda each: (each.case_id, each.sample))
-        return ArmRecord(str(kind), kind, Level.L4, backend.effective_config(), tuple(records))
+        return ArmRecord(str(kind), kind, Level.L4, engine.effective_config(), tuple(records))
 
     shapes = {
         ArmKind.REPEAT: (plan, wanted),
         ArmKind.ALONE: (replace(plan, rows=1), wanted),
         ArmKind.REVERSED: (plan, wanted[::-1]),
-        ArmKind.REGAMMA: (replace(plan, gamma=other_gamma), wanted),
+        ArmKind.OTHER_GAMMA: (replace(plan, gamma=other_gamma), wanted),
     }
-    plain = ArmPlan(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
+    plain = EngineSpec(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
     return Evidence(
         made(ArmKind.CANDIDATE, plan),
         made(ArmKind.BASELINE, plain),
@@ -77,5 +77,5 @@ def _requests(sampling, prompts, samples):
 
 def arena_evidence(name: str, requests=8, broken=True, **options) -> Evidence:
     """Evidence from the arena of a fault of the catalogue, with the fault or without it."""
-    sampling = replace(faults.load(name).arena.sampling, seed=7)
+    sampling = replace(faults.load(name).scenario.sampling, seed=7)
     return engine_evidence(arena_plan(name, broken), sampling, requests, **options)

@@ -11,12 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from audit.records import ArmKind, ArmRecord, Level, RequestRecord
-from engine.record import Recorder
-from engine.rng import Purpose, Randomness, stream_of
-from engine.sampling import inverse_cdf, transform
-from engine.trace import Header, Trace, decode
-from engine.types import (
+from audit.evidence.records import ArmKind, ArmRecord, Level, RequestRecord
+from engine.core.types import (
     Emitted,
     Examined,
     FinishReason,
@@ -26,10 +22,14 @@ from engine.types import (
     RecordLevel,
     Role,
     SamplingParams,
+    StepOutcome,
     StepRecord,
     Tree,
-    Verdict,
 )
+from engine.record.recorder import Recorder
+from engine.record.trace import Trace, TraceHeader, decode
+from engine.sampling.rng import Purpose, Randomness, stream_of
+from engine.sampling.transforms import inverse_cdf, transform
 
 NAN = float("nan")
 
@@ -115,7 +115,7 @@ class Decoder:
 
     def run(self) -> Trace:
         setup = self.setup
-        header = Header(
+        header = TraceHeader(
             request=self.name,
             level=setup.level,
             protocol=setup.protocol,
@@ -189,10 +189,10 @@ class Decoder:
         with np.errstate(divide="ignore"):
             return int(np.argmax(np.log(p) + self.randomness.gumbel(position, len(p))))
 
-    def verify(self, proposal) -> Verdict:
+    def verify(self, proposal) -> StepOutcome:
         return self.chain(proposal) if self.setup.protocol is Protocol.CHAIN else self.match(proposal)
 
-    def chain(self, proposal) -> Verdict:
+    def chain(self, proposal) -> StepOutcome:
         fault, emitted, examined, last = self.setup.fault, [], [], self.history[-1]
         for node, token in enumerate(proposal.tree.tokens):
             position, p = len(self.history) + node, self.p(last)
@@ -210,7 +210,7 @@ class Decoder:
                 weights = p if fault == "from_p" or left.sum() == 0 else left
                 new = inverse_cdf(weights, w)
                 emitted.append(Emitted(new, Role.RECOVERED, node, float(p[new]), w))
-                return Verdict(tuple(emitted), tuple(examined), float(left.sum()))
+                return StepOutcome(tuple(emitted), tuple(examined), float(left.sum()))
             emitted.append(Emitted(token, Role.ACCEPTED, node, float(p[token])))
             last = token
         count = len(proposal.tree)
@@ -220,9 +220,9 @@ class Decoder:
         w = self.randomness.uniform(len(self.history) + count, Purpose.BONUS)
         new = inverse_cdf(source, w)
         emitted.append(Emitted(new, Role.BONUS if count else Role.PLAIN, count, float(p[new]), w))
-        return Verdict(tuple(emitted), tuple(examined))
+        return StepOutcome(tuple(emitted), tuple(examined))
 
-    def match(self, proposal) -> Verdict:
+    def match(self, proposal) -> StepOutcome:
         emitted, examined, last = [], [], self.history[-1]
         for node in range(len(proposal.tree) + 1):
             position, p = len(self.history) + node, self.p(last)
@@ -242,7 +242,7 @@ class Decoder:
                 break
             emitted.append(Emitted(token, Role.ACCEPTED, node, float(p[token])))
             last = token
-        return Verdict(tuple(emitted), tuple(examined))
+        return StepOutcome(tuple(emitted), tuple(examined))
 
     def best(self, last):
         return int(np.argmax(self.world.target[last]))
@@ -256,7 +256,7 @@ class Decoder:
                 reason = FinishReason.EOS if ended else FinishReason.LENGTH
                 if count == len(verdict.emitted):
                     return verdict, reason
-                return Verdict(verdict.emitted[:count], verdict.examined[:count]), reason
+                return StepOutcome(verdict.emitted[:count], verdict.examined[:count]), reason
         return verdict, None
 
 

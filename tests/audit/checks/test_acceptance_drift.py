@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from audit.checks import acceptance_drift
-from audit.checks.base import Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.errors import UserError
-from audit.records import Evidence, Level
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import Verdict
 from audit.stats.clusters import ratio_interval
 from tests.audit.checks.simulator import GREEDY, Protocol, Setup, arm, world
 
@@ -84,7 +85,7 @@ def by_domain(share, drop, generator, clusters=12):
         rates = np.repeat(centre - drop + 0.04 * generator.standard_normal(prompts), 20)
         parts.append((name, generator.binomial(4, np.clip(rates, 0, 1)), np.arange(20 * prompts) // 20))
     names = np.concatenate([np.full(len(accepted), name) for name, accepted, _ in parts])
-    return acceptance_drift.Steps(
+    return acceptance_drift.DraftSteps(
         drafted=np.full(len(names), 4.0),
         accepted=np.concatenate([accepted for _, accepted, _ in parts]).astype(float),
         bucket=np.zeros(len(names), dtype=np.int64),

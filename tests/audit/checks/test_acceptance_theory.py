@@ -4,9 +4,10 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks.acceptance_theory import CHECK
-from audit.checks.base import Verdict, evaluate
-from audit.records import Evidence
-from engine.types import Protocol
+from audit.checks.interface import evaluate
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, world
 
 KINDS = {

@@ -3,10 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.accounting import CHECK
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmRecord, Evidence, Level
-from engine.types import FinishReason, Protocol, RecordLevel, Role
+from audit.checks.accounting.check import CHECK
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import FinishReason, Protocol, RecordLevel, Role
 from tests.audit.checks.engine_arms import SAMPLED as ENGINE_SAMPLED
 from tests.audit.checks.engine_arms import engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.accounting import CHECK
-from audit.checks.base import Verdict, evaluate
-from audit.records import Level
-from engine.observed import Answer, ObservedStep, header_of, observed_trace
-from engine.sampling import transform
-from engine.trace import decode
-from engine.types import FinishReason, RecordLevel, Request
+from audit.checks.accounting.check import CHECK
+from audit.checks.interface import evaluate
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import FinishReason, RecordLevel, Request
+from engine.record.foreign import ForeignRecord, ForeignStep, header_of, observed_trace
+from engine.record.trace import decode
+from engine.sampling.transforms import transform
 from tests.audit.checks.external_arms import SAMPLING, WHAT, evidence, record
 
 WARM = replace(SAMPLING, temperature=0.7, max_new_tokens=2)
@@ -25,10 +26,10 @@ def request_of(level, sampling=WARM, token=3, off=1e-7):
     steps, history = [], [1, 2]
     for row in rows:
         p = transform(row, history, 2, sampling, ()).p[token]
-        steps.append(ObservedStep((), (token,), logits=row[None], p=(float(p) * (1 - off),)))
+        steps.append(ForeignStep((), (token,), logits=row[None], p=(float(p) * (1 - off),)))
         history.append(token)
     header = header_of(asked, replace(WHAT, level=level), FinishReason.LENGTH, {})
-    trace = decode(observed_trace(header, Answer(tuple(steps))))
+    trace = decode(observed_trace(header, ForeignRecord(tuple(steps))))
     return record(0, trace, (token, token), FinishReason.LENGTH)
 
 

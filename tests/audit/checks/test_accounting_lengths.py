@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from audit.checks.accounting import CHECK
-from audit.checks.accounting_lengths import Lengths, declared, length_faults
-from audit.checks.base import Verdict, evaluate
-from audit.records import Evidence
+from audit.checks.accounting.check import CHECK
+from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
+from audit.checks.interface import evaluate
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
+from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Steady
-from engine.proposers.parts import ProposerParts
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Protocol, Request, SamplingParams
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import SteadyDrafts
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.engine import build
 from tests.engine.build import Setup, target_script
@@ -59,7 +60,7 @@ def ragged(params=SAMPLED):
 
 def faults_of(loop, gamma, steady):
     traces = [decode(each.trace) for each in loop.run(ragged())]
-    return [fault for trace in traces for fault in length_faults(trace, Lengths(gamma, steady))]
+    return [fault for trace in traces for fault in length_faults(trace, DeclaredLengths(gamma, steady))]
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 9])
@@ -87,7 +88,7 @@ def test_a_longer_draft_would_have_been_due(case):
     """The rule looks at something: of a longer chain declared, every arm falls short."""
     head = case in tiny.HEADS
     loop = (tiny if head else build).make_loop(Setup(case, rows=3, gamma=2))
-    found = faults_of(loop, 3, Steady(512))
+    found = faults_of(loop, 3, SteadyDrafts(512))
     assert len(found) > 10
     assert "2 tokens were drafted where 3 were due, gamma is 3" in {each.message for each in found}
 
@@ -99,10 +100,10 @@ def test_nothing_is_due_beyond_the_draft_s_context(context):
     rule = verify.load(Protocol.CHAIN).facts.draft_rule
     parts = ProposerParts(3, 512, rule, without.draw, (), draft)
     loop._proposer = proposers.build("draft_model", parts)
-    assert loop._proposer.facts.steady == Steady(context)
+    assert loop._proposer.facts.steady == SteadyDrafts(context)
     traces = [decode(each.trace) for each in loop.run(ragged())]
-    assert not [fault for each in traces for fault in length_faults(each, Lengths(4, Steady(context)))]
-    assert [fault for each in traces for fault in length_faults(each, Lengths(4, Steady(512)))]
+    assert not [fault for each in traces for fault in length_faults(each, DeclaredLengths(4, SteadyDrafts(context)))]
+    assert [fault for each in traces for fault in length_faults(each, DeclaredLengths(4, SteadyDrafts(512)))]
 
 
 def test_a_rule_that_stops_early_declares_nothing():
@@ -128,10 +129,10 @@ def test_half_of_gamma_is_seen_in_every_request():
         ({"steady_drafts": None}, None),
         ({"steady_drafts": "yes"}, None),
         ({"steady_drafts": {"context": True}}, None),
-        ({"steady_drafts": {"context": 64, "most": None}}, Steady(64)),
-        ({"steady_drafts": {"context": 64, "most": 3}}, Steady(64, 3)),
+        ({"steady_drafts": {"context": 64, "most": None}}, SteadyDrafts(64)),
+        ({"steady_drafts": {"context": 64, "most": 3}}, SteadyDrafts(64, 3)),
     ],
 )
 def test_where_the_arm_does_not_say_nothing_is_said(told, steady):
-    assert declared(told | {"gamma": 4}) == Lengths(4, steady)
+    assert declared(told | {"gamma": 4}) == DeclaredLengths(4, steady)
     assert declared(told).gamma is None

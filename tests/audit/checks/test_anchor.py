@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks import anchor_rows
-from audit.checks.anchor import CHECK
-from audit.checks.anchor_rows import row_at
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence, Level
+from audit.checks.anchor import rows as anchor_rows
+from audit.checks.anchor.check import CHECK
+from audit.checks.anchor.rows import row_at
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from audit.stats.distance import distances
-from engine.types import Protocol, RecordLevel, SamplingParams
+from engine.core.types import Protocol, RecordLevel, SamplingParams
 from tests.audit.checks.anchor_arms import anchor_arm, scripted_reference, simulated, world_reference
 from tests.audit.checks.engine_arms import SAMPLED as ENGINE_SAMPLED
 from tests.audit.checks.engine_arms import engine_arm, plan

@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from audit.checks.base import Verdict, evaluate
 from audit.checks.bitwise import CHECK
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from audit.stats.binomial import upper_bound
 from engine import verify
-from engine.drafting import draw
-from engine.loop import Loop, LoopOptions
+from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.lean import from_tensors
-from engine.numerics import load
-from engine.proposers.ngram import NgramProposer
-from engine.proposers.parts import ProposerParts
+from engine.models.numerics import load
+from engine.proposers.build import ProposerParts
+from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.plain import PlainProposer
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, put, record, world
 
 TILED = {"mode": "tiled", "requested": "auto", "promises": "tree", "probe": {}, "reason": None}

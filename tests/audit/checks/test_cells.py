@@ -7,14 +7,15 @@ import pytest
 
 from audit.checks.acceptance_theory import CHECK as ACCEPTANCE
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.base import Verdict, evaluate
-from audit.checks.decisions import decisions
-from audit.checks.law import CHECK as LAW
-from audit.checks.law_cells import previous_rows
-from audit.checks.law_table import tabulate
-from audit.checks.replay import CHECK as REPLAY
-from audit.records import Evidence
-from engine.types import Protocol, RecordLevel, Role
+from audit.checks.interface import evaluate
+from audit.checks.law.cells import previous_rows
+from audit.checks.law.check import CHECK as LAW
+from audit.checks.law.table import tabulate
+from audit.checks.replay.check import CHECK as REPLAY
+from audit.evidence.decisions import decisions
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol, RecordLevel, Role
 
 from .simulator import SAMPLED, Decoder, Laws, Setup, arm, changed, put, world
 

@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.law import CHECK
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.record import Recorder
-from engine.rng import stream_of
-from engine.sampling import inverse_cdf, softmax
-from engine.trace import Header, decode
-from engine.types import (
+from audit.checks.interface import evaluate
+from audit.checks.law.check import CHECK
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import (
     Emitted,
     Examined,
     FinishReason,
@@ -23,9 +20,11 @@ from engine.types import (
     StepRecord,
     Tree,
 )
-from engine.types import (
-    Verdict as Decision,
-)
+from engine.core.types import StepOutcome as Decision
+from engine.record.recorder import Recorder
+from engine.record.trace import TraceHeader, decode
+from engine.sampling.rng import stream_of
+from engine.sampling.transforms import inverse_cdf, softmax
 
 from .simulator import record
 
@@ -48,7 +47,7 @@ def trace_of(contexts, name, leak):
     """One drafted token a step; with probability `leak` a refused token is emitted nevertheless."""
     rng = np.random.default_rng(stream_of(name) % 2**32)
     sampling = SamplingParams(temperature=1.0, max_new_tokens=LENGTH, seed=3)
-    header = Header(
+    header = TraceHeader(
         request=name,
         level=RecordLevel.TOPK,
         protocol=Protocol.CHAIN,

@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks import accounting_rules, replay_masses, replay_structure
-from audit.checks.accounting_rules import number_faults, top_faults
-from audit.checks.columns import numbered
-from audit.checks.replay_columns import Strange
-from audit.checks.replay_structure import structure_faults
-from audit.checks.shape import shape_fault
-from engine.trace import COLUMNS, steps_of
-from engine.types import FinishReason, Protocol, QKind, RecordLevel
+from audit.checks.accounting import rules as accounting_rules
+from audit.checks.accounting.rules import number_faults, top_faults
+from audit.checks.replay import masses as replay_masses
+from audit.checks.replay.columns import SuspectSteps
+from audit.evidence import structure as replay_structure
+from audit.evidence.columns import numbered
+from audit.evidence.shape import shape_fault
+from audit.evidence.structure import structure_faults
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel
+from engine.record.trace import COLUMNS, steps_of
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Decoder, Setup, record, world
 
 SETUPS = (
@@ -81,7 +83,7 @@ def every_step(trace, made, exact):
         silent = sum(np.isnan(u) or np.isnan(trace.q_below[x]) for u, x in zip(numbers, examined, strict=True))
         count = len(examined) * (1 + drawn) + view.emitted.stop - view.emitted.start
         decisions, recomputed = decisions + count, recomputed + count - silent * drawn
-    return Strange(decisions, recomputed, list(range(trace.steps)))
+    return SuspectSteps(decisions, recomputed, list(range(trace.steps)))
 
 
 def test_columns_flag_whatever_a_walk_over_every_step_and_token_finds(monkeypatch):

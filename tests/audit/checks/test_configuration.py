@@ -1,6 +1,7 @@
-from audit.checks.base import Verdict, evaluate
 from audit.checks.configuration import CHECK
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence
 
 

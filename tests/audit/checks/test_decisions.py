@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.decisions import decisions, unreadable
-from audit.checks.shape import shape_fault
-from engine.types import Protocol, RecordLevel, Role
+from audit.evidence.decisions import decisions, unreadable
+from audit.evidence.shape import shape_fault
+from engine.core.types import Protocol, RecordLevel, Role
 from tests.audit.checks.simulator import Laws, Setup, arm, changed, world
 
 

@@ -3,12 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks import coupled_equality, greedy_equality
-from audit.checks.base import Verdict, evaluate
-from audit.checks.pairing import measure_noise
-from audit.records import ArmKind, Evidence
+from audit.checks.equality import coupled as coupled_equality
+from audit.checks.equality import greedy as greedy_equality
+from audit.checks.interface import evaluate
+from audit.evidence.pairing import measure_noise
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
 from audit.stats.wilks import covered_quantile
-from engine.types import FinishReason, Protocol, RecordLevel
+from engine.core.types import FinishReason, Protocol, RecordLevel
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 
 GREEDY_PLAIN = Setup(Protocol.GREEDY, "none", sampling=GREEDY)

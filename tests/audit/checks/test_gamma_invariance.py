@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from audit.checks import gamma_invariance
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence, Level
-from engine.types import Protocol
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import arena_evidence, engine_evidence, simulated
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, world
@@ -74,13 +75,13 @@ def test_the_paired_contrast_is_seen_where_the_battery_is_told_nothing():
 def test_missing_evidence_is_not_run():
     evidence = regamma(CHAIN, 2)
     assert verdict(Evidence(evidence.candidate)).verdict is Verdict.NOT_RUN
-    low = replace(evidence.companions[ArmKind.REGAMMA], level=Level.L1)
-    assert verdict(replace(evidence, companions={ArmKind.REGAMMA: low})).verdict is Verdict.NOT_RUN
+    low = replace(evidence.companions[ArmKind.OTHER_GAMMA], level=Level.L1)
+    assert verdict(replace(evidence, companions={ArmKind.OTHER_GAMMA: low})).verdict is Verdict.NOT_RUN
 
 
 @pytest.mark.parametrize("protocol", [Protocol.GUMBEL, Protocol.CHAIN])
 def test_the_engine_is_invariant(protocol):
-    evidence = engine_evidence(plan(protocol), replace(SAMPLED, max_new_tokens=32), 6, kinds=(ArmKind.REGAMMA,))
+    evidence = engine_evidence(plan(protocol), replace(SAMPLED, max_new_tokens=32), 6, kinds=(ArmKind.OTHER_GAMMA,))
     result = verdict(evidence, margin=0.9)
     expected = Verdict.CERTIFIED if protocol is Protocol.GUMBEL else Verdict.INCONCLUSIVE
     assert result.verdict is expected, result.summary
@@ -88,5 +89,5 @@ def test_the_engine_is_invariant(protocol):
 
 
 def test_noise_keyed_by_draws_depends_on_the_length():
-    result = verdict(arena_evidence("noise_keyed_by_draw", 6, kinds=(ArmKind.REGAMMA,)))
+    result = verdict(arena_evidence("noise_keyed_by_draw", 6, kinds=(ArmKind.OTHER_GAMMA,)))
     assert result.verdict is Verdict.FAULT

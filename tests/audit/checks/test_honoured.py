@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.honoured import CHECK
-from audit.checks.honoured_causes import cause
-from audit.checks.honoured_rows import Compared
-from audit.selftest.arenas import suite_of
+from audit.checks.honoured.causes import cause
+from audit.checks.honoured.check import CHECK
+from audit.checks.honoured.rows import TokenComparison
+from audit.checks.interface import evaluate
+from audit.evidence.verdicts import Verdict
 from audit.selftest.run_arm import gather
+from audit.selftest.scenarios import suite_of
 from engine import faults
-from engine.types import RecordLevel, SamplingParams
+from engine.core.types import RecordLevel, SamplingParams
 
 SEEDS = (0, 1, 2)
 DRAFTED = "drafted rows are not those of the request's parameters"
@@ -25,9 +26,9 @@ NAMED = {
 }
 
 
-def judged(name, seed, arena=None, level=RecordLevel.FULL, **params):
-    arena = arena or faults.load(name).arena
-    suite = suite_of(arena, name, seed, 512, ["honoured"])
+def judged(name, seed, scenario=None, level=RecordLevel.FULL, **params):
+    scenario = scenario or faults.load(name).scenario
+    suite = suite_of(scenario, name, seed, 512, ["honoured"])
     suite = replace(suite, arms=tuple(replace(arm, record=level) for arm in suite.arms))
     return evaluate(CHECK, gather(suite), params)
 
@@ -44,7 +45,7 @@ def test_a_lost_parameter_is_found_and_named(name, seed):
 @pytest.mark.parametrize("level", [RecordLevel.TOPK, RecordLevel.FULL])
 @pytest.mark.parametrize("name", NAMED)
 def test_a_clean_engine_has_no_wrong_probability(name, level, seed):
-    found = judged(None, seed, faults.load(name).arena, level)
+    found = judged(None, seed, faults.load(name).scenario, level)
     assert found.verdict is not Verdict.FAULT
     assert found.statistic == 0.0
 
@@ -66,7 +67,9 @@ def test_a_wrong_decision_by_right_probabilities_is_not_this_checks():
 
 
 def test_greedy_arms_and_records_without_rows_do_not_apply():
-    greedy = replace(faults.load("resample_from_p").arena, sampling=faults.load("greedy_accepts_top2").arena.sampling)
+    greedy = replace(
+        faults.load("resample_from_p").scenario, sampling=faults.load("greedy_accepts_top2").scenario.sampling
+    )
     assert judged(None, 0, greedy).verdict is Verdict.NOT_RUN
     assert judged("resample_from_p", 0, level=RecordLevel.SCALARS).verdict is Verdict.NOT_RUN
 
@@ -77,6 +80,6 @@ def test_a_minimum_that_lasts_too_long_is_named():
     row = np.array([2.0, 1.0, 0.0])
     masked = np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum()
     asked = np.exp(row) / np.exp(row).sum()
-    place = Compared("r", 1, 1, float(masked[0]), float(asked[1]), sampling, row, (1,) * 6, 1, (0,))
+    place = TokenComparison("r", 1, 1, float(masked[0]), float(asked[1]), sampling, row, (1,) * 6, 1, (0,))
     assert place.under(sampling) == pytest.approx(place.asked)
     assert cause([place]) == "as if the answer were still shorter than min_tokens"

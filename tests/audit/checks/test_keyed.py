@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import Evidence
-from engine.types import Protocol
+from audit.checks.interface import evaluate
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
 FOREIGN = {"requested": {"gamma": 4}, "effective": {"gamma": 4}}

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.law import CHECK, estimate_leak
-from audit.checks.law_battery import battery
-from audit.checks.law_table import tabulate
-from audit.records import Evidence
-from engine.types import Protocol, RecordLevel
+from audit.checks.interface import evaluate
+from audit.checks.law.battery import battery
+from audit.checks.law.check import CHECK, estimate_leak
+from audit.checks.law.table import tabulate
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 
 LENGTH_32 = replace(SAMPLED, max_new_tokens=32)

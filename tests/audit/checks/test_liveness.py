@@ -1,8 +1,9 @@
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence, failed
 
 CHECK = checks.load("liveness")

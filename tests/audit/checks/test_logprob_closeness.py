@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from audit.checks import logprob_closeness
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence, Level
-from engine.types import Protocol, RecordLevel
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.reruns import arena_evidence
 from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, world
 

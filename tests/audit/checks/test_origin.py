@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from audit.checks import load
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmRecord, Evidence, Level
-from engine.types import FinishReason, RecordLevel
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import FinishReason, RecordLevel
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from audit.checks import performance
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
 from tests.audit.checks.reruns import arena_evidence
 from tests.audit.checks.simulator import Setup, arm, world
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.base import Design, Verdict, evaluate
-from audit.checks.q_contract import CHECK
-from audit.records import Evidence, Level
-from engine.types import Protocol, RecordLevel
+from audit.checks.interface import Design, evaluate
+from audit.checks.q_contract.check import CHECK
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 

@@ -1,5 +1,6 @@
-from audit.checks.base import Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.checks.reconciliation import CHECK
+from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence
 
 

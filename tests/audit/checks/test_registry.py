@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from audit.checks import REGISTRY, load, names
-from audit.checks.base import Verdict, evaluate
+from audit.checks.interface import evaluate
 from audit.errors import UserError
-from audit.records import Evidence, Level
-from engine.types import Protocol
+from audit.evidence.records import Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
 CLAIMS = {

@@ -3,10 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.replay import CHECK
-from audit.records import Evidence
-from engine.types import FinishReason, Protocol, RecordLevel, Role, SamplingParams
+from audit.checks.interface import evaluate
+from audit.checks.replay.check import CHECK
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
+from engine.core.types import FinishReason, Protocol, RecordLevel, Role, SamplingParams
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 
 CLEAN = {

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.checks.replay import CHECK
-from audit.records import ArmKind, ArmRecord, Evidence, Level
-from engine.record import Recorder
-from engine.rng import Randomness
-from engine.rows import TargetRows
-from engine.stopping import StopRule
-from engine.trace import Header, decode
-from engine.trees import path_tokens
-from engine.types import Proposal, Protocol, QKind, RecordLevel, Role, SamplingParams, StepRecord, Tree
+from audit.checks.interface import evaluate
+from audit.checks.replay.check import CHECK
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.trees import path_tokens
+from engine.core.types import Proposal, Protocol, QKind, RecordLevel, Role, SamplingParams, StepRecord, Tree
+from engine.record.recorder import Recorder
+from engine.record.trace import TraceHeader, decode
+from engine.sampling.rng import Randomness
+from engine.sampling.stopping import StopRule
+from engine.sampling.target_rows import TargetRows
 from engine.verify import load
 from tests.audit.checks.simulator import record, world
 from tests.engine import build
@@ -39,7 +40,7 @@ def generate(name, protocol, sampling, branching, seed):
     target, rng = world(2, sharpness=1.0).target, np.random.default_rng(seed)
     verifier, randomness = load(protocol), Randomness(sampling.seed, seed)
     history, prompt = [1, 2], (1, 2)
-    header = Header(name, RecordLevel.FULL, protocol, True, "random", 16, seed, sampling, EOS, None, prompt)
+    header = TraceHeader(name, RecordLevel.FULL, protocol, True, "random", 16, seed, sampling, EOS, None, prompt)
     recorder, stops, step = Recorder(header), StopRule(sampling, EOS, str), 0
     while True:
         tree = random_tree(rng, 16, branching)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from audit.checks import seed
-from audit.checks.base import Verdict, evaluate
-from audit.checks.rerun import compare, offer
-from audit.records import ArmKind, Evidence
-from engine.backends.arm import ArmPlan
-from engine.types import Protocol, RecordLevel
+from audit.checks.equality.rerun import compare, offer
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
+from engine.backends.engine_spec import EngineSpec
+from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import RERUNS, arena_evidence, engine_evidence, simulated
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, changed, world
@@ -189,7 +190,7 @@ def test_faults_of_the_catalogue(name):
 
 
 def test_greedy_arms_have_no_seed_to_ignore():
-    evidence = engine_evidence(ArmPlan(Protocol.GREEDY, "ngram", 4, rows=4, fault="seed_ignored"), GREEDY, 6)
+    evidence = engine_evidence(EngineSpec(Protocol.GREEDY, "ngram", 4, rows=4, fault="seed_ignored"), GREEDY, 6)
     assert verdict(evidence, margin=0.9).verdict is Verdict.CERTIFIED
 
 

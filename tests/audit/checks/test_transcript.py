@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict, evaluate
-from audit.checks.transcript import CHECK, audited_positions, parts_of
-from audit.records import ArmKind, Evidence, Level
-from engine.types import Protocol
+from audit.checks.interface import evaluate
+from audit.checks.transcript.check import CHECK, audited_positions, parts_of
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.anchor_arms import anchor_arm, scripted_reference, simulated, world_reference
 from tests.audit.checks.engine_arms import SAMPLED as ENGINE_SAMPLED
 from tests.audit.checks.engine_arms import engine_arm, plan

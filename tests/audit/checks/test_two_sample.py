@@ -5,9 +5,10 @@ import pytest
 from scipy.stats import kstest
 
 from audit.checks import two_sample
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence
-from engine.types import Protocol
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
+from engine.core.types import Protocol
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import engine_evidence
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Decoder, Laws, Setup, arm, record, world

@@ -9,15 +9,15 @@ import pytest
 
 import engine.models.loading  # noqa: F401 - before a test replaces `resources.files`, which it keeps
 from audit.commands import doctor
-from audit.commands.doctor import Health, card_mismatch, probe_models, probe_store
-from engine import numerics
+from audit.commands.doctor import ProbeStatus, card_mismatch, probe_models, probe_store
+from engine.models import numerics
 from tests.audit.invoke import invoke as invoke_audit
 from tests.audit.store.build import made_store
 
 
 @pytest.fixture
 def models(tmp_path) -> Path:
-    folder = tmp_path / "reference"
+    folder = tmp_path / "bundled"
     for name in ("target", "draft"):
         (folder / name).mkdir(parents=True)
         files = {"config.json": b"{}", "model.safetensors": name.encode()}
@@ -30,15 +30,15 @@ def models(tmp_path) -> Path:
 
 def test_models_that_match_their_cards_are_well(models):
     assert [(probe.what, probe.health) for probe in probe_models(models)] == [
-        ("bundled:draft", Health.OK),
-        ("bundled:target", Health.OK),
+        ("bundled:draft", ProbeStatus.OK),
+        ("bundled:target", ProbeStatus.OK),
     ]
 
 
 def test_one_changed_byte_is_named(models):
     (models / "draft" / "model.safetensors").write_bytes(b"drafT")
     assert card_mismatch(models / "draft") == "model.safetensors differs from its card; install specaudit again"
-    assert [probe.health for probe in probe_models(models)] == [Health.FAIL, Health.OK]
+    assert [probe.health for probe in probe_models(models)] == [ProbeStatus.FAIL, ProbeStatus.OK]
 
 
 def test_missing_files_and_cards_are_named(models):
@@ -54,33 +54,33 @@ def test_missing_files_and_cards_are_named(models):
 def test_no_models_at_all_is_a_fault(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
         (probe,) = probe_models(folder)
-        assert probe.health is Health.FAIL
+        assert probe.health is ProbeStatus.FAIL
 
 
 def test_stores_in_every_state(tmp_path):
-    assert probe_store(made_store(tmp_path)).health is Health.OK
+    assert probe_store(made_store(tmp_path)).health is ProbeStatus.OK
     missing = probe_store(str(tmp_path / "deep" / "er" / "no.db"))
-    assert (missing.health, "not there yet" in missing.detail) == (Health.NOTE, True)
+    assert (missing.health, "not there yet" in missing.detail) == (ProbeStatus.NOTE, True)
     assert not (tmp_path / "deep").exists()
     (tmp_path / "empty.db").touch()
-    assert probe_store(str(tmp_path / "empty.db")).health is Health.NOTE
+    assert probe_store(str(tmp_path / "empty.db")).health is ProbeStatus.NOTE
     (tmp_path / "text.db").write_text("text " * 500)
-    assert probe_store(str(tmp_path / "text.db")).health is Health.FAIL
-    assert probe_store(str(tmp_path / "text.db" / "below.db")).health is Health.FAIL
-    assert probe_store(str(tmp_path)).health is Health.FAIL
-    assert probe_store("nosuchdb://x").health is Health.FAIL
+    assert probe_store(str(tmp_path / "text.db")).health is ProbeStatus.FAIL
+    assert probe_store(str(tmp_path / "text.db" / "below.db")).health is ProbeStatus.FAIL
+    assert probe_store(str(tmp_path)).health is ProbeStatus.FAIL
+    assert probe_store("nosuchdb://x").health is ProbeStatus.FAIL
 
 
 def test_a_store_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
     url = made_store(tmp_path)
     monkeypatch.setattr(os, "access", lambda *_: False)
     probe = probe_store(url)
-    assert (probe.health, "cannot be written" in probe.detail) == (Health.FAIL, True)
-    assert probe_store(str(tmp_path / "new.db")).health is Health.FAIL
+    assert (probe.health, "cannot be written" in probe.detail) == (ProbeStatus.FAIL, True)
+    assert probe_store(str(tmp_path / "new.db")).health is ProbeStatus.FAIL
 
 
 def invoke(monkeypatch, models: Path, *arguments: str):
-    (models / "reference").mkdir(exist_ok=True)
+    (models / "bundled").mkdir(exist_ok=True)
     monkeypatch.setattr(doctor.resources, "files", lambda _: models)
     return invoke_audit("doctor", *arguments)
 
@@ -135,10 +135,14 @@ def test_models_that_cannot_be_read_are_a_note_unless_they_were_named(models, tm
 def test_a_missing_package_is_a_fault(monkeypatch):
     monkeypatch.setattr(doctor.evidence, "package_versions", lambda: {"torch": "2"})
     health = {probe.what: probe.health for probe in doctor.probe_python()}
-    assert (health["torch"], health["scipy"], health["specaudit"]) == (Health.OK, Health.FAIL, Health.NOTE)
+    assert (health["torch"], health["scipy"], health["specaudit"]) == (
+        ProbeStatus.OK,
+        ProbeStatus.FAIL,
+        ProbeStatus.NOTE,
+    )
 
 
 def test_a_missing_extra_is_no_fault(monkeypatch):
     monkeypatch.setattr(doctor.util, "find_spec", lambda _: None)
     (probe,) = doctor.probe_extras()
-    assert (probe.health, "specaudit[postgres]" in probe.detail) == (Health.NOTE, True)
+    assert (probe.health, "specaudit[postgres]" in probe.detail) == (ProbeStatus.NOTE, True)

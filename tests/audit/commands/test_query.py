@@ -10,7 +10,7 @@ import pytest
 
 from audit.store import RunStatus, Store, migrate
 from audit.store.queries import NAMED, ask
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill, fill_finished, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from audit.checks.base import Finding
-from audit.records import Level
-from audit.store import Attachment, Decision, Store
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Finding
+from audit.store import Attachment, Store, StoredDecision
 from tests.audit.invoke import invoke
 from tests.audit.store.build import RESULT, fill, made_store
 
@@ -23,7 +23,7 @@ def url(tmp_path):
     moment = datetime(2026, 5, 6, 7, 8, 9, tzinfo=UTC)
     with Store.open(made, create=False) as store:
         ulid = store.resolve("latest")
-        store.add_decision(Decision(ulid, "e" * 64, {}, "block", ("law is fault",), "ci", moment))
+        store.add_decision(StoredDecision(ulid, "e" * 64, {}, "block", ("law is fault",), "ci", moment))
         store.add_attachment(Attachment(ulid, "a" * 64, "b" * 64, "lm_eval", "results.json", {}, moment))
     return made
 

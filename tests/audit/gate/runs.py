@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from audit.checks.base import CheckResult, Verdict
-from audit.evidence import fingerprint
+from audit.evidence.environment import fingerprint
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.gate.decide import RunFacts
-from audit.records import ArmKind, Level
-from audit.store import ArmFacts, ArmStart, ArtifactRef, Counts, RunRecord, RunStatus, Store, StoredCheck
+from audit.store import ArmCounts, ArtifactRef, NewArm, RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from tests.audit.store.build import generation, start
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -24,10 +24,10 @@ CLAIMS = {
 }
 
 
-def arm(name: str, verifier: str, temperature: float, **changes: object) -> ArmFacts:
+def arm(name: str, verifier: str, temperature: float, **changes: object) -> StoredArm:
     """A candidate arm that emitted 600 tokens."""
     spec = {"name": name, "verifier": verifier, "sampling": {"temperature": temperature}, "fault": None}
-    made = ArmFacts(name, ArmKind.CANDIDATE, Level.L4, True, spec, {}, Counts(requests=8, output=600))
+    made = StoredArm(name, ArmKind.CANDIDATE, Level.L4, True, spec, {}, ArmCounts(requests=8, output=600))
     return replace(made, **changes)
 
 
@@ -39,7 +39,7 @@ def check(arm_name: str, name: str, verdict: Verdict = Verdict.CERTIFIED, level:
 
 def facts() -> RunFacts:
     """A run of a greedy and a sampled arm that the standard policy allows."""
-    run = RunRecord(
+    run = StoredRun(
         ulid="01J00000000000000000000000",
         suite_name="trial",
         suite_sha256=SUITE,
@@ -56,7 +56,7 @@ def facts() -> RunFacts:
         ),
         environment=fingerprint({}, {}, {}),
         arms=(
-            ArmFacts("baseline", ArmKind.BASELINE, Level.L4, True, {}, {}, Counts(output=10_000)),
+            StoredArm("baseline", ArmKind.BASELINE, Level.L4, True, {}, {}, ArmCounts(output=10_000)),
             arm("greedy", "greedy", 0.0),
             arm("sampled", "chain", 0.8),
         ),
@@ -84,7 +84,7 @@ def stored_run(
     """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
     url = f"sqlite:///{folder / 'audit.db'}"
     spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None}
-    candidate = ArmStart("spec", ArmKind.CANDIDATE, Level.L4, spec, {}, True)
+    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec, {}, True)
     begun = start(arms=(candidate,))
     if artifacts is not None:
         begun = replace(begun, artifacts=artifacts)

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from audit.checks.base import Verdict
-from audit.gate.decide import Answer, Outcome, RunFacts, decide
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
+from audit.gate.decide import Decision, GateOutcome, RunFacts, decide
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
 from audit.gate.subjects import Subject
-from audit.records import Level
 from audit.store import ArtifactRef, RunStatus
 from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
 
@@ -31,18 +31,18 @@ def without(base: RunFacts, arm_name: str, name: str) -> RunFacts:
     return replace(base, checks=tuple(each for each in base.checks if (each.arm, each.check) != (arm_name, name)))
 
 
-def answer(base: RunFacts, policy: Policy, *subjects: Subject, days: float = 1) -> Outcome:
+def answer(base: RunFacts, policy: Policy, *subjects: Subject, days: float = 1) -> GateOutcome:
     return decide(base, policy, subjects, NOW + timedelta(days=days))
 
 
-def only_reason(outcome: Outcome) -> str:
+def only_reason(outcome: GateOutcome) -> str:
     (reason,) = outcome.reasons
     assert reason.answer is outcome.answer
     return f"{reason.requirement}: {reason.text}"
 
 
 def test_all_met_is_allowed_without_reasons(policy):
-    assert answer(facts(), policy) == Outcome(Answer.ALLOW, ())
+    assert answer(facts(), policy) == GateOutcome(Decision.ALLOW, ())
 
 
 class TestStandard:
@@ -52,7 +52,7 @@ class TestStandard:
         return with_check(base, check("greedy", "replay", Verdict.NOT_RUN, Level.L2))
 
     def test_a_greedy_arm_needs_equality_only(self):
-        assert answer(self.recorded_lightly(), load_policy("standard")) == Outcome(Answer.ALLOW, ())
+        assert answer(self.recorded_lightly(), load_policy("standard")) == GateOutcome(Decision.ALLOW, ())
 
     def test_a_sampled_arm_must_replay(self):
         outcome = answer(without(self.recorded_lightly(), "sampled", "replay"), load_policy("standard"))
@@ -60,11 +60,11 @@ class TestStandard:
 
     def test_a_replay_fault_of_a_greedy_arm_blocks_all_the_same(self):
         outcome = answer(with_check(facts(), check("greedy", "replay", Verdict.FAULT)), load_policy("standard"))
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
 
 
 def test_exit_codes():
-    assert [each.exit_code for each in (Answer.ALLOW, Answer.BLOCK, Answer.CANNOT_DECIDE)] == [0, 1, 3]
+    assert [each.exit_code for each in (Decision.ALLOW, Decision.BLOCK, Decision.CANNOT_DECIDE)] == [0, 1, 3]
 
 
 class TestChecks:
@@ -80,42 +80,42 @@ class TestChecks:
     )
     def test_a_contradicted_claim_blocks(self, policy, verdict, arm_name, name, claim):
         outcome = answer(with_check(facts(), check(arm_name, name, verdict)), policy)
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert only_reason(outcome) == f"{claim}: arm {arm_name}: {name} is {verdict}: told so"
 
     @pytest.mark.parametrize("verdict", [Verdict.FAULT, Verdict.INCONCLUSIVE])
     def test_unequal_output_blocks(self, policy, verdict):
         outcome = answer(with_check(facts(), check("greedy", "greedy_equality", verdict)), policy)
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert all("greedy_equality" in reason.text for reason in outcome.reasons)
 
     def test_a_missing_check_cannot_be_decided(self, policy):
         outcome = answer(without(facts(), "sampled", "law"), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome) == "law: arm sampled: law is missing"
 
     def test_a_check_that_did_not_run_cannot_be_decided(self, policy):
         outcome = answer(with_check(facts(), check("sampled", "law", Verdict.NOT_RUN)), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome) == "law: arm sampled: law is not_run: told so"
 
     def test_every_unmet_requirement_is_named_and_a_block_outweighs(self, policy):
         broken = with_check(without(facts(), "sampled", "law"), check("greedy", "replay", Verdict.FAULT))
         outcome = answer(broken, policy)
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert {(reason.requirement, reason.answer) for reason in outcome.reasons} == {
-            ("law", Answer.CANNOT_DECIDE),
-            ("replay", Answer.BLOCK),
+            ("law", Decision.CANNOT_DECIDE),
+            ("replay", Decision.BLOCK),
         }
 
     def test_a_fault_outside_the_requirements_blocks(self, policy):
         outcome = answer(with_check(facts(), check("greedy", "law", Verdict.FAULT)), policy)
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert only_reason(outcome).startswith("law: arm greedy: law is fault")
 
     def test_a_weaker_evidence_level_cannot_be_decided(self, policy):
         outcome = answer(with_check(facts(), check("sampled", "law", level=Level.L2)), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome) == "law: arm sampled: law rests on evidence L2, L3 is required"
 
 
@@ -126,7 +126,7 @@ class TestScopes:
             base, run=replace(base.run, arms=(arm("sampled", "chain", 0.8, counts=base.run.arms[0].counts),))
         )
         outcome = answer(base, policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert "no arm of the run has greedy_equality or coupled_equality certified" in only_reason(outcome)
 
     def test_a_sampled_shared_noise_arm_must_show_coupled_equality(self, policy):
@@ -136,7 +136,7 @@ class TestScopes:
         assert only_reason(outcome) == "equality: arm sampled: coupled_equality is missing"
         assert answer(
             with_check(replace(base, run=replace(base.run, arms=arms)), check("sampled", "coupled_equality")), policy
-        ) == Outcome(Answer.ALLOW, ())
+        ) == GateOutcome(Decision.ALLOW, ())
 
     def test_an_arm_that_no_requirement_is_for_cannot_be_decided(self, policy):
         narrow = replace(policy, require=(Requirement("replay", ("replay",), arms=ArmFilter(names=("greedy",))),))
@@ -151,62 +151,62 @@ class TestScopes:
         base = facts()
         arms = (base.run.arms[1], arm("sampled", "chain", 0.8, spec={}))
         outcome = answer(replace(base, run=replace(base.run, arms=arms)), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert any("coupled_equality is missing" in reason.text for reason in outcome.reasons)
 
     def test_a_contradiction_in_one_arm_is_not_outvoted(self, policy):
         some = replace(policy, require=(Requirement("replay", ("replay",), Scope.SOME_ARM),))
         outcome = answer(with_check(facts(), check("sampled", "replay", Verdict.INCONCLUSIVE)), some)
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
 
     def test_a_run_without_candidates_cannot_be_decided(self, policy):
         base = facts()
         outcome = answer(replace(base, run=replace(base.run, arms=base.run.arms[:1])), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
 
 
 class TestRun:
     def test_stale_evidence_cannot_be_decided(self, policy):
-        assert answer(facts(), policy, days=29.9).answer is Answer.ALLOW
+        assert answer(facts(), policy, days=29.9).answer is Decision.ALLOW
         outcome = answer(facts(), policy, days=30.1)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome) == "max_age: the run finished 30.1 days ago, at most 30.0 days are allowed"
 
     def test_a_run_from_the_future_cannot_be_decided(self, policy):
-        assert answer(facts(), policy, days=-1 / 1440).answer is Answer.ALLOW
-        assert answer(facts(), policy, days=-1).answer is Answer.CANNOT_DECIDE
+        assert answer(facts(), policy, days=-1 / 1440).answer is Decision.ALLOW
+        assert answer(facts(), policy, days=-1).answer is Decision.CANNOT_DECIDE
 
     @pytest.mark.parametrize("status", [RunStatus.RUNNING, RunStatus.FAILED, RunStatus.INTERRUPTED])
     def test_an_unfinished_run_cannot_be_decided(self, policy, status):
         base = facts()
         outcome = answer(replace(base, run=replace(base.run, status=status)), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert "not finished" in only_reason(outcome)
 
     def test_baseline_tokens_do_not_count(self, policy):
         base = facts()
         few = tuple(replace(each, counts=replace(each.counts, output=499)) for each in base.run.arms[1:])
         outcome = answer(replace(base, run=replace(base.run, arms=(base.run.arms[0], *few))), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome) == "min_tokens: the candidate arms emitted 998 tokens, 1000 are required"
 
     def test_a_record_that_is_not_intact_cannot_be_decided(self, policy):
         outcome = answer(replace(facts(), broken=("request x: changed", "request y: changed")), policy)
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert "request x: changed and 1 more" in only_reason(outcome)
 
     def test_only_accepted_suites_count(self, policy):
-        assert answer(facts(), replace(policy, suites=(SUITE,))).answer is Answer.ALLOW
-        assert answer(facts(), replace(policy, suites=("0" * 64,))).answer is Answer.CANNOT_DECIDE
+        assert answer(facts(), replace(policy, suites=(SUITE,))).answer is Decision.ALLOW
+        assert answer(facts(), replace(policy, suites=("0" * 64,))).answer is Decision.CANNOT_DECIDE
 
     def test_an_arm_broken_on_purpose_blocks(self, policy):
         base = facts()
         spec = {**base.run.arms[2].spec, "fault": "gremlin"}
         base = replace(base, run=replace(base.run, arms=(*base.run.arms[:2], replace(base.run.arms[2], spec=spec))))
         outcome = answer(base, policy)
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert only_reason(outcome) == "known_bad: arm sampled is broken on purpose: gremlin"
-        assert answer(base, replace(policy, allow_known_bad=True)).answer is Answer.ALLOW
+        assert answer(base, replace(policy, allow_known_bad=True)).answer is Decision.ALLOW
 
 
 class TestLossless:
@@ -218,59 +218,59 @@ class TestLossless:
 
     def test_a_lossy_rule_blocks_where_the_policy_requires_lossless(self, policy):
         outcome = answer(self.lossy(), replace(policy, require_lossless=True))
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert only_reason(outcome) == "lossless: arm sampled: its rule ensemble declares itself lossy"
 
     def test_elsewhere_its_checks_decide(self, policy):
         lenient = replace(policy, require_lossless=False)
-        assert answer(self.lossy(), lenient) == Outcome(Answer.ALLOW, ())
-        assert answer(self.lossy(Verdict.FAULT), lenient).answer is Answer.BLOCK
+        assert answer(self.lossy(), lenient) == GateOutcome(Decision.ALLOW, ())
+        assert answer(self.lossy(Verdict.FAULT), lenient).answer is Decision.BLOCK
 
     def test_a_baseline_s_rule_is_nobody_s_concern(self, policy):
         base = facts()
         arms = (replace(base.run.arms[0], lossless=False), *base.run.arms[1:])
         outcome = answer(replace(base, run=replace(base.run, arms=arms)), replace(policy, require_lossless=True))
-        assert outcome.answer is Answer.ALLOW
+        assert outcome.answer is Decision.ALLOW
 
 
 class TestSubjects:
     @pytest.mark.parametrize("role", ["draft", "small"])
     def test_the_runs_own_digest_is_allowed(self, policy, role):
-        assert answer(facts(), policy, Subject(role, DRAFT, "--subject")).answer is Answer.ALLOW
+        assert answer(facts(), policy, Subject(role, DRAFT, "--subject")).answer is Decision.ALLOW
 
     def test_another_digest_blocks(self, policy):
         outcome = answer(facts(), policy, Subject("draft", TARGET, "folder"))
-        assert outcome.answer is Answer.BLOCK
+        assert outcome.answer is Decision.BLOCK
         assert only_reason(outcome) == f"subject draft: folder is sha256:{TARGET}, the run used sha256:{DRAFT}"
 
     def test_a_role_that_the_run_did_not_use_cannot_be_decided(self, policy):
         outcome = answer(facts(), policy, Subject("reranker", DRAFT, "--subject"))
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert "it used: draft, small, target, tokenizer" in only_reason(outcome)
 
     def test_the_policys_digests_hold_besides_the_command_lines(self, policy):
         strict = replace(policy, digests={"draft": "0" * 64})
-        assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Answer.BLOCK
-        assert answer(facts(), replace(policy, digests={"draft": DRAFT})).answer is Answer.ALLOW
+        assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Decision.BLOCK
+        assert answer(facts(), replace(policy, digests={"draft": DRAFT})).answer is Decision.ALLOW
 
     def test_a_role_that_must_be_named(self, policy):
         strict = replace(policy, named=("draft",))
-        assert answer(facts(), strict).answer is Answer.CANNOT_DECIDE
-        assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Answer.ALLOW
+        assert answer(facts(), strict).answer is Decision.CANNOT_DECIDE
+        assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Decision.ALLOW
 
     def test_several_drafts_must_be_told_apart(self, policy):
         base = facts()
         other = ArtifactRef("draft", "other", "bundled:other", None, "9" * 64)
         base = replace(base, run=replace(base.run, artifacts=(*base.run.artifacts, other)))
         outcome = answer(base, policy, Subject("draft", DRAFT, "x"))
-        assert outcome.answer is Answer.CANNOT_DECIDE
+        assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome).endswith("name one of: other, small")
-        assert answer(base, policy, Subject("small", DRAFT, "x")).answer is Answer.ALLOW
-        assert answer(base, policy, Subject("draft", "0" * 64, "x")).answer is Answer.BLOCK
+        assert answer(base, policy, Subject("small", DRAFT, "x")).answer is Decision.ALLOW
+        assert answer(base, policy, Subject("draft", "0" * 64, "x")).answer is Decision.BLOCK
 
     def test_a_role_is_meant_before_a_kind(self, policy):
         base = facts()
         other = ArtifactRef("draft", "draft", "bundled:other", None, "9" * 64)
         base = replace(base, run=replace(base.run, artifacts=(*base.run.artifacts, other)))
-        assert answer(base, policy, Subject("draft", "9" * 64, "x")).answer is Answer.ALLOW
-        assert answer(base, policy, Subject("draft", DRAFT, "x")).answer is Answer.BLOCK
+        assert answer(base, policy, Subject("draft", "9" * 64, "x")).answer is Decision.ALLOW
+        assert answer(base, policy, Subject("draft", DRAFT, "x")).answer is Decision.BLOCK

@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 
 import schemas
-from audit.checks.base import Verdict
-from audit.gate.decide import Answer
+from audit.evidence.verdicts import Verdict
+from audit.gate.decide import Decision
 from audit.gate.judge import judge
 from audit.gate.policy import load_policy
 from audit.gate.subjects import parse_subject
-from audit.store import ArtifactRef, Decision, Store
+from audit.store import ArtifactRef, Store, StoredDecision
 from tests.audit.gate.runs import PASSING, stored_run
 from tests.audit.gate.test_policy import model_folder
 from tests.audit.invoke import invoke
@@ -40,7 +40,7 @@ def gate(url: str, policy: str, *more: str, run: str = "latest"):
     return invoke("gate", run, "--policy", policy, "--store", url, *more)
 
 
-def decisions(url: str) -> tuple[Decision, ...]:
+def decisions(url: str) -> tuple[StoredDecision, ...]:
     with Store.open(url, create=False) as store:
         return store.decisions(store.resolve("latest"))
 
@@ -81,7 +81,7 @@ def test_stale_evidence_cannot_be_decided(tmp_path, policy):
     with Store.open(url, create=False) as store:
         later = datetime.now(UTC) + timedelta(days=31)
         judgement = judge(store, "latest", load_policy(policy), (), "ci", later)
-    assert judgement.outcome.answer is Answer.CANNOT_DECIDE
+    assert judgement.outcome.answer is Decision.CANNOT_DECIDE
     assert [reason.requirement for reason in judgement.outcome.reasons] == ["max_age"]
 
 

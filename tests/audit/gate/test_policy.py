@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from audit.errors import UserError
+from audit.evidence.records import Level
 from audit.gate.policy import Scope, load_policy, parse_duration
 from audit.gate.subjects import parse_subject
-from audit.records import Level
 from engine.models.folder import model_digest, open_folder, tokenizer_digest
 
 POLICY = """\

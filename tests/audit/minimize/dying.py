@@ -2,8 +2,8 @@
 
 from engine.backends.scripted import ALPHABET
 from engine.backends.scripted import open_models as open_scripted
-from engine.observed import Observed, failed_trace, header_of
-from engine.types import FinishReason, Generation, Protocol, RecordLevel
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel
+from engine.record.foreign import ForeignEngine, failed_trace, header_of
 
 DEADLY = ALPHABET.index("e")
 
@@ -11,8 +11,8 @@ DEADLY = ALPHABET.index("e")
 class Dying:
     """The scripted backend until such a request comes; it is up again for the next."""
 
-    def __init__(self, backend):
-        self._backend = backend
+    def __init__(self, engine):
+        self._backend = engine
 
     def __getattr__(self, name):
         return getattr(self._backend, name)
@@ -27,14 +27,14 @@ class Dying:
 
 def died(request):
     facts = {"error": {"kind": "engine_died", "message": "device-side assert"}}
-    what = Observed(len(ALPHABET), (), Protocol.CHAIN, "draft_model", RecordLevel.TOKENS)
+    what = ForeignEngine(len(ALPHABET), (), Protocol.CHAIN, "draft_model", RecordLevel.TOKENS)
     trace = failed_trace(header_of(request, what, FinishReason.ERROR, facts))
     return Generation(request, (), FinishReason.ERROR, trace, facts=facts)
 
 
-class Workshop:
-    def __init__(self, workshop):
-        self._workshop = workshop
+class Backend:
+    def __init__(self, backend):
+        self._workshop = backend
 
     def models(self):
         return self._workshop.models()
@@ -44,4 +44,4 @@ class Workshop:
 
 
 def open_models(models):
-    return Workshop(open_scripted(models))
+    return Backend(open_scripted(models))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from audit.checks.base import Verdict
+from audit.evidence.verdicts import Verdict
 from audit.minimize.page import CUT_DOWN
 from audit.store import Store
-from audit.suite import Suite
-from audit.suite_loader import load_suite
+from audit.suite.loader import load_suite
+from audit.suite.spec import Suite
 from engine import backends
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 
 HEAD = """\

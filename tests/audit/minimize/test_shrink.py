@@ -4,7 +4,7 @@ import pytest
 
 from audit.minimize.sampling import plainer
 from audit.minimize.shrink import fewest, smallest
-from engine.types import SamplingParams
+from engine.core.types import SamplingParams
 
 
 def counted(holds):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from audit.checks.base import CheckResult, Verdict
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.selftest import battery
 from audit.selftest.alarms import Alarms, CleanResult, collect
-from audit.selftest.arenas import clean_arms
+from audit.selftest.scenarios import clean_arms
 
 RNG_SEED = 20
 

@@ -7,9 +7,9 @@ import pytest
 
 from audit.selftest import battery, report, work
 from audit.selftest.alarms import collect
-from audit.selftest.detect import Detection, Limits, Sight, Sought
-from audit.selftest.presets import FULL, QUICK, Asked, planned
-from audit.selftest.work import Outcome
+from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, ViewDetection
+from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
+from audit.selftest.work import SelfTestResult
 from engine import faults
 from tests.audit.invoke import invoke
 
@@ -43,13 +43,13 @@ def test_an_unknown_fault_is_one_line():
 
 
 def outcome(hits, caught=True, complete=True, sought=()):
-    sight = Sight(caught, 256, 3, 3 if caught else 0, hits)
+    sight = ViewDetection(caught, 256, 3, 3 if caught else 0, hits)
     sights = dict.fromkeys(("record", "log-probabilities", "text"), sight)
-    plan = planned(FULL, () if complete else ("sqrt_acceptance",), Asked(clean=0), 1)
-    return Outcome(plan, (Detection("sqrt_acceptance", sights),), collect([]), sought)
+    plan = planned(FULL, () if complete else ("sqrt_acceptance",), PresetOverrides(clean=0), 1)
+    return SelfTestResult(plan, (Detection("sqrt_acceptance", sights),), collect([]), sought)
 
 
-SLOW, BLIND = Sought("seed", "seed_ignored", 1024, 20, 19), Sought("bitwise", None, 16384, 0, 0)
+SLOW, BLIND = CheckDetection("seed", "seed_ignored", 1024, 20, 19), CheckDetection("bitwise", None, 16384, 0, 0)
 
 
 def test_a_check_that_catches_nothing_by_itself_fails_the_self_test():
@@ -68,10 +68,10 @@ def test_checks_that_others_were_faster_than_are_on_the_page():
 def test_only_where_every_fault_was_run_are_idle_checks_sought(monkeypatch):
     found = outcome({"law": 3}).detections[0]
     monkeypatch.setattr(work, "_detect", lambda piece: replace(found, fault=piece.name))
-    monkeypatch.setattr(work, "_seek", lambda piece: Sought(piece.check, None, 256, 0, 0))
-    every = work.run(planned(FULL, (), Asked(clean=0), 1), lambda line: None)
+    monkeypatch.setattr(work, "_seek", lambda piece: CheckDetection(piece.check, None, 256, 0, 0))
+    every = work.run(planned(FULL, (), PresetOverrides(clean=0), 1), lambda line: None)
     assert {each.check for each in every.sought} == set(battery.names()) - {"law"}
-    assert work.run(planned(FULL, ("sqrt_acceptance",), Asked(clean=0), 1), lambda line: None).sought == ()
+    assert work.run(planned(FULL, ("sqrt_acceptance",), PresetOverrides(clean=0), 1), lambda line: None).sought == ()
 
 
 def test_the_page_names_what_caught_and_what_missed():
@@ -83,5 +83,5 @@ def test_the_page_names_what_caught_and_what_missed():
 
 def test_the_presets_name_faults_that_there_are():
     assert set(QUICK.faults) <= set(faults.REGISTRY)
-    assert planned(FULL, (), Asked(), 1).complete
-    assert planned(FULL, (), Asked(most=512), 1).limits == Limits(20, 512, 512)
+    assert planned(FULL, (), PresetOverrides(), 1).complete
+    assert planned(FULL, (), PresetOverrides(most=512), 1).limits == DetectionLimits(20, 512, 512)

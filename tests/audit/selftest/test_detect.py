@@ -2,17 +2,17 @@
 
 import pytest
 
-from audit.checks.base import CheckResult, Verdict
-from audit.records import Level
+from audit.evidence.records import Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.selftest import battery, detect
-from audit.selftest.arenas import recording_of, suite_of
-from audit.selftest.detect import Limits, Sight
+from audit.selftest.detect import DetectionLimits, ViewDetection
 from audit.selftest.run_arm import alone, gather
+from audit.selftest.scenarios import recording_of, suite_of
 from engine import faults
 
 
 def limits(**changes):
-    return Limits(**({"seeds": 20, "record": 1024, "outside": 256} | changes))
+    return DetectionLimits(**({"seeds": 20, "record": 1024, "outside": 256} | changes))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def told(monkeypatch):
             asked.append(suite)
             return suite
 
-        monkeypatch.setattr(detect, "suite_of", lambda arena, fault, seed, tokens, checks: (seed, tokens))
+        monkeypatch.setattr(detect, "suite_of", lambda scenario, fault, seed, tokens, checks: (seed, tokens))
         monkeypatch.setattr(detect, "gather", gather)
         monkeypatch.setattr(detect, "alone", lambda suite: suite)
         monkeypatch.setattr(detect, "recording_of", lambda suite: suite)
@@ -89,7 +89,7 @@ def test_a_check_that_others_are_faster_than_is_tried_on_faults_of_its_claim(tol
     small = [each for each in asked if each[1] == 256]
     assert len(small) == 2 * sum(faults.load(name).breaks == "law" for name in faults.REGISTRY)
     told(lambda seed, tokens: False)
-    assert detect.seek("law", limits(record=1024)) == detect.Sought("law", None, 1024, 0, 0)
+    assert detect.seek("law", limits(record=1024)) == detect.CheckDetection("law", None, 1024, 0, 0)
 
 
 def test_a_larger_size_is_tried_only_for_the_views_that_need_it(told):
@@ -100,7 +100,7 @@ def test_a_larger_size_is_tried_only_for_the_views_that_need_it(told):
 
 
 def test_checks_that_catch_some_seeds_are_told_apart_from_the_best():
-    sight = Sight(True, 256, 20, 20, {"replay": 20, "law": 4, "accounting": 0, "q_contract": 20})
+    sight = ViewDetection(True, 256, 20, 20, {"replay": 20, "law": 4, "accounting": 0, "q_contract": 20})
     assert (sight.first, sight.others, sight.missed) == (("replay", "q_contract"), ("law",), ("accounting",))
 
 
@@ -114,7 +114,7 @@ def test_large_arms_over_models_with_weights_are_judged_by_the_checks_of_the_bro
 
 @pytest.mark.parametrize("name", sorted(detect.ALONE))
 def test_checks_of_the_candidate_alone_say_the_same_with_and_without_a_baseline(name):
-    suite = suite_of(faults.load("sqrt_acceptance").arena, "sqrt_acceptance", 0, 256, (name,))
+    suite = suite_of(faults.load("sqrt_acceptance").scenario, "sqrt_acceptance", 0, 256, (name,))
     whole, bare = (battery.results(made(suite), (name,), {}) for made in (gather, alone))
     assert whole == bare
     assert set(detect._listed(faults.load("wrong_aux_layers"), 4096, Level.L4)) <= detect.ALONE
@@ -141,7 +141,7 @@ def test_a_gross_fault_is_caught_by_many_checks_and_one_of_lengths_by_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["drafts_of_another_request", None])
 def test_worse_drafts_are_seen_beside_the_acceptance_that_was_recorded(fault):
-    suite = suite_of(faults.load("drafts_of_another_request").arena, fault, 0, 4096, ())
+    suite = suite_of(faults.load("drafts_of_another_request").scenario, fault, 0, 4096, ())
     settings = battery.recorded(gather(recording_of(suite)))
     found = battery.results(gather(suite), (battery.DRIFT,), settings)[battery.DRIFT]
     assert (found.verdict is Verdict.FAULT) == (fault is not None), found.summary

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from audit.checks.base import Verdict
-from audit.records import ArmKind, Level
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Verdict
 from audit.selftest import battery
-from audit.selftest.arenas import suite_of
 from audit.selftest.outside import from_outside
 from audit.selftest.run_arm import gather
+from audit.selftest.scenarios import suite_of
 from engine import faults
-from engine.types import Role
+from engine.core.types import Role
 
 FAULT = "argmax_draft_soft_q"
 
 
 @pytest.fixture(scope="module")
 def evidence():
-    return gather(suite_of(faults.load(FAULT).arena, FAULT, 0, 256, battery.names()))
+    return gather(suite_of(faults.load(FAULT).scenario, FAULT, 0, 256, battery.names()))
 
 
 @pytest.mark.parametrize("level", [Level.L0, Level.L1])
@@ -44,6 +44,6 @@ def test_runs_of_ones_own_stay_whole(evidence):
 
 @pytest.mark.parametrize("level", [Level.L0, Level.L1])
 def test_a_clean_arm_seen_from_outside_is_no_fault(level):
-    clean = gather(suite_of(faults.load(FAULT).arena, None, 0, 256, battery.names(level)))
+    clean = gather(suite_of(faults.load(FAULT).scenario, None, 0, 256, battery.names(level)))
     found = battery.results(from_outside(clean, level), battery.names(level), {})
     assert {name: each.summary for name, each in found.items() if each.verdict is Verdict.FAULT} == {}

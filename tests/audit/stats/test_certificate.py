@@ -4,8 +4,8 @@ from scipy.stats import binom
 
 from audit.stats.binomial import upper_bound
 from audit.stats.bounded_mean import betting_upper
-from audit.stats.certificate import Scored, Unit, certify, certify_responses, observe
-from audit.stats.distance import Witness, binned, witness
+from audit.stats.certificate import PredictableScore, Unit, certify, certify_responses, observe
+from audit.stats.distance import WitnessEstimate, binned, witness
 from audit.stats.scores import leak_scores, moments, picked
 from tests.audit.stats.arms import (
     BFLOAT16_NOISE,
@@ -135,7 +135,7 @@ def leak_score(rng, n, share):
     scores = leak_scores(p, q)
     expected = moments(scores, p).mean
     truth = share * float(np.mean(np.sum(q * scores, axis=1) - expected))
-    return Scored("leak of q", 3, picked(scores, token), expected, 0.0, 1.0), truth
+    return PredictableScore("leak of q", 3, picked(scores, token), expected, 0.0, 1.0), truth
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
@@ -161,7 +161,7 @@ def test_tokens_of_a_law_that_is_wrong_everywhere_may_look_right():
     token = (np.cumsum(p, axis=1) < fixed[:, None]).sum(axis=1).clip(0, 7)
     truth = float(np.mean(1.0 - p[np.arange(4000), token]))
     scores = leak_scores(p, q)
-    score = Scored("leak of q", 3, picked(scores, token), moments(scores, p).mean, 0.0, 1.0)
+    score = PredictableScore("leak of q", 3, picked(scores, token), moments(scores, p).mean, 0.0, 1.0)
     found = observe(3, 0.99, (score,), witness(binned(p, q, token), np.arange(4000) < 2000, 0.995))
     assert truth > 0.3
     assert found.directions[0].low < 0 < found.directions[0].high
@@ -174,17 +174,17 @@ def test_a_level_shows_what_it_has():
     with pytest.raises(ValueError, match="level 2 does not show leak of q"):
         observe(2, 0.99, (score,))
     with pytest.raises(ValueError, match="level 1 does not show a witness"):
-        observe(1, 0.99, (), Witness(10, 0.0, 0.0, 0.99))
+        observe(1, 0.99, (), WitnessEstimate(10, 0.0, 0.0, 0.99))
     assert observe(0, 0.99, ()).n == 0
 
 
 def test_the_observation_spends_its_error_probability_once():
     score, _ = leak_score(np.random.default_rng(12), 500, 0.0)
     alone = observe(3, 0.99, (score,)).directions[0]
-    beside = observe(3, 0.99, (score, score), Witness(500, 0.0, 0.0, 0.995)).directions[0]
+    beside = observe(3, 0.99, (score, score), WitnessEstimate(500, 0.0, 0.0, 0.995)).directions[0]
     assert beside.low < alone.low
     assert alone.high < beside.high
     with pytest.raises(ValueError, match="leaves no error probability"):
-        observe(3, 0.99, (score,), Witness(500, 0.0, 0.0, 0.99))
+        observe(3, 0.99, (score,), WitnessEstimate(500, 0.0, 0.0, 0.99))
     with pytest.raises(ValueError, match="leaves no error probability"):
-        observe(2, 0.99, (), Witness(500, 0.0, 0.0, 0.9))
+        observe(2, 0.99, (), WitnessEstimate(500, 0.0, 0.0, 0.9))

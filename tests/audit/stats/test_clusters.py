@@ -12,7 +12,7 @@ from audit.stats.clusters import (
     ratio_interval,
     speed_up,
 )
-from audit.sweeping.intervals import median_interval
+from audit.sweep.intervals import median_interval
 
 PROMPTS, PER_PROMPT = 40, 25
 

@@ -4,8 +4,8 @@ from scipy.stats import binom
 
 from audit.stats.drift import (
     SHIFTS,
-    Counts,
-    Recorded,
+    AcceptanceCounts,
+    RecordedRate,
     acceptance_drift,
     against_recorded,
     detector,
@@ -13,7 +13,7 @@ from audit.stats.drift import (
     mean_recorded,
     shift_ratios,
 )
-from audit.stats.equivalence import Decision
+from audit.stats.equivalence import EquivalenceDecision
 
 
 def builds(rng, change, prompts=60):
@@ -22,7 +22,9 @@ def builds(rng, change, prompts=60):
     found = []
     for rate in (np.clip(level + change, 0, 1), level):
         drafted = rng.integers(20, 120, size=prompts)
-        found.append(Counts(rng.binomial(drafted, rate).astype(float), drafted.astype(float), np.arange(prompts)))
+        found.append(
+            AcceptanceCounts(rng.binomial(drafted, rate).astype(float), drafted.astype(float), np.arange(prompts))
+        )
     return found
 
 
@@ -37,23 +39,25 @@ def test_drift_interval_covers_no_change_and_excludes_a_change():
 def test_pairing_by_prompt_narrows_the_interval():
     own, reference = builds(np.random.default_rng(1), 0.0)
     drafted = np.full(60, 100.0)
-    own, reference = (Counts(100 * each.accepted / each.drafted, drafted, each.prompt) for each in (own, reference))
-    shuffled = Counts(own.accepted, own.drafted, np.random.default_rng(2).permutation(60))
+    own, reference = (
+        AcceptanceCounts(100 * each.accepted / each.drafted, drafted, each.prompt) for each in (own, reference)
+    )
+    shuffled = AcceptanceCounts(own.accepted, own.drafted, np.random.default_rng(2).permutation(60))
     assert acceptance_drift(own, reference).se < 0.5 * acceptance_drift(shuffled, reference).se
 
 
 def test_drift_needs_the_same_prompts_and_drafts():
     own, reference = builds(np.random.default_rng(1), 0.0)
     with pytest.raises(ValueError, match="same prompts"):
-        acceptance_drift(own, Counts(reference.accepted, reference.drafted, reference.prompt + 1))
+        acceptance_drift(own, AcceptanceCounts(reference.accepted, reference.drafted, reference.prompt + 1))
     with pytest.raises(ValueError, match="without drafted"):
-        acceptance_drift(own, Counts(np.zeros(60), np.zeros(60), reference.prompt))
+        acceptance_drift(own, AcceptanceCounts(np.zeros(60), np.zeros(60), reference.prompt))
 
 
 def normal_interval(rng, rate, n=400):
     estimate = rng.binomial(n, rate) / n
     half = 2.576 * np.sqrt(estimate * (1 - estimate) / n)
-    return Recorded(estimate, estimate - half, estimate + half)
+    return RecordedRate(estimate, estimate - half, estimate + half)
 
 
 def test_recorded_intervals_are_combined_with_the_right_coverage():
@@ -66,12 +70,12 @@ def test_recorded_intervals_are_combined_with_the_right_coverage():
 
 
 def test_a_change_beyond_the_margin_is_a_fault():
-    before = Recorded(0.70, 0.69, 0.71)
-    assert against_recorded(Recorded(0.70, 0.69, 0.71), before, 0.02).decision is Decision.CERTIFIED
-    assert against_recorded(Recorded(0.60, 0.59, 0.61), before, 0.02).decision is Decision.FAULT
-    assert against_recorded(Recorded(0.68, 0.67, 0.69), before, 0.02).decision is Decision.INCONCLUSIVE
+    before = RecordedRate(0.70, 0.69, 0.71)
+    assert against_recorded(RecordedRate(0.70, 0.69, 0.71), before, 0.02).decision is EquivalenceDecision.CERTIFIED
+    assert against_recorded(RecordedRate(0.60, 0.59, 0.61), before, 0.02).decision is EquivalenceDecision.FAULT
+    assert against_recorded(RecordedRate(0.68, 0.67, 0.69), before, 0.02).decision is EquivalenceDecision.INCONCLUSIVE
     with pytest.raises(ValueError, match=r"0\.95"):
-        against_recorded(Recorded(0.7, 0.6, 0.8, 0.95), before, 0.02)
+        against_recorded(RecordedRate(0.7, 0.6, 0.8, 0.95), before, 0.02)
 
 
 def stream(rng, n, shift=0.0):
@@ -162,7 +166,7 @@ def test_impossible_input_is_refused():
 
 
 def test_the_ends_of_a_mean_of_recorded_rates_are_added_by_squares():
-    mean = mean_recorded([Recorded(0.5, 0.47, 0.56), Recorded(0.3, 0.26, 0.38)])
+    mean = mean_recorded([RecordedRate(0.5, 0.47, 0.56), RecordedRate(0.3, 0.26, 0.38)])
     assert (mean.estimate, mean.low, mean.high) == pytest.approx((0.4, 0.375, 0.45))
     with pytest.raises(ValueError, match="one confidence"):
-        mean_recorded([Recorded(0.5, 0.4, 0.6), Recorded(0.5, 0.4, 0.6, 0.9)])
+        mean_recorded([RecordedRate(0.5, 0.4, 0.6), RecordedRate(0.5, 0.4, 0.6, 0.9)])

@@ -3,7 +3,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from audit.stats.evalues import across_looks, average, calibrated, e_bh, e_holm, power_calibrated, product, to_p
+from audit.stats.evalues import across_interim_looks, average, calibrated, e_bh, e_holm, power_calibrated, product, to_p
 
 
 def exponential_e(rng, shape, tilt=1.0):
@@ -90,17 +90,17 @@ def test_e_bh_keeps_the_false_discovery_rate_under_dependence():
 
 
 def test_looks_share_the_error_probability():
-    assert across_looks([0.04, 0.001, 0.5]).tolist() == pytest.approx([0.12, 0.003, 0.003])
-    assert across_looks([0.04, 0.001], [0.8, 0.2]).tolist() == pytest.approx([0.05, 0.005])
+    assert across_interim_looks([0.04, 0.001, 0.5]).tolist() == pytest.approx([0.12, 0.003, 0.003])
+    assert across_interim_looks([0.04, 0.001], [0.8, 0.2]).tolist() == pytest.approx([0.05, 0.005])
     with pytest.raises(ValueError, match="at most 1"):
-        across_looks([0.1, 0.1], [0.9, 0.9])
+        across_interim_looks([0.1, 0.1], [0.9, 0.9])
 
 
 def test_five_looks_keep_their_level_and_uncorrected_ones_do_not():
     """3000 sums of normal noise, looked at five times, at 0.05."""
     sums = np.cumsum(np.random.default_rng(5).standard_normal((3000, 5)), axis=1) / np.sqrt(np.arange(1, 6))
     p = 2 * norm.sf(np.abs(sums))
-    assert sum(across_looks(row)[-1] < 0.05 for row in p) <= binom.ppf(0.9995, 3000, 0.05)
+    assert sum(across_interim_looks(row)[-1] < 0.05 for row in p) <= binom.ppf(0.9995, 3000, 0.05)
     assert np.sum(p.min(axis=1) < 0.05) > 2 * binom.ppf(0.9995, 3000, 0.05)
 
 
@@ -111,6 +111,6 @@ def test_infinite_evidence_stays_infinite():
 
 
 def test_without_hypotheses_nothing_is_rejected():
-    assert len(e_holm([])) == len(e_bh([])) == len(across_looks([])) == 0
+    assert len(e_holm([])) == len(e_bh([])) == len(across_interim_looks([])) == 0
     with pytest.raises(ValueError, match="not shares of 1"):
         average([])

@@ -4,7 +4,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, binomtest, permutation_test
 
 from audit.stats.paired import (
-    Pairs,
+    PairCounts,
     exact_losses,
     mcnemar,
     pairs_of,
@@ -18,7 +18,7 @@ from audit.stats.paired import (
 
 @pytest.mark.parametrize(("worse", "better"), [(0, 0), (5, 0), (3, 8), (20, 11), (6, 6)])
 def test_mcnemar_is_the_binomial_test(worse, better):
-    found = mcnemar(Pairs(100, worse, better))
+    found = mcnemar(PairCounts(100, worse, better))
     if worse + better == 0:
         assert (found.p, found.p_worse) == (1.0, 1.0)
         return
@@ -30,7 +30,7 @@ def test_mcnemar_is_the_binomial_test(worse, better):
 
 def test_counts_from_outcomes():
     first, second = np.array([1, 1, 0, 0, 1], dtype=bool), np.array([1, 0, 1, 0, 0], dtype=bool)
-    assert pairs_of(first, second) == Pairs(5, 2, 1)
+    assert pairs_of(first, second) == PairCounts(5, 2, 1)
     with pytest.raises(ValueError, match="5 outcomes against 4"):
         pairs_of(first, second[:4])
 
@@ -50,16 +50,18 @@ def likelihood_score(pairs, loss):
 
 
 @pytest.mark.parametrize("loss", [-0.3, -0.05, 0.02, 0.1, 0.6])
-@pytest.mark.parametrize("pairs", [Pairs(50, 4, 9), Pairs(200, 1, 2), Pairs(30, 12, 3)])
+@pytest.mark.parametrize("pairs", [PairCounts(50, 4, 9), PairCounts(200, 1, 2), PairCounts(30, 12, 3)])
 def test_score_is_at_the_maximum_of_the_likelihood(pairs, loss):
     assert tango_score(pairs, loss) == pytest.approx(likelihood_score(pairs, loss), rel=1e-4)
 
 
 def test_score_at_no_difference_is_mcnemars():
-    assert tango_score(Pairs(80, 12, 5), 0.0) == pytest.approx((12 - 5) / np.sqrt(17))
+    assert tango_score(PairCounts(80, 12, 5), 0.0) == pytest.approx((12 - 5) / np.sqrt(17))
 
 
-@pytest.mark.parametrize("pairs", [Pairs(50, 4, 9), Pairs(200, 0, 0), Pairs(30, 30, 0), Pairs(30, 0, 30)])
+@pytest.mark.parametrize(
+    "pairs", [PairCounts(50, 4, 9), PairCounts(200, 0, 0), PairCounts(30, 30, 0), PairCounts(30, 0, 30)]
+)
 def test_bounds_and_p_agree(pairs):
     for margin in (0.01, 0.05, 0.2, 0.5):
         found = tango(pairs, margin, 0.05)
@@ -73,7 +75,7 @@ def table_law(n, worse, better):
         head = binom.pmf(lost, n, worse)
         if head > 1e-12:
             for won in range(n - lost + 1):
-                yield Pairs(n, lost, won), head * binom.pmf(won, n - lost, better / (1 - worse))
+                yield PairCounts(n, lost, won), head * binom.pmf(won, n - lost, better / (1 - worse))
 
 
 @pytest.mark.parametrize("better", [0.02, 0.1])
@@ -96,10 +98,10 @@ def test_non_inferiority_is_shown_when_true_and_not_when_false():
 
 
 def test_exact_losses_do_not_net_wins():
-    pairs = Pairs(1000, 40, 60)
+    pairs = PairCounts(1000, 40, 60)
     assert tango(pairs, 0.02).p < 0.01
     assert exact_losses(pairs, 0.02).p > 0.99
-    assert exact_losses(Pairs(459, 0, 0), 0.01).upper <= 0.01
+    assert exact_losses(PairCounts(459, 0, 0), 0.01).upper <= 0.01
 
 
 def test_few_prompts_are_enumerated_as_scipy_does():
@@ -148,12 +150,12 @@ def test_a_shift_is_found_and_p_is_never_zero():
 def test_no_differences_are_no_evidence():
     assert sign_flip(np.zeros(5), np.arange(5), np.random.default_rng(0)).p == 1.0
     assert sign_flip(np.empty(0), np.empty(0, dtype=int), np.random.default_rng(0)).p == 1.0
-    assert tango(Pairs(0, 0, 0), 0.1).p == 1.0
+    assert tango(PairCounts(0, 0, 0), 0.1).p == 1.0
 
 
 @pytest.mark.parametrize("counts", [(5, 3, 3), (5, -1, 0)])
 def test_impossible_counts_are_refused(counts):
     with pytest.raises(ValueError, match="pairs"):
-        Pairs(*counts)
+        PairCounts(*counts)
     with pytest.raises(ValueError, match="margin"):
-        tango(Pairs(5, 0, 0), 0.0)
+        tango(PairCounts(5, 0, 0), 0.0)

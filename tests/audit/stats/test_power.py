@@ -5,7 +5,7 @@ from scipy.stats import binom, binomtest, norm
 from audit.stats.paired import mcnemar, pairs_of, tango
 from audit.stats.pit import smooth_test
 from audit.stats.power import (
-    Need,
+    SampleSize,
     bernoulli_need,
     bernoulli_power,
     bound_need,
@@ -38,7 +38,7 @@ def near(found, power, runs):
 
 def test_replay_meets_the_first_violation():
     need = replay_need(0.01)
-    assert need == Need(230, "decisions", 0.01, 0.0, 0.9)
+    assert need == SampleSize(230, "decisions", 0.01, 0.0, 0.9)
     assert 1 - 0.99**230 >= 0.9 > 1 - 0.99**229
     assert replay_effect(230) == pytest.approx(0.01, rel=0.01)
     assert replay_need(1.0).units == 1

@@ -6,7 +6,7 @@ from scipy.stats import binom, chi2_contingency
 
 from audit.stats.two_sample import (
     PAD,
-    Sample,
+    TwoSampleData,
     bigram_test,
     codes,
     divergences,
@@ -111,7 +111,7 @@ def test_p_is_that_of_all_relabellings_within_prompts():
             label = np.zeros(8, dtype=bool)
             for prompt, chosen in enumerate((first, second)):
                 label[np.flatnonzero(drawn.prompt == prompt)[list(chosen)]] = True
-            values.append(hamming_test(Sample(drawn.tokens, drawn.prompt, label), rng, 1).statistic)
+            values.append(hamming_test(TwoSampleData(drawn.tokens, drawn.prompt, label), rng, 1).statistic)
     found = hamming_test(drawn, rng, 20_000)
     exact = np.mean(np.array(values) >= found.statistic - 1e-9)
     assert found.p == pytest.approx(exact, abs=4 * 0.5 / np.sqrt(20_000))
@@ -146,7 +146,7 @@ def unstratified_p(drawn, rng, permutations=99):
     """What happens when labels are permuted across prompts."""
     observed = hamming_test(drawn, rng, 1).statistic
     values = [
-        hamming_test(Sample(drawn.tokens, drawn.prompt, rng.permutation(drawn.second)), rng, 1).statistic
+        hamming_test(TwoSampleData(drawn.tokens, drawn.prompt, rng.permutation(drawn.second)), rng, 1).statistic
         for _ in range(permutations)
     ]
     return (1 + np.sum(np.array(values) >= observed)) / (1 + permutations)

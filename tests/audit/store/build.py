@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import Connection
 
-from audit.checks.base import CheckResult, Finding, Verdict
-from audit.evidence import fingerprint
-from audit.records import ArmKind, Level
-from audit.store import ArmStart, ArtifactRef, RunStart, RunStatus, Store
-from audit.store.engine import open_engine, open_readonly, parse_url
-from engine.record import Recorder
-from engine.trace import Header
-from engine.types import (
+from audit.evidence.environment import fingerprint
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.store import ArtifactRef, NewArm, NewRun, RunStatus, Store
+from audit.store.connection import open_engine, open_readonly, parse_url
+from engine.core.types import (
     Emitted,
     Examined,
     FinishReason,
@@ -29,13 +27,13 @@ from engine.types import (
     Request,
     Role,
     SamplingParams,
+    StepOutcome,
     StepRecord,
     Timing,
     Tree,
 )
-from engine.types import (
-    Verdict as Decided,
-)
+from engine.record.recorder import Recorder
+from engine.record.trace import TraceHeader
 
 VOCABULARY = 8
 BIG_STREAM = 2**64 - 1
@@ -51,7 +49,7 @@ def step(index: int, position: int, drafted: tuple[int, ...], kept: int, rng: np
     examined = tuple(Examined(i, 0.5, 0.5, 0.5, i < kept) for i in range(min(kept + 1, n)))
     q = np.full((n, VOCABULARY), 1 / VOCABULARY)
     proposal = Proposal(Tree.chain(drafted), QKind.FULL, q, np.full(n, 0.5)) if n else Proposal()
-    decided = Decided((*emitted, extra), examined)
+    decided = StepOutcome((*emitted, extra), examined)
     return StepRecord(index, position, proposal, decided, logits, logits.astype(np.float64), Timing(7 + n, 11, 1))
 
 
@@ -67,7 +65,7 @@ def generation(
     """A generation whose steps draft and keep the numbers of tokens in `plan`."""
     rng = np.random.default_rng(seed)
     request = Request(name, (1, 2, 3), sampling or SamplingParams(temperature=1.0, seed=2**62 + 1), BIG_STREAM)
-    header = Header(
+    header = TraceHeader(
         request=name,
         level=level,
         protocol=Protocol.CHAIN,
@@ -89,13 +87,13 @@ def generation(
     return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text, 1000 + seed)
 
 
-def start(**changes: object) -> RunStart:
+def start(**changes: object) -> NewRun:
     """What a run of two arms begins with."""
     target = ArtifactRef("target", "target", "big", "main", "a" * 64, {"files": []})
     draft = ArtifactRef("draft", "draft", "small", None, "b" * 64, {})
-    baseline = ArmStart("base", ArmKind.BASELINE, Level.L4, {"verifier": "none"}, {"batch": 1}, True)
-    candidate = ArmStart("spec", ArmKind.CANDIDATE, Level.L4, {"gamma": 4}, {"gamma": 4, "rate": 0.1}, True)
-    begun = RunStart(
+    baseline = NewArm("base", ArmKind.BASELINE, Level.L4, {"verifier": "none"}, {"batch": 1}, True)
+    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, {"gamma": 4}, {"gamma": 4, "rate": 0.1}, True)
+    begun = NewRun(
         suite_name="smoke",
         suite_sha256="c" * 64,
         suite_document={"version": 1, "name": "smoke"},

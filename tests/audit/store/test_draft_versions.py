@@ -10,10 +10,10 @@ from sqlalchemy import text
 from audit.store import RunStatus, Store, integrity, migrate
 from audit.store.canonical import sha256_json
 from audit.store.models import REVISION
-from engine.record import Recorder
-from engine.trace import decode
-from engine.types import FinishReason
-from engine.versions import after, first
+from engine.core.types import FinishReason
+from engine.core.versions import after, first
+from engine.record.recorder import Recorder
+from engine.record.trace import decode
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill, fill_finished, generation, step
 from tests.audit.store.conftest import any_url, cluster, postgres

@@ -13,8 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from audit.errors import CannotDecide, UserError
 from audit.store import Store, default_url, migrate
-from audit.store import engine as engines
-from audit.store.engine import open_engine, parse_url, readonly_uri, shown
+from audit.store import connection as engines
+from audit.store.connection import open_engine, parse_url, readonly_uri, shown
 from audit.store.health import expected_guards
 from audit.store.models import APPEND_ONLY, REVISION, Base
 from tests.audit.store.build import connected, fill_finished, generation, made_store, start
@@ -225,11 +225,11 @@ def rows_before(connection):
 def fill_every_table(url):
     from datetime import UTC, datetime
 
-    from audit.store import Attachment, Decision
+    from audit.store import Attachment, StoredDecision
 
     with Store.open(url, create=False) as store:
         run = fill_finished(store)
-        store.add_decision(Decision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
+        store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
         store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import zstandard
 
-from audit.checks.base import Finding, Verdict
 from audit.errors import CannotDecide, UserError
-from audit.records import ArmKind, Level
-from audit.store import ArtifactRef, Attachment, Decision, NewRequest, RequestKey, RunStatus, Store, integrity
-from engine import trace as traces
-from engine.errors import TraceError
-from engine.trace import decode
-from engine.types import FinishReason, RecordLevel, SamplingParams
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Finding, Verdict
+from audit.store import ArtifactRef, Attachment, NewRequest, RequestKey, RunStatus, Store, StoredDecision, integrity
+from engine.core.errors import TraceError
+from engine.core.types import FinishReason, RecordLevel, SamplingParams
+from engine.record import trace as traces
+from engine.record.trace import decode
 from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, generation, start
 
 
@@ -145,7 +145,7 @@ def test_decisions_and_attachments_come_back(any_url):
     moment = datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
-        decision = Decision(run, "e" * 64, {"version": 1}, "block", ("law is fault",), "ci", moment)
+        decision = StoredDecision(run, "e" * 64, {"version": 1}, "block", ("law is fault",), "ci", moment)
         attachment = Attachment(run, "a" * 64, "b" * 64, "lm_eval", "results.json", {"_type": "x"}, moment)
         store.add_decision(decision)
         store.add_decision(replace(decision, run=None))

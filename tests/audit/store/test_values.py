@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.records import ArmKind, Level
+from audit.evidence.records import ArmKind, Level
 from audit.store.canonical import jsonable, number, sha256_json, storable, to_json
 from audit.store.ulid import encode_ulid, new_ulid
 

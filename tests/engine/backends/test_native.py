@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
-from engine.errors import CapacityError, InvalidRequest, ModelError
+from engine.backends import open_backend
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.loading import load_model
-from engine.trace import decode
+from engine.record.trace import decode
 from engine.train import recipe, trainer
 from engine.train.tokenizer import train_tokenizer
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]
@@ -48,8 +48,8 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def workshop(home):
-    return open_workshop("native", sources(home))
+def backend(home):
+    return open_backend("native", sources(home))
 
 
 def sources(home, **others):
@@ -58,16 +58,16 @@ def sources(home, **others):
 
 
 def plan(protocol=Protocol.GREEDY, proposer="draft_model", **changes):
-    return ArmPlan(protocol, proposer, 4, "draft" if proposer == "draft_model" else None, **changes)
+    return EngineSpec(protocol, proposer, 4, "draft" if proposer == "draft_model" else None, **changes)
 
 
-def requests(backend, sampling):
+def requests(engine, sampling):
     texts = ("the quick", "dog", "the lazy dog. the lazy", '{"name"', "over the quick brown fox")
-    return [Request(text, backend.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(texts)]
+    return [Request(text, engine.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(texts)]
 
 
-def run(backend, sampling):
-    return {each.request.id: each for each in backend.generate(requests(backend, sampling))}
+def run(engine, sampling):
+    return {each.request.id: each for each in engine.generate(requests(engine, sampling))}
 
 
 def outputs(generations):
@@ -77,36 +77,36 @@ def outputs(generations):
 @pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)])
 @pytest.mark.parametrize("proposer", ["draft_model", "ngram"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_speculation_gives_the_baseline_s_tokens(workshop, protocol, sampling, proposer, rows):
-    candidate = run(workshop.arm(plan(protocol, proposer, rows=rows)), sampling)
-    assert outputs(candidate) == outputs(run(workshop.arm(plan(protocol, None)), sampling))
+def test_speculation_gives_the_baseline_s_tokens(backend, protocol, sampling, proposer, rows):
+    candidate = run(backend.arm(plan(protocol, proposer, rows=rows)), sampling)
+    assert outputs(candidate) == outputs(run(backend.arm(plan(protocol, None)), sampling))
     assert sum(decode(each.trace).n_drafted.sum() for each in candidate.values()) > 0
 
 
-def test_the_recorded_rows_are_the_model_s(workshop, home):
+def test_the_recorded_rows_are_the_model_s(backend, home):
     from transformers import LlamaForCausalLM
 
     network = LlamaForCausalLM.from_pretrained(home / "target").eval()
-    for generation in run(workshop.arm(plan(Protocol.CHAIN, rows=3)), SAMPLED).values():
+    for generation in run(backend.arm(plan(Protocol.CHAIN, rows=3)), SAMPLED).values():
         trace, prompt = decode(generation.trace), generation.request.prompt
         with torch.no_grad():
             whole = network(torch.tensor([[*prompt, *generation.tokens]])).logits[0].numpy()
         np.testing.assert_allclose(trace.logits, whole[len(prompt) - 1 : -1], atol=2e-4)
 
 
-def test_text_leaves_out_special_tokens_and_nothing_else(workshop, home):
+def test_text_leaves_out_special_tokens_and_nothing_else(backend, home):
     tokenizer = load_model("target", base=home).tokenizer
-    for generation in run(workshop.arm(plan()), GREEDY).values():
+    for generation in run(backend.arm(plan()), GREEDY).values():
         assert generation.text == tokenizer.decode(list(generation.tokens), skip_special_tokens=True)
 
 
-def test_prompts_by_template_and_as_text(workshop, home):
-    backend, tokenizer = workshop.arm(plan()), load_model("target", base=home).tokenizer
+def test_prompts_by_template_and_as_text(backend, home):
+    engine, tokenizer = backend.arm(plan()), load_model("target", base=home).tokenizer
     expected = tokenizer.apply_chat_template(list(MESSAGES), add_generation_prompt=True, tokenize=False)
-    assert tokenizer.decode(list(backend.encode(Prompt(messages=MESSAGES)))) == expected
+    assert tokenizer.decode(list(engine.encode(Prompt(messages=MESSAGES)))) == expected
     assert expected.startswith("<|begin|><|user|>\nthe fox?")
-    assert "# Tools" in tokenizer.decode(list(backend.encode(Prompt(messages=MESSAGES, tools=({"type": "function"},)))))
-    assert backend.encode(Prompt(text="the fox")) == tuple(tokenizer("the fox")["input_ids"])
+    assert "# Tools" in tokenizer.decode(list(engine.encode(Prompt(messages=MESSAGES, tools=({"type": "function"},)))))
+    assert engine.encode(Prompt(text="the fox")) == tuple(tokenizer("the fox")["input_ids"])
 
 
 def test_a_model_without_a_template_takes_raw_text_only(home, tmp_path):
@@ -115,15 +115,15 @@ def test_a_model_without_a_template_takes_raw_text_only(home, tmp_path):
     tokenizer.chat_template = None
     trainer.new_model(TARGET, VOCABULARY, 0).save_pretrained(tmp_path / "plain")
     tokenizer.save_pretrained(tmp_path / "plain")
-    backend = open_workshop("native", {"target": ModelSource("plain", base=tmp_path)}).arm(plan(proposer=None))
-    assert backend.encode(Prompt(text="the"))
+    engine = open_backend("native", {"target": ModelSource("plain", base=tmp_path)}).arm(plan(proposer=None))
+    assert engine.encode(Prompt(text="the"))
     with pytest.raises(ModelError, match="plain: no chat template"):
-        backend.encode(Prompt(messages=MESSAGES))
+        engine.encode(Prompt(messages=MESSAGES))
 
 
-def test_the_configuration_says_what_runs_and_is_json(workshop):
-    models = {facts.name: facts for facts in workshop.models()}
-    config = workshop.arm(plan(Protocol.CHAIN, rows=3, fault="argmax_draft_soft_q")).effective_config()
+def test_the_configuration_says_what_runs_and_is_json(backend):
+    models = {facts.name: facts for facts in backend.models()}
+    config = backend.arm(plan(Protocol.CHAIN, rows=3, fault="argmax_draft_soft_q")).effective_config()
     assert config["target"]["model_sha256"] == models["target"].sha256
     assert config["draft"]["model_sha256"] == models["draft"].sha256
     assert (config["proposer"], config["gamma"], config["protocol"]) == ("draft_model", 4, "chain")
@@ -133,25 +133,25 @@ def test_the_configuration_says_what_runs_and_is_json(workshop):
     assert config["draft_numerics"] == {"mode": "fast", "requested": "fast", "promises": "none"}
     assert config["fault"] == "argmax_draft_soft_q"
     assert json.loads(json.dumps(config)) == config
-    ngram = ArmPlan(Protocol.GUMBEL, "ngram", 2, options={"max_ngram": 3})
-    config = workshop.arm(ngram).effective_config()
+    ngram = EngineSpec(Protocol.GUMBEL, "ngram", 2, options={"max_ngram": 3})
+    config = backend.arm(ngram).effective_config()
     assert config["proposer_options"] == {"min_ngram": 2, "max_ngram": 3}
     assert config["draft"] is None
-    assert workshop.arm(plan(proposer=None)).effective_config()["proposer"] == "plain"
+    assert backend.arm(plan(proposer=None)).effective_config()["proposer"] == "plain"
 
 
 @pytest.mark.parametrize(
     ("level", "evidence"),
     [(RecordLevel.TOKENS, 0), (RecordLevel.SCALARS, 1), (RecordLevel.TOPK, 3), (RecordLevel.FULL, 4)],
 )
-def test_the_record_level_decides_what_may_be_claimed(workshop, level, evidence):
-    backend = workshop.arm(plan(level=level))
-    assert backend.capabilities().level == evidence
-    assert {decode(each.trace).header.level for each in run(backend, GREEDY).values()} == {level}
+def test_the_record_level_decides_what_may_be_claimed(backend, level, evidence):
+    engine = backend.arm(plan(level=level))
+    assert engine.capabilities().level == evidence
+    assert {decode(each.trace).header.level for each in run(engine, GREEDY).values()} == {level}
 
 
-def test_models_are_named_by_their_digests(workshop, home):
-    models = {facts.name: facts for facts in workshop.models()}
+def test_models_are_named_by_their_digests(backend, home):
+    models = {facts.name: facts for facts in backend.models()}
     assert set(models) == {"target", "draft"}
     assert models["target"].sha256 != models["draft"].sha256
     assert models["target"].tokenizer_sha256 == models["draft"].tokenizer_sha256
@@ -160,16 +160,16 @@ def test_models_are_named_by_their_digests(workshop, home):
     json.dumps([dict(each.manifest) for each in models.values()])
 
 
-def test_a_request_that_does_not_fit_is_refused_before_anything_runs(workshop):
-    backend = workshop.arm(plan())
+def test_a_request_that_does_not_fit_is_refused_before_anything_runs(backend):
+    engine = backend.arm(plan())
     fits = Request("fits", (5,) * 72, GREEDY)
-    backend.require([fits])
-    assert len(next(iter(backend.generate([fits]))).tokens) <= 24
+    engine.require([fits])
+    assert len(next(iter(engine.generate([fits]))).tokens) <= 24
     long = Request("too long", (5,) * 73, GREEDY)
     with pytest.raises(CapacityError, match=r"request too long: prompt of 73 tokens .* context of 96; shorten"):
-        backend.require([fits, long])
+        engine.require([fits, long])
     with pytest.raises(CapacityError):
-        next(iter(backend.generate([fits, long])))
+        next(iter(engine.generate([fits, long])))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_runs(workshop):
         ("prompt", (3, VOCABULARY)),
     ],
 )
-def test_tokens_that_do_not_exist_are_refused_by_name(workshop, name, value):
+def test_tokens_that_do_not_exist_are_refused_by_name(backend, name, value):
     request = Request("r", (1, 2), GREEDY)
     broken = (
         replace(request, prompt=value)
@@ -189,18 +189,18 @@ def test_tokens_that_do_not_exist_are_refused_by_name(workshop, name, value):
         else replace(request, sampling=replace(GREEDY, **{name: value}))
     )
     with pytest.raises(InvalidRequest, match=f"request r: {name} names token"):
-        workshop.arm(plan()).require([broken])
+        backend.arm(plan()).require([broken])
 
 
-def test_no_requests_run_nothing(workshop):
-    assert list(workshop.arm(plan()).generate([])) == []
+def test_no_requests_run_nothing(backend):
+    assert list(backend.arm(plan()).generate([])) == []
 
 
-def test_a_prompt_longer_than_the_draft_s_context_is_served_without_drafts(workshop):
-    backend = workshop.arm(plan())
-    (generation,) = backend.generate([Request("r", tuple(range(10, 70)), GREEDY)])
+def test_a_prompt_longer_than_the_draft_s_context_is_served_without_drafts(backend):
+    engine = backend.arm(plan())
+    (generation,) = engine.generate([Request("r", tuple(range(10, 70)), GREEDY)])
     assert decode(generation.trace).n_drafted.sum() == 0
-    (same,) = workshop.arm(plan(proposer=None)).generate([Request("r", tuple(range(10, 70)), GREEDY)])
+    (same,) = backend.arm(plan(proposer=None)).generate([Request("r", tuple(range(10, 70)), GREEDY)])
     assert generation.tokens == same.tokens
 
 
@@ -208,39 +208,39 @@ def test_a_draft_with_another_tokenizer_is_refused(home, tmp_path):
     trainer.new_model(DRAFT, VOCABULARY, 1).save_pretrained(tmp_path / "other")
     train_tokenizer(["zebra crossing zebra crossing"] * 9, VOCABULARY).save_pretrained(tmp_path / "other")
     with pytest.raises(ModelError, match=r"other cannot draft for target: .*use a draft with the target's tokenizer"):
-        open_workshop("native", sources(home, draft=str(tmp_path / "other")))
+        open_backend("native", sources(home, draft=str(tmp_path / "other")))
 
 
 def test_a_draft_with_another_number_of_logits_is_refused(home, tmp_path):
     trainer.new_model(DRAFT, VOCABULARY + 8, 1).save_pretrained(tmp_path / "wide")
     with pytest.raises(ModelError, match=r"wide: 308 logits, but the target has 300"):
-        open_workshop("native", sources(home, draft=str(tmp_path / "wide")))
+        open_backend("native", sources(home, draft=str(tmp_path / "wide")))
 
 
 def test_a_target_without_a_tokenizer_is_refused(tmp_path):
     trainer.new_model(DRAFT, VOCABULARY, 1).save_pretrained(tmp_path / "bare")
     with pytest.raises(ModelError, match=r"bare: the target has no tokenizer; add tokenizer.json"):
-        open_workshop("native", {"target": ModelSource("bare", base=tmp_path)})
+        open_backend("native", {"target": ModelSource("bare", base=tmp_path)})
 
 
-def test_wrong_plans_are_refused_when_the_arm_is_made(workshop):
+def test_wrong_plans_are_refused_when_the_arm_is_made(backend):
     for wrong, message in (
-        (ArmPlan(Protocol.GREEDY, "draft_model", 4, "small"), "no model named 'small'"),
-        (ArmPlan(Protocol.GREEDY, "draft_model", 4), "needs a draft model"),
-        (ArmPlan(Protocol.GREEDY, "nonesuch", 4), "unknown proposer"),
-        (ArmPlan(Protocol.GREEDY, "ngram", 4, options={"n": 3}), "has no option 'n'"),
-        (ArmPlan(Protocol.GREEDY, fault="nonesuch"), "unknown fault"),
-        (ArmPlan(Protocol.CHAIN, "lookahead", 4), "the chain rule cannot verify the trees of proposer lookahead"),
+        (EngineSpec(Protocol.GREEDY, "draft_model", 4, "small"), "no model named 'small'"),
+        (EngineSpec(Protocol.GREEDY, "draft_model", 4), "needs a draft model"),
+        (EngineSpec(Protocol.GREEDY, "nonesuch", 4), "unknown proposer"),
+        (EngineSpec(Protocol.GREEDY, "ngram", 4, options={"n": 3}), "has no option 'n'"),
+        (EngineSpec(Protocol.GREEDY, fault="nonesuch"), "unknown fault"),
+        (EngineSpec(Protocol.CHAIN, "lookahead", 4), "the chain rule cannot verify the trees of proposer lookahead"),
     ):
         with pytest.raises(InvalidRequest, match=message):
-            workshop.arm(wrong)
+            backend.arm(wrong)
 
 
 def test_trees_that_the_target_s_numerics_have_no_room_for_are_refused_when_the_arm_is_made():
-    tiled = open_workshop("native", {"target": ModelSource("bundled:target", numerics="tiled")})
-    tiled.arm(ArmPlan(Protocol.GREEDY, "lookahead", 36))
+    tiled = open_backend("native", {"target": ModelSource("bundled:target", numerics="tiled")})
+    tiled.arm(EngineSpec(Protocol.GREEDY, "lookahead", 36))
     with pytest.raises(InvalidRequest, match="68 tokens read beside each other in one step, tiled numerics have room"):
-        tiled.arm(ArmPlan(Protocol.GREEDY, "lookahead", 40))
+        tiled.arm(EngineSpec(Protocol.GREEDY, "lookahead", 40))
 
 
 # the memory of finished requests
@@ -249,32 +249,32 @@ def test_trees_that_the_target_s_numerics_have_no_room_for_are_refused_when_the_
 SUFFIX = {"cached_requests": 8}
 
 
-def drafted_tokens(backend):
-    return sum(int(decode(each.trace).n_drafted.sum()) for each in run(backend, GREEDY).values())
+def drafted_tokens(engine):
+    return sum(int(decode(each.trace).n_drafted.sum()) for each in run(engine, GREEDY).values())
 
 
-def test_an_arm_remembers_finished_requests_until_it_is_told_to_forget(workshop):
-    backend = workshop.arm(plan(proposer="suffix", options=SUFFIX))
-    empty = backend.memory()
-    fresh, after = drafted_tokens(backend), backend.memory()
-    assert backend.effective_config()["shared_memory"] == after != empty
-    assert drafted_tokens(backend) > fresh
-    backend.forget()
-    assert backend.memory() == empty
-    assert drafted_tokens(backend) == fresh
-    assert backend.memory() == after
+def test_an_arm_remembers_finished_requests_until_it_is_told_to_forget(backend):
+    engine = backend.arm(plan(proposer="suffix", options=SUFFIX))
+    empty = engine.memory()
+    fresh, after = drafted_tokens(engine), engine.memory()
+    assert engine.effective_config()["shared_memory"] == after != empty
+    assert drafted_tokens(engine) > fresh
+    engine.forget()
+    assert engine.memory() == empty
+    assert drafted_tokens(engine) == fresh
+    assert engine.memory() == after
 
 
-def test_arms_do_not_share_a_memory(workshop):
-    first, second = (workshop.arm(plan(proposer="suffix", options=SUFFIX)) for _ in range(2))
+def test_arms_do_not_share_a_memory(backend):
+    first, second = (backend.arm(plan(proposer="suffix", options=SUFFIX)) for _ in range(2))
     before = second.memory()
     run(first, GREEDY)
     assert second.memory() == before != first.memory()
 
 
 @pytest.mark.parametrize("changes", [{"proposer": None}, {"proposer": "suffix"}, {"proposer": "ngram"}])
-def test_other_proposers_have_no_memory(workshop, changes):
-    backend = workshop.arm(plan(**changes))
-    run(backend, GREEDY)
-    backend.forget()
-    assert backend.memory() is None
+def test_other_proposers_have_no_memory(backend, changes):
+    engine = backend.arm(plan(**changes))
+    run(engine, GREEDY)
+    engine.forget()
+    assert engine.memory() is None

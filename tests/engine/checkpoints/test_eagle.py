@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.checkpoints import eagle, eagle3, layout_of
-from engine.errors import ModelError
-from engine.models.loading import load_head
+from engine.core.errors import ModelError
+from engine.heads.formats import eagle, eagle3, layout_of
+from engine.heads.loading import load_head
 from tests.engine.heads.tiny import config_of, document, random_tensors
 
 ONE = document(num_hidden_layers=1, bias=True)

@@ -7,13 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.checkpoints import layout_of
-from engine.checkpoints.mimo import BEFORE_NORM, mimo_slots, swapped
-from engine.checkpoints.mimo_export import combined, export, main
-from engine.errors import ModelError
+from engine.core.errors import ModelError
+from engine.heads.formats import layout_of
+from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots, swapped
+from engine.heads.loading import load_head
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
-from engine.models.loading import load_head, load_model
+from engine.models.loading import load_model
+from engine.tools.export_mimo import combined, export, main
 from tests.engine.heads.test_mtp import Module, unweighted
 from tests.engine.heads.tiny import config_of, document, mtp_head, random_tensors, whole_forward
 

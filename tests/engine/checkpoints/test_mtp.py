@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.checkpoints import layout_of
-from engine.checkpoints.mtp import deepseek_slots, qwen3_next_slots
-from engine.errors import ModelError
-from engine.models.loading import load_head
+from engine.core.errors import ModelError
+from engine.heads.formats import layout_of
+from engine.heads.formats.mtp import deepseek_slots, qwen3_next_slots
+from engine.heads.loading import load_head
 from tests.engine.heads.tiny import config_of, document, random_tensors
 
 DEEPSEEK = document(architectures=["DeepSeekMTPModel"], num_nextn_predict_layers=2)

@@ -5,14 +5,14 @@ import json
 from dataclasses import replace
 from importlib.resources import files
 
-from audit.records import ArmKind, ArmRecord, Level
+from audit.evidence.records import ArmKind, ArmRecord, Level
 from engine.backends import native, scripted
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.scripted import VOCABULARY
-from engine.rng import stream_of
-from engine.trace import decode
-from engine.types import Request
+from engine.core.types import Request
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
 
 TIMES = ("draft_us", "verify_us")
@@ -22,32 +22,32 @@ CHATS = files("suites").joinpath("prompts/chat.jsonl").read_text(encoding="utf-8
 
 
 @functools.cache
-def workshop(models, named):
+def backend(models, named):
     """The arena's models, loaded once."""
-    backend = native if models == "bundled" else scripted
-    return backend.open_models({name: ModelSource(source) for name, source in named})
+    engine = native if models == "bundled" else scripted
+    return engine.open_models({name: ModelSource(source) for name, source in named})
 
 
-def arm(arena, fault=None, proposer=True):
+def arm(scenario, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
-    built = workshop(arena.models, tuple(arena.sources(1).items()))
-    return built.arm(arena.plan(fault) if proposer else ArmPlan(arena.protocol, rows=arena.rows))
+    built = backend(scenario.models, tuple(scenario.sources(1).items()))
+    return built.arm(scenario.plan(fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows))
 
 
-def prompts(arena, backend, count):
+def prompts(scenario, engine, count):
     """Prompts of 3 to 6 tokens for scripts; what bundled models were trained to answer."""
-    if arena.models == "bundled":
+    if scenario.models == "bundled":
         told = (CHATS.splitlines() * (1 + count // CHATS.count("\n")))[:count]
-        return [backend.encode(Prompt(messages=tuple(json.loads(each)["messages"]))) for each in told]
+        return [engine.encode(Prompt(messages=tuple(json.loads(each)["messages"]))) for each in told]
     return [tuple((7 * i + j * (i + 3)) % VOCABULARY for j in range(3 + i % 4)) for i in range(count)]
 
 
-def generate(arena, fault=None, count=24, proposer=True):
+def generate(scenario, fault=None, count=24, proposer=True):
     """Generations by request."""
-    params, backend = replace(arena.sampling, seed=5), arm(arena, fault, proposer)
-    asked = enumerate(prompts(arena, backend, count))
+    params, engine = replace(scenario.sampling, seed=5), arm(scenario, fault, proposer)
+    asked = enumerate(prompts(scenario, engine, count))
     requests = [Request(f"r{i}", prompt, params, stream_of(f"r{i}")) for i, prompt in asked]
-    return {each.request.id: each for each in backend.generate(requests)}
+    return {each.request.id: each for each in engine.generate(requests)}
 
 
 def traces(generations):

@@ -5,25 +5,25 @@ from dataclasses import replace
 import numpy as np
 
 from engine import verify
-from engine.backends.arm import ArmPlan, ModelSource
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.scripted import open_models
-from engine.drafting import DraftContext
+from engine.core.types import DraftRule, Protocol, QKind, Request, SamplingParams
+from engine.decode.seams import EngineParts
 from engine.faults import break_parts
-from engine.metrics import acceptance
-from engine.parts import EngineParts
-from engine.rng import Randomness
-from engine.trace import decode
-from engine.types import DraftRule, Protocol, QKind, Request, SamplingParams
+from engine.record.metrics import acceptance
+from engine.record.trace import decode
+from engine.sampling.draw import DraftContext
+from engine.sampling.rng import Randomness
 
 CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=40, seed=3)
 
 
 def generate(fault, sampling, protocol=Protocol.CHAIN):
-    workshop = open_models({"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")})
-    backend = workshop.arm(ArmPlan(protocol, "draft_model", 4, "draft", fault=fault))
+    backend = open_models({"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")})
+    engine = backend.arm(EngineSpec(protocol, "draft_model", 4, "draft", fault=fault))
     wanted = [Request(f"r{i}", (i, 2, 3), sampling, i) for i in range(12)]
-    return {each.request.id: each for each in backend.generate(wanted)}
+    return {each.request.id: each for each in engine.generate(wanted)}
 
 
 def context(temperature):

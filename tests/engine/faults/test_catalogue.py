@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, Evidence
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
 from engine import faults, proposers, verify
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
 from engine.faults.retelling import NO_MASKS
-from engine.metrics import acceptance
-from engine.parts import EngineParts
-from engine.trace import Trace
-from engine.types import Protocol
+from engine.record.metrics import acceptance
+from engine.record.trace import Trace
 from tests.engine.faults.arms import TIMES, arm, arm_record, generate, traces
 
 CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
@@ -71,8 +72,8 @@ def clean_parts(protocol):
 
 @functools.cache
 def generations(name, broken):
-    arena = faults.load(name).arena
-    return generate(arena, name if broken else None, MORE_REQUESTS.get(name, REQUESTS))
+    scenario = faults.load(name).scenario
+    return generate(scenario, name if broken else None, MORE_REQUESTS.get(name, REQUESTS))
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)
@@ -82,13 +83,13 @@ def test_a_fault_says_what_it_is(name):
     assert fault.breaks in CLAIMS
     assert "#" in fault.upstream or fault.upstream.startswith("none known: ")
     assert "|" not in fault.upstream
-    assert fault.arena.proposer in proposers.REGISTRY
+    assert fault.scenario.proposer in proposers.REGISTRY
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)
 def test_a_fault_replaces_the_parts_that_it_names_and_no_others(name):
     fault = faults.load(name)
-    clean = clean_parts(fault.arena.protocol)
+    clean = clean_parts(fault.scenario.protocol)
     before = {part: getattr(clean, part) for part in PARTS}
     broken = faults.break_parts(name, clean)
     assert {part: getattr(clean, part) for part in PARTS} == before
@@ -98,25 +99,25 @@ def test_a_fault_replaces_the_parts_that_it_names_and_no_others(name):
 @pytest.mark.parametrize("name", faults.REGISTRY)
 def test_the_arena_suits_the_fault(name):
     fault = faults.load(name)
-    suits, arena = fault.suits, fault.arena
-    assert arena.protocol in (suits.protocols or tuple(Protocol))
-    assert suits.temperature in ("both", "greedy" if arena.sampling.greedy else "sampled")
-    config = arm(arena, name).effective_config()
+    suits, scenario = fault.suits, fault.scenario
+    assert scenario.protocol in (suits.protocols or tuple(Protocol))
+    assert suits.temperature in ("both", "greedy" if scenario.sampling.greedy else "sampled")
+    config = arm(scenario, name).effective_config()
     assert suits.shape in (None, config["proposer_shape"])
-    assert ("penalties" in suits.needs) <= (not arena.sampling.plain_scores)
-    assert ("temperature" in suits.needs) <= (arena.sampling.temperature != 1.0)
-    assert ("truncation" in suits.needs) <= ((arena.sampling.top_k, arena.sampling.top_p) != (0, 1.0))
-    assert ("masks" in suits.needs) <= any(getattr(arena.sampling, key) != off for key, off in NO_MASKS.items())
-    assert ("end tokens" in suits.needs) <= bool(arena.sampling.stop_token_ids)
-    assert ("stop strings" in suits.needs) <= bool(arena.sampling.stop)
-    assert ("several requests" in suits.needs) <= (arena.rows > 1)
-    assert ("weights" in suits.needs) <= (arena.models == "bundled")
+    assert ("penalties" in suits.needs) <= (not scenario.sampling.plain_scores)
+    assert ("temperature" in suits.needs) <= (scenario.sampling.temperature != 1.0)
+    assert ("truncation" in suits.needs) <= ((scenario.sampling.top_k, scenario.sampling.top_p) != (0, 1.0))
+    assert ("masks" in suits.needs) <= any(getattr(scenario.sampling, key) != off for key, off in NO_MASKS.items())
+    assert ("end tokens" in suits.needs) <= bool(scenario.sampling.stop_token_ids)
+    assert ("stop strings" in suits.needs) <= bool(scenario.sampling.stop)
+    assert ("several requests" in suits.needs) <= (scenario.rows > 1)
+    assert ("weights" in suits.needs) <= (scenario.models == "bundled")
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)
 def test_the_effective_configuration_names_the_fault_and_nothing_else_changes(name):
-    arena = faults.load(name).arena
-    clean, broken = arm(arena).effective_config(), arm(arena, name).effective_config()
+    scenario = faults.load(name).scenario
+    clean, broken = arm(scenario).effective_config(), arm(scenario, name).effective_config()
     assert (clean["fault"], broken["fault"]) == (None, name)
     assert {key for key in clean if clean[key] != broken[key]} == {"fault"}
 
@@ -139,17 +140,17 @@ def same(first, second):
 @functools.cache
 def references(name):
     """A plain run, and one more of it with one request at a time."""
-    arena, count = faults.load(name).arena, MORE_REQUESTS.get(name, REQUESTS)
+    scenario, count = faults.load(name).scenario, MORE_REQUESTS.get(name, REQUESTS)
     return (
-        arm_record(generate(arena, count=count, proposer=False), ArmKind.BASELINE),
-        arm_record(generate(replace(arena, rows=1), count=count, proposer=False), ArmKind.CONTROL),
+        arm_record(generate(scenario, count=count, proposer=False), ArmKind.BASELINE),
+        arm_record(generate(replace(scenario, rows=1), count=count, proposer=False), ArmKind.CONTROL),
     )
 
 
 def verdict(check, name, broken):
     """On the arm, with a baseline and a control where the check compares with them."""
     compared = references(name) if check.endswith("equality") else ()
-    effective = arm(faults.load(name).arena, name if broken else None).effective_config()
+    effective = arm(faults.load(name).scenario, name if broken else None).effective_config()
     candidate = arm_record(generations(name, broken), effective=effective)
     return evaluate(checks.load(check), Evidence(candidate, *compared), {}).verdict
 

@@ -5,12 +5,12 @@ import functools
 import pytest
 
 from engine import verify
+from engine.core.types import Protocol, SamplingParams
+from engine.decode.loop import Loop
 from engine.faults.broken_proposer import ChangedProposer, as_asked, as_offered
 from engine.faults.chain_walk import ChainWalk
 from engine.faults.trimmed_by_next_confidence import followed_surely
 from engine.faults.trimmed_by_own_probability import sure_ones
-from engine.loop import Loop
-from engine.types import Protocol, SamplingParams
 from tests.engine.build import Setup, make_loop, requests
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 

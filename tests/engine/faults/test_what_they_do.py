@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from engine import faults, verify
+from engine.core.types import FinishReason, Protocol, Role, SamplingParams, Tree
+from engine.decode.seams import EngineParts
 from engine.faults import break_parts
 from engine.faults.retelling import Steps, retold
 from engine.faults.stale_columns import StaleColumns
 from engine.faults.wrapping import WrappedModel
-from engine.metrics import acceptance
-from engine.models.base import TargetModel
-from engine.parts import EngineParts
-from engine.rng import Purpose, Randomness
-from engine.types import FinishReason, Protocol, Role, SamplingParams, Tree
+from engine.models.interface import TargetModel
+from engine.record.metrics import acceptance
+from engine.sampling.rng import Purpose, Randomness
 from tests.engine.build import Setup, make_loop, requests
 from tests.engine.faults.arms import generate, traces
 
@@ -24,7 +24,7 @@ DRAFTING_ALONE = ("draft_one_behind", "drafts_of_another_request", "wrong_aux_la
 
 
 def arena_of(name):
-    return faults.load(name).arena
+    return faults.load(name).scenario
 
 
 def emitted(name, fault=None, **changes):
@@ -81,8 +81,8 @@ def test_the_last_tokens_of_steps_are_learned_from_a_history_that_grows():
 
 @pytest.mark.parametrize("name", ["bonus_wrong_row", "rows_of_another_request", "target_rows_shifted"])
 def test_plain_decoding_beside_nobody_has_no_wrong_row(name):
-    arena = replace(arena_of(name), proposer="ngram", drafts=0, gamma=0, options={}, rows=1)
-    clean, broken = (generate(arena, fault, 4) for fault in (None, name))
+    scenario = replace(arena_of(name), proposer="ngram", drafts=0, gamma=0, options={}, rows=1)
+    clean, broken = (generate(scenario, fault, 4) for fault in (None, name))
     assert {key: each.tokens for key, each in clean.items()} == {key: each.tokens for key, each in broken.items()}
 
 
@@ -207,8 +207,8 @@ def test_a_response_that_overran_is_one_token_too_long():
 
 
 def test_every_response_says_that_it_ran_out_of_tokens():
-    arena = arena_of("finish_reason_wrong")
-    clean, broken = (generate(arena, fault, 8).values() for fault in (None, "finish_reason_wrong"))
+    scenario = arena_of("finish_reason_wrong")
+    clean, broken = (generate(scenario, fault, 8).values() for fault in (None, "finish_reason_wrong"))
     assert {each.finish_reason for each in broken} == {FinishReason.LENGTH}
     assert FinishReason.STOP in {each.finish_reason for each in clean}
 

@@ -16,18 +16,18 @@ import torch
 
 import engine
 from engine import proposers, verify
-from engine.drafting import draw
-from engine.loop import Loop, LoopOptions
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.folder import ModelFolder, model_digest, open_folder, read_tensors
 from engine.models.lean import LeanModel, from_tensors
-from engine.numerics.exact import ExactNumerics
-from engine.numerics.fast import FastNumerics
-from engine.proposers.parts import ProposerParts
+from engine.models.numerics.exact import ExactNumerics
+from engine.models.numerics.fast import FastNumerics
+from engine.proposers.build import ProposerParts
 from engine.proposers.plain import PlainProposer
-from engine.trace import decode
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.record.trace import decode
+from engine.sampling.draw import draw
 
-REFERENCE = Path(engine.__file__).parent / "reference"
+REFERENCE = Path(engine.__file__).parent / "bundled"
 HOME = Path(__file__).parent
 GAMMA = 4
 WRITE = "python -m tests.engine.golden.write"

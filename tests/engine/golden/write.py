@@ -13,7 +13,7 @@ import torch
 
 from engine.models.folder import ModelFolder, model_digest
 from engine.models.loading import load_tokenizer
-from engine.rng import stream_of
+from engine.sampling.rng import stream_of
 from tests.engine.golden.transcripts import HOME, Arm, Golden, Transcript, bundled, decoded, exact_model, write
 
 MODELS = ("target", "draft")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.sampling import transform
-from engine.trace import decode, steps_of
+from engine.record.trace import decode, steps_of
+from engine.sampling.transforms import transform
 
 from .tiny import tiny_target, whole_forward
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.checkpoints.base import take
-from engine.errors import CapacityError
+from engine.core.errors import CapacityError
+from engine.heads.checkpoint import take
 from engine.heads.decoder import Decoder, LayerForm, layer_slots
-from engine.models.base import Placement, chain_placement
+from engine.models.interface import Placement, chain_placement
 from engine.models.lean_weights import read_config
 
 DOCUMENT = {

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from engine.core.trees import path_tokens, require_valid
+from engine.core.types import Protocol, QKind, SamplingParams
 from engine.heads.dflash import BlockDecoder
-from engine.models.base import Want, chain_placement
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import read_config
-from engine.proposers.block_draft import whole
-from engine.proposers.ddtree import best_prefixes
-from engine.sampling import transform
-from engine.trees import path_tokens, require_valid
-from engine.types import Protocol, QKind, SamplingParams
+from engine.proposers.trained.block_draft import whole
+from engine.proposers.trained.ddtree import best_prefixes
+from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 
 from .tiny import dflash_head, make_loop, tiny_target
@@ -27,7 +27,7 @@ def block_logits(history):
     head, target = dflash_head(), tiny_target()
     layers, size = head.settings["states"], head.settings["block"]
     cache = target.new_cache(1, len(history))
-    forward = target.forward(cache, chain_placement([list(history)], [0], cache.trash), Want(False, layers))
+    forward = target.forward(cache, chain_placement([list(history)], [0], cache.trash), WantedOutputs(False, layers))
     states = torch.cat([forward.hidden[layer][0, :-1] for layer in layers], 1)
     decoder = BlockDecoder(read_config(head.config, "here"), head.tensors, torch.float64)
     cache, anchor = decoder.new_cache(1, 128), len(history) - 1

@@ -8,17 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.checkpoints.eagle import forms
-from engine.errors import InvalidRequest, ModelError
-from engine.heads.feature_reader import FeatureReader
-from engine.heads.features import feature_head
-from engine.models.base import Want, chain_placement, to_numpy
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.trees import path_tokens
+from engine.core.types import DraftRule, Protocol, QKind, SamplingParams
+from engine.heads.formats.eagle import forms
+from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
-from engine.proposers.feature_draft import Reach, _Growing
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.trees import path_tokens
-from engine.types import DraftRule, Protocol, QKind, SamplingParams
+from engine.proposers.trained.feature_draft import DynamicTreeSize, _Growing
+from engine.proposers.trained.feature_head import feature_head
+from engine.proposers.trained.feature_reader import FeatureReader
+from engine.record.trace import decode, steps_of
+from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 
 from . import tiny
@@ -37,7 +37,7 @@ def target_states(history, layers):
     """[T, H] each of a whole sequence, in a cache of its own."""
     target = tiny.tiny_target()
     cache = target.new_cache(1, len(history))
-    forward = target.forward(cache, chain_placement([list(history)], [0], cache.trash), Want(False, layers))
+    forward = target.forward(cache, chain_placement([list(history)], [0], cache.trash), WantedOutputs(False, layers))
     return [forward.hidden[layer][0] for layer in layers]
 
 
@@ -97,7 +97,7 @@ def test_every_q_is_what_the_definition_says(case):
 @pytest.mark.parametrize("case", ["eagle2", "eagle2-eagle3"])
 @pytest.mark.parametrize("budget", [1, 4, 9])
 def test_a_dynamic_tree_keeps_the_likeliest_nodes_of_all_it_looked_at(case, budget):
-    prompt, reach = (0, 3, 1, 5), Reach(top_k=3, depth=3)
+    prompt, reach = (0, 3, 1, 5), DynamicTreeSize(top_k=3, depth=3)
     head = tiny.HEADS[case][1]()
     tree = started(case, DraftRule.INDEPENDENT, prompt, budget, replace(SAMPLED, repetition_penalty=1.0)).tree
     got = [path_tokens(tree, node) for node in range(len(tree))]

@@ -8,20 +8,21 @@ import pytest
 import torch
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
-from engine.checkpoints.base import Head
-from engine.drafting import draw
-from engine.errors import InvalidRequest, ModelError, ModelNeeded
-from engine.models.base import Want, chain_placement
+from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
+from engine.core.trees import require_valid
+from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
+from engine.heads.checkpoint import HeadCheckpoint
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Context, Read
-from engine.proposers.parts import ProposerParts, TargetSide
-from engine.rng import Randomness, stream_of
-from engine.trace import decode
-from engine.trees import require_valid
-from engine.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.interface import Context, TargetOutputs
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness, stream_of
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, requests, target_script
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions
@@ -145,9 +146,9 @@ def started(case, rule, prompt, budget=4, sampling=SAMPLED, proposer=None):
     target = tiny_target()
     cache = side.cache if side else target.new_cache(1, 64)
     layers = proposer.facts.hidden
-    forward = target.forward(cache, chain_placement([list(prompt)], [0], cache.trash), Want(False, layers))
+    forward = target.forward(cache, chain_placement([list(prompt)], [0], cache.trash), WantedOutputs(False, layers))
     request = Request("r", prompt, sampling)
-    read = Read({layer: forward.hidden[layer][0, :-1] for layer in layers})
+    read = TargetOutputs({layer: forward.hidden[layer][0, :-1] for layer in layers})
     context = Context(0, request, list(prompt), budget, Randomness(3, 4), read=read)
     proposer.start(context)
     (proposal,) = proposer.propose([context])
@@ -220,7 +221,7 @@ def test_options_are_read_before_the_head_is_asked_for(kind):
 def test_a_head_that_does_not_fit_is_refused_in_one_line(case):
     kind, head = HEADS[case]
     with pytest.raises(InvalidRequest, match=f"proposer {kind} cannot draft with a strange head"):
-        proposers.build(kind, parts_with(Head("strange", "other", {}, {})))
+        proposers.build(kind, parts_with(HeadCheckpoint("strange", "other", {}, {})))
     with pytest.raises(ModelError, match="is 8, the target's is 3"):
         proposers.build(kind, parts_with(head(), tiny_target(3)))
     with pytest.raises(InvalidRequest, match="loader: lean"):

@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from engine import proposers
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
 from engine.backends.native import open_models
-from engine.checkpoints import layout_of
-from engine.checkpoints.medusa import LAYOUT
-from engine.errors import InvalidRequest, ModelError
-from engine.metrics import acceptance
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.heads.formats import layout_of
+from engine.heads.formats.medusa import LAYOUT
+from engine.heads.loading import load_head
 from engine.models.folder import open_folder
-from engine.models.loading import load_head
-from engine.trace import decode
+from engine.record.metrics import acceptance
+from engine.record.trace import decode
 from engine.train.prompts import prompt_rows
-from engine.types import Protocol, RecordLevel, Request, SamplingParams
 from tests.engine.build import Setup, requests
 
 from .single_state import drafted_steps
@@ -258,13 +258,13 @@ def test_a_pickle_alone_is_refused_with_the_way_to_convert_it(tmp_path):
 @pytest.mark.parametrize(("options", "protocol"), [({}, Protocol.GREEDY), ({"tree": "4,2,1"}, Protocol.TREE)])
 def test_the_bundled_head_drafts_tool_calls_well(options, protocol):
     """A state or a head taken one place off would still decode without loss, only slowly."""
-    workshop = open_models({"target": ModelSource("bundled:target"), "head": ModelSource("bundled:medusa")})
-    plan = ArmPlan(protocol, "medusa", 16, "head", options=options, level=RecordLevel.TOKENS, rows=4)
-    backend = workshop.arm(plan)
+    backend = open_models({"target": ModelSource("bundled:target"), "head": ModelSource("bundled:medusa")})
+    plan = EngineSpec(protocol, "medusa", 16, "head", options=options, level=RecordLevel.TOKENS, rows=4)
+    engine = backend.arm(plan)
     wanted = [
-        Request(row["id"], backend.encode(Prompt(tuple(row["messages"]), tuple(row["tools"]))), SamplingParams())
+        Request(row["id"], engine.encode(Prompt(tuple(row["messages"]), tuple(row["tools"]))), SamplingParams())
         for row in prompt_rows(4)["tools"]
     ]
-    counts = acceptance(decode(each.trace) for each in backend.generate(wanted))
+    counts = acceptance(decode(each.trace) for each in engine.generate(wanted))
     assert counts.acceptance_length > 2.5
-    assert backend.effective_config()["head"]["family"] == "medusa"
+    assert engine.effective_config()["head"]["family"] == "medusa"

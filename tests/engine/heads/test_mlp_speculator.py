@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from engine.checkpoints import layout_of
-from engine.checkpoints.mlp_speculator import LAYOUT
-from engine.errors import ModelError
+from engine.core.errors import ModelError
+from engine.core.types import Protocol, SamplingParams
+from engine.heads.formats import layout_of
+from engine.heads.formats.mlp_speculator import LAYOUT
 from engine.models.folder import open_folder
-from engine.types import Protocol, SamplingParams
 from tests.engine.build import Setup, requests
 
 from .single_state import drafted_steps

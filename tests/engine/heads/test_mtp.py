@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from engine import proposers
-from engine.checkpoints.mimo import BEFORE_NORM
-from engine.errors import ModelError
+from engine.core.errors import ModelError
+from engine.core.types import Protocol, QKind, SamplingParams
+from engine.heads.formats.mimo import BEFORE_NORM
 from engine.models.lean import LeanModel
-from engine.sampling import transform
-from engine.types import Protocol, QKind, SamplingParams
+from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 
 from .test_decoder import normed

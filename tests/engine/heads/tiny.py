@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from engine import proposers, verify
-from engine.checkpoints import eagle, eagle3
-from engine.checkpoints.base import Head
-from engine.checkpoints.dflash import dflash_slots
-from engine.checkpoints.mimo import BEFORE_NORM, mimo_slots
-from engine.checkpoints.mtp import deepseek_slots
-from engine.drafting import draw
-from engine.loop import Loop, LoopOptions
-from engine.models.base import Want, chain_placement, to_numpy
+from engine.core.types import DraftRule
+from engine.decode.loop import Loop, LoopOptions
+from engine.heads.checkpoint import HeadCheckpoint
+from engine.heads.formats import eagle, eagle3
+from engine.heads.formats.dflash import dflash_slots
+from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots
+from engine.heads.formats.mtp import deepseek_slots
+from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
-from engine.sampling import transform
-from engine.types import DraftRule
+from engine.sampling.draw import draw
+from engine.sampling.transforms import transform
 from tests.engine.build import spell
 
 CAPACITY = 96
@@ -69,7 +69,7 @@ def mtp_head(vocabulary=8, modules=1):
     shapes = {slot.name: slot.shape for slot in deepseek_slots(config_of(vocabulary), modules) if not slot.optional}
     tensors = random_tensors(shapes, 6)
     settings = {"modules": modules, "hidden": 16, "vocabulary": vocabulary}
-    return Head("deepseek_mtp", "mtp", document(vocabulary), tensors, settings)
+    return HeadCheckpoint("deepseek_mtp", "mtp", document(vocabulary), tensors, settings)
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def mimo_head(vocabulary=8):
     shapes = {slot.name: slot.shape for slot in mimo_slots(read_config(config, "tiny"), 1)}
     tensors = random_tensors(shapes | {"modules.0.head": (vocabulary, 16)}, 23)
     settings = {"modules": 1, "hidden": 16, "vocabulary": vocabulary, BEFORE_NORM: True}
-    return Head("mimo_mtp", "mtp", config, tensors, settings)
+    return HeadCheckpoint("mimo_mtp", "mtp", config, tensors, settings)
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def medusa_head(vocabulary=8, heads=3, known=None):
     if known and known < vocabulary:
         tensors["token_map"] = torch.arange(known)
     settings = {"heads": heads, "layers": 1, "hidden": 16, "vocabulary": vocabulary, "logit_scale": 1.0}
-    return Head("medusa", "medusa", {}, tensors, settings)
+    return HeadCheckpoint("medusa", "medusa", {}, tensors, settings)
 
 
 @functools.cache
@@ -103,7 +103,7 @@ def mlp_speculator_head(vocabulary=8, stages=3):
         shapes |= {f"emb.{i}": (vocabulary, 12), f"proj.{i}": (12, 12 if i else 16), f"head.{i}": (vocabulary, 12)}
         shapes |= {f"norm.{i}.weight": (12,), f"norm.{i}.bias": (12,)}
     settings = {"stages": stages, "hidden": 16, "inner": 12, "vocabulary": vocabulary, "scale_input": True}
-    return Head("mlp_speculator", "mlp_speculator", {}, random_tensors(shapes, 17), settings)
+    return HeadCheckpoint("mlp_speculator", "mlp_speculator", {}, random_tensors(shapes, 17), settings)
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def eagle_head(vocabulary=8):
     shapes = {slot.name: slot.shape for slot in eagle.slots(config, bias=True) if not slot.optional}
     settings = {"hidden": 16, "vocabulary": vocabulary}
     tensors = random_tensors(shapes, 9)
-    return Head("eagle", "eagle", document(vocabulary, num_hidden_layers=1), tensors, settings)
+    return HeadCheckpoint("eagle", "eagle", document(vocabulary, num_hidden_layers=1), tensors, settings)
 
 
 @functools.cache
@@ -128,7 +128,7 @@ def eagle3_head(vocabulary=8, known=None):
     if said.draft_vocabulary < vocabulary:
         ids = [*range(1, vocabulary, 2), *range(0, vocabulary, 2)][: said.draft_vocabulary]
         tensors["target_ids"] = torch.tensor(sorted(ids))
-    return Head("eagle3", "eagle3", config, tensors, said.settings())
+    return HeadCheckpoint("eagle3", "eagle3", config, tensors, said.settings())
 
 
 @functools.cache
@@ -136,7 +136,7 @@ def dflash_head(vocabulary=8, block=6):
     config = document(vocabulary, model_type="qwen3", head_dim=4)
     shapes = {slot.name: slot.shape for slot in dflash_slots(read_config(config, "tiny"), 2)}
     settings = {"hidden": 16, "vocabulary": vocabulary, "block": block, "mask": 0, "states": (1, 2), "target_layers": 2}
-    return Head("dflash", "dflash", config, random_tensors(shapes, 12), settings)
+    return HeadCheckpoint("dflash", "dflash", config, random_tensors(shapes, 12), settings)
 
 
 HEADS = {
@@ -210,7 +210,7 @@ def whole_forward(target, tokens):
     """Logits [T, V] and the last hidden states [T, H] of a sequence, in a cache of its own."""
     last = target.config.layers
     cache = target.new_cache(1, len(tokens))
-    forward = target.forward(cache, chain_placement([list(tokens)], [0], cache.trash), Want(hidden=(last,)))
+    forward = target.forward(cache, chain_placement([list(tokens)], [0], cache.trash), WantedOutputs(hidden=(last,)))
     return forward.logits[0], forward.hidden[last][0]
 
 

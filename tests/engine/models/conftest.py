@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from engine.models.base import Placement, Want, chain_placement
+from engine.models.interface import Placement, WantedOutputs, chain_placement
 
 VOCABULARY = 80
 HEAD = 8
@@ -101,7 +101,7 @@ class Session:
         """Place chains of `new` tokens, then commit the first `keep` of each."""
         starts = [len(row) for row in self.history]
         placement = chain_placement(new, starts, self.cache.trash, self.first_row)
-        logits = self.model.forward(self.cache, placement, Want()).logits
+        logits = self.model.forward(self.cache, placement, WantedOutputs()).logits
         for row, tokens in enumerate(new):
             if tokens:
                 self._compare(logits[row, : len(tokens)], self.history[row] + tokens)
@@ -109,7 +109,7 @@ class Session:
 
     def tree(self, tokens, parents, paths):
         """Place a tree per row, compare every root-to-node path, commit `paths`."""
-        logits = self.model.forward(self.cache, self._tree_placement(tokens, parents), Want()).logits
+        logits = self.model.forward(self.cache, self._tree_placement(tokens, parents), WantedOutputs()).logits
         for row, tree in enumerate(parents):
             for node in range(len(tree)):
                 path = _path(tree, node)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.cache import CacheShape, TensorSlotCache, require_rollback
-from engine.errors import CapacityError, ModelError
+from engine.core.errors import CapacityError, ModelError
+from engine.models.cache import CacheShape, TensorSlotCache, require_rollback
 
 PLAIN = {"model_type": "llama", "num_hidden_layers": 4, "max_position_embeddings": 4096}
 

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from engine import numerics
-from engine.cache import CacheShape
-from engine.errors import ModelError
-from engine.models.base import Want, chain_placement
+from engine.core.errors import ModelError
+from engine.core.types import Tree
+from engine.models import numerics
+from engine.models.cache import CacheShape
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, read_config
-from engine.numerics.devices import ask_for_stable_kernels, moved, usable_device
-from engine.placement import Placed, place
-from engine.types import Tree
+from engine.models.numerics.devices import ask_for_stable_kernels, moved, usable_device
+from engine.models.placement import Placed, place
 
 META = torch.device("meta")
 
@@ -28,12 +28,12 @@ def test_every_tensor_of_a_forward_is_on_the_models_device(kind, mode, make_netw
     model = elsewhere(make_network(kind), mode)
     cache = model.new_cache(2, 60)
     ragged = chain_placement([[1, 2, 3], [4]], [5, 9], cache.trash)
-    answer = model.forward(cache, ragged, Want(hidden=(0, 1, 3)))
+    answer = model.forward(cache, ragged, WantedOutputs(hidden=(0, 1, 3)))
     assert answer.logits.device == META
     assert answer.logits.shape[:2] == (2, 3)
     assert all(hidden.device == META for hidden in answer.hidden.values())
     tree = Tree((7, 8, 9), (-1, -1, 0))
-    assert model.forward(cache, place([Placed(3, 9, tree), None], cache.trash), Want()).logits.device == META
+    assert model.forward(cache, place([Placed(3, 9, tree), None], cache.trash), WantedOutputs()).logits.device == META
     cache.commit(0, (11, 12), (10, 11))
 
 
@@ -41,7 +41,7 @@ def test_a_tensor_left_behind_is_noticed(make_network):
     model = elsewhere(make_network("llama"), "tiled")
     here = model.numerics.new_cache(CacheShape(3, 1, 2, 60, 8), torch.float32)
     with pytest.raises((RuntimeError, NotImplementedError)):
-        model.forward(here, chain_placement([[1]], [0], here.trash), Want())
+        model.forward(here, chain_placement([[1]], [0], here.trash), WantedOutputs())
 
 
 def test_moved_goes_through_dataclasses_and_sequences():

@@ -4,9 +4,9 @@ import pytest
 import torch
 import transformers
 
-from engine.errors import CapacityError, ModelError
-from engine.models.base import TargetModel, Want, chain_placement
+from engine.core.errors import CapacityError, ModelError
 from engine.models.hf import HfModel, require_honest_masks
+from engine.models.interface import TargetModel, WantedOutputs, chain_placement
 
 KINDS = ("llama", "qwen2", "qwen3", "gpt2")
 
@@ -35,7 +35,7 @@ def test_hidden_states_without_logits(kind, make_network):
     network = make_network(kind)
     model = HfModel(network)
     cache = model.new_cache(1, 8)
-    answer = model.forward(cache, chain_placement([[5, 9, 17]], [0], cache.trash), Want(False, (0, 2, 3)))
+    answer = model.forward(cache, chain_placement([[5, 9, 17]], [0], cache.trash), WantedOutputs(False, (0, 2, 3)))
     with torch.no_grad():
         expected = network(torch.tensor([[5, 9, 17]]), output_hidden_states=True).hidden_states
     assert answer.logits is None
@@ -57,7 +57,7 @@ def test_a_cache_beyond_the_context_is_refused(make_network):
 
 def test_a_foreign_cache_is_refused(make_network):
     with pytest.raises(TypeError, match="new_cache"):
-        HfModel(make_network("gpt2")).forward(object(), chain_placement([[1]], [0], 8), Want())
+        HfModel(make_network("gpt2")).forward(object(), chain_placement([[1]], [0], 8), WantedOutputs())
 
 
 @pytest.mark.parametrize("ignored", ["attention_mask", "position_ids"])

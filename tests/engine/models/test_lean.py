@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.errors import CapacityError, ModelError
-from engine.models.base import TargetModel, Want, chain_placement
+from engine.core.errors import CapacityError, ModelError
+from engine.models.interface import TargetModel, WantedOutputs, chain_placement
 from engine.models.lean import from_tensors
 
 KINDS = ("llama", "qwen2", "qwen3")
@@ -67,7 +67,7 @@ def test_hidden_states_have_the_ids_of_transformers(kind, make_network):
     model = lean(network, torch.float32)
     tokens = [5, 9, 17, 3]
     cache = model.new_cache(1, 8)
-    answer = model.forward(cache, chain_placement([tokens], [0], cache.trash), Want(False, (0, 1, 2, 3)))
+    answer = model.forward(cache, chain_placement([tokens], [0], cache.trash), WantedOutputs(False, (0, 1, 2, 3)))
     with torch.no_grad():
         expected = network(torch.tensor([tokens]), output_hidden_states=True).hidden_states
     assert answer.logits is None
@@ -79,7 +79,7 @@ def test_hidden_states_have_the_ids_of_transformers(kind, make_network):
 def test_only_wanted_values_come_back(make_network):
     model = lean(make_network("llama"), torch.float32)
     cache = model.new_cache(1, 8)
-    answer = model.forward(cache, chain_placement([[1, 2]], [0], cache.trash), Want())
+    answer = model.forward(cache, chain_placement([[1, 2]], [0], cache.trash), WantedOutputs())
     assert answer.logits.shape == (1, 2, 80)
     assert not answer.hidden
     assert not answer.logits.requires_grad
@@ -108,7 +108,7 @@ def test_a_cache_beyond_the_context_is_refused(make_network):
 def test_a_foreign_cache_is_refused(make_network):
     model = lean(make_network("llama"), torch.float32)
     with pytest.raises(TypeError, match="new_cache"):
-        model.forward(object(), chain_placement([[1]], [0], 8), Want())
+        model.forward(object(), chain_placement([[1]], [0], 8), WantedOutputs())
 
 
 @pytest.mark.parametrize(

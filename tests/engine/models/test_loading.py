@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from engine.errors import ModelError
-from engine.models.base import Want, chain_placement
+from engine.core.errors import ModelError
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import check_same_tokenizer, load_model, model_digest, tokenizer_digest
 
 VOCABULARY = {"<eos>": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5}
@@ -22,8 +22,8 @@ MERGES = [("a", "b"), ("b", "c")]
 
 
 def write_tokenizer(folder, vocabulary=VOCABULARY, merges=MERGES, template="{{ messages }}"):
-    backend = Tokenizer(BPE(vocab=dict(vocabulary), merges=list(merges)))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    engine = Tokenizer(BPE(vocab=dict(vocabulary), merges=list(merges)))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<eos>")
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
 
@@ -45,7 +45,7 @@ def folder(saved, tmp_path):
 
 def logits_of(model, tokens=(5, 9, 17)):
     cache = model.new_cache(1, 8)
-    return model.forward(cache, chain_placement([list(tokens)], [0], cache.trash), Want()).logits
+    return model.forward(cache, chain_placement([list(tokens)], [0], cache.trash), WantedOutputs()).logits
 
 
 def rewrite(path, change):

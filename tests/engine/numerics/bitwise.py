@@ -12,19 +12,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine import numerics, proposers, verify
-from engine.drafting import draw
-from engine.errors import NumericsRefused
-from engine.loop import Loop, LoopOptions
+from engine import proposers, verify
+from engine.core.errors import NumericsRefused
+from engine.core.types import Proposal, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
+from engine.decode.loop import Loop, LoopOptions
+from engine.models import numerics
 from engine.models.lean import LeanModel
 from engine.models.loading import LoadedModel, load_model, load_parts
-from engine.numerics.probe_choice import choose
-from engine.proposers.base import Context, Proposer, ProposerFacts
-from engine.proposers.parts import ProposerParts
+from engine.models.numerics.probe.choose import choose
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Context, Proposer, ProposerFacts
 from engine.proposers.plain import PlainProposer
-from engine.rng import stream_of
-from engine.trace import Trace, decode
-from engine.types import Proposal, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
+from engine.record.trace import Trace, decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import stream_of
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts"
 LENGTH = 150

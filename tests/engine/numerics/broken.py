@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.numerics.base import Invariance
-from engine.numerics.exact import ExactNumerics
-from engine.numerics.rotations import rope_tables
+from engine.models.numerics.exact import ExactNumerics
+from engine.models.numerics.interface import Invariance
+from engine.models.numerics.rotations import rope_tables
 
 LITTLE = 1 + 2.0**-20
 

@@ -8,7 +8,7 @@ import torch
 
 from engine.models.lean import LeanModel
 from engine.models.loading import load_model
-from engine.numerics.exact import ExactNumerics
+from engine.models.numerics.exact import ExactNumerics
 
 from .exact_models import by_chains
 

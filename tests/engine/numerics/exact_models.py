@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.models.base import Want, chain_placement
+from engine.core.types import Tree
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
-from engine.placement import Placed, accepted_columns, place
-from engine.types import Tree
+from engine.models.placement import Placed, accepted_columns, place
 
 DOCUMENT = {
     "vocab_size": 160,
@@ -52,7 +52,7 @@ def by_chains(model, tokens, width, capacity=None):
     rows = []
     for start in range(0, len(tokens), width):
         placement = chain_placement([tokens[start : start + width]], [start], cache.trash)
-        rows.append(model.forward(cache, placement, Want()).logits[0])
+        rows.append(model.forward(cache, placement, WantedOutputs()).logits[0])
     return torch.cat(rows)
 
 
@@ -60,11 +60,11 @@ def by_trees(model, tokens):
     """The same by trees whose accepted path does not lie side by side."""
     cache = model.new_cache(1, len(tokens) + 8)
     prompt = chain_placement([tokens[:5]], [0], cache.trash)
-    rows, done = [model.forward(cache, prompt, Want()).logits[0]], 6
+    rows, done = [model.forward(cache, prompt, WantedOutputs()).logits[0]], 6
     while done + 3 <= len(tokens):
         drafted = noisy(tokens[done : done + 3], model.vocabulary)
         placement = place([Placed(tokens[done - 1], done, Tree(drafted.tokens, drafted.parents))], cache.trash)
-        answer = model.forward(cache, placement, Want()).logits[0]
+        answer = model.forward(cache, placement, WantedOutputs()).logits[0]
         rows.append(answer[[0, *(1 + node for node in drafted.path)]])
         cache.commit(0, accepted_columns(done, drafted.path), accepted_columns(done, range(3)))
         done += 4
@@ -87,7 +87,7 @@ def by_batch(model, rows, step):
         new = [
             row[start : start + 1 + (turn + i) % step] for i, (start, row) in enumerate(zip(starts, rows, strict=True))
         ]
-        logits = model.forward(cache, chain_placement(new, starts, cache.trash), Want()).logits
+        logits = model.forward(cache, chain_placement(new, starts, cache.trash), WantedOutputs()).logits
         for i, tokens in enumerate(new):
             answers[i].append(logits[i, : len(tokens)])
             starts[i] += len(tokens)

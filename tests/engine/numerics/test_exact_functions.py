@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.numerics.exact_functions import Exponential, gated, rms_norm
-from engine.numerics.rotations import BLOCK, frequencies, rope_tables, rotation
+from engine.models.numerics.exact_functions import Exponential, gated, rms_norm
+from engine.models.numerics.rotations import BLOCK, frequencies, rope_tables, rotation
 
 LLAMA3 = {
     "rope_type": "llama3",

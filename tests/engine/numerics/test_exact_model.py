@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from engine.errors import ModelError
+from engine.core.errors import ModelError
 from engine.models.lean import LeanModel
 from engine.models.loading import load_model
-from engine.numerics import load
-from engine.numerics.base import Heads, Invariance
-from engine.numerics.exact import LARGEST_CONTEXT, ExactNumerics
-from engine.numerics.fast import FastNumerics
+from engine.models.numerics import load
+from engine.models.numerics.exact import LARGEST_CONTEXT, ExactNumerics
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import HeadSizes, Invariance
 
 from .exact_models import by_batch, by_chains, by_trees, make, some_tokens
 
@@ -130,6 +130,6 @@ def test_a_broken_model_shows_as_nan_and_not_as_an_index():
 
 
 def test_contexts_that_leave_too_few_bits_are_refused():
-    heads = Heads(4, 2, 12, LARGEST_CONTEXT + 1)
+    heads = HeadSizes(4, 2, 12, LARGEST_CONTEXT + 1)
     with pytest.raises(ModelError, match="context of 131073 exceeds 131072 columns"):
         ExactNumerics().layout(None, heads, torch.float32)

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.cache import Aim, CacheShape
-from engine.models.base import Placement, Want, chain_placement
-from engine.numerics.base import Affine, Heads, RopeTables
-from engine.numerics.exact import VALUE_BITS, ExactNumerics
-from engine.numerics.fast import FastNumerics
-from engine.numerics.fixed_point import factor_bits, row_unit
+from engine.models.cache import CacheShape, WriteSlots
+from engine.models.interface import Placement, WantedOutputs, chain_placement
+from engine.models.numerics.exact import VALUE_BITS, ExactNumerics
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.fixed_point import factor_bits, row_unit
+from engine.models.numerics.interface import Affine, HeadSizes, RopeTables
 
 from .exact_models import by_chains, by_trees, make, some_tokens
 
-HEADS = Heads(heads=4, kv_heads=2, head_dim=8, context=512)
+HEADS = HeadSizes(heads=4, kv_heads=2, head_dim=8, context=512)
 MOVES = {
     "_to_copy", "_unsafe_view", "alias", "arange", "cat", "clone", "copy_", "detach", "embedding", "empty", "expand",
     "full", "index", "index_put_", "index_select", "lift_fresh", "constant_pad_nd", "masked_fill_", "permute", "select",
@@ -57,7 +57,7 @@ def operations(numerics):
                 by_chains(model, tokens, 5)
                 by_trees(model, tokens)
                 cache = model.new_cache(2, 20)
-                model.forward(cache, chain_placement([tokens[:3], tokens[:5]], [0, 0], cache.trash), Want())
+                model.forward(cache, chain_placement([tokens[:3], tokens[:5]], [0, 0], cache.trash), WantedOutputs())
     return log
 
 
@@ -101,7 +101,7 @@ def filled(numerics, keys, values):
     cache = numerics.new_cache(CacheShape(1, 1, HEADS.kv_heads, len(keys), HEADS.head_dim), torch.float32)
     columns = torch.arange(len(keys))
     ones = RopeTables(torch.ones(len(keys), 1, HEADS.head_dim), torch.zeros(len(keys), 1, HEADS.head_dim))
-    cache.write(0, cache.open(Aim(columns, columns, slice(0, len(keys)))), numerics.rotate(keys, ones), values)
+    cache.write(0, cache.open(WriteSlots(columns, columns, slice(0, len(keys)))), numerics.rotate(keys, ones), values)
     return cache
 
 

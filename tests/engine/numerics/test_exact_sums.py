@@ -5,10 +5,10 @@ from fractions import Fraction
 import pytest
 import torch
 
-from engine.numerics.base import Affine, Heads
-from engine.numerics.exact import VALUE_BITS, ExactNumerics, weighted_sum
-from engine.numerics.fixed_point import SMALLEST_PEAK, factor_bits, gridded, on_grid, power_of_two, row_unit
-from engine.numerics.fixed_point import sum_of_squares as squares
+from engine.models.numerics.exact import VALUE_BITS, ExactNumerics, weighted_sum
+from engine.models.numerics.fixed_point import SMALLEST_PEAK, factor_bits, gridded, on_grid, power_of_two, row_unit
+from engine.models.numerics.fixed_point import sum_of_squares as squares
+from engine.models.numerics.interface import Affine, HeadSizes
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_sums_of_squares_are_integer_sums():
 
 
 def test_attention_sums_are_exact_and_blind_to_hidden_columns():
-    heads = Heads(heads=2, kv_heads=1, head_dim=8, context=1024)
+    heads = HeadSizes(heads=2, kv_heads=1, head_dim=8, context=1024)
     weights = torch.rand(1, 3, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weights /= weights.amax(-1, keepdim=True)
     values = on_grid(wild(1, 40, 9, seed=3).double().clamp(-1, 1), 1.0, VALUE_BITS)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import numerics
-from engine.errors import InvalidRequest, NumericsRefused
+from engine.core.errors import InvalidRequest, NumericsRefused
+from engine.models import numerics
 from engine.models.loading import load_model, load_parts
-from engine.numerics.base import Invariance
-from engine.numerics.exact import ExactNumerics
-from engine.numerics.fixed import FixedNumerics
-from engine.numerics.probe import PROPERTIES, probe
-from engine.numerics.probe_choice import choose, foreign
-from engine.numerics.probe_known import ANSWERS, digest
-from engine.numerics.probe_parts import difference
-from engine.numerics.probe_rows import row_dependence
+from engine.models.numerics.exact import ExactNumerics
+from engine.models.numerics.fixed import FixedNumerics
+from engine.models.numerics.interface import Invariance
+from engine.models.numerics.probe.choose import choose, foreign
+from engine.models.numerics.probe.known_answer import ANSWERS, digest
+from engine.models.numerics.probe.model_parts import difference
+from engine.models.numerics.probe.probe import PROPERTIES, probe
+from engine.models.numerics.probe.rows import row_dependence
 from tests.engine.numerics import broken
 
 ROWS = ("products", "norm", "gate", "rotate")
@@ -145,7 +145,7 @@ def test_another_machine_is_seen_by_its_answer(parts):
 
 
 def test_threads_decide_only_where_they_are_promised(parts, monkeypatch):
-    monkeypatch.setattr("engine.numerics.probe.PROPERTIES", {"threads": PROPERTIES["threads"]})
+    monkeypatch.setattr("engine.models.numerics.probe.probe.PROPERTIES", {"threads": PROPERTIES["threads"]})
     assert probe(parts, broken.Threaded()).results == ()
     torch.set_num_threads(2)
     small = replace(parts, affines={"out": parts.affines["out"]}, heads=replace(parts.heads, context=64))

@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 
 from engine import verify
-from engine.drafting import draw
 from engine.models.scripted import ScriptedModel
-from engine.proposers.draft_model import DraftModelProposer
-from engine.proposers.online import OnlineProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.draft_model import DraftModelProposer
+from engine.proposers.draft_model.online import OnlineProposer
+from engine.sampling.draw import draw
 from tests.engine.build import draft_script, make_loop
 
 

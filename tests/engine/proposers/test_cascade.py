@@ -8,19 +8,20 @@ import pytest
 from scipy import stats
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
-from engine.drafting import draw
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
+from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Context
-from engine.proposers.cascade import INNER, InnerRandomness
-from engine.proposers.parts import ProposerParts
-from engine.rng import Purpose, Randomness, stream_of
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.cascade import INNER, InnerRandomness
+from engine.proposers.interface import Context
+from engine.record.trace import decode, steps_of
+from engine.sampling.draw import draw
+from engine.sampling.rng import Purpose, Randomness, stream_of
+from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, draft_script, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import (

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.drafting import DraftContext
-from engine.errors import InvalidRequest
-from engine.proposers import chain_draft
-from engine.proposers.confidence import unsure
-from engine.rng import Randomness
-from engine.sampling import softmax
-from engine.trace import decode
-from engine.types import Proposal, Protocol, SamplingParams, Tree
+from engine.core.errors import InvalidRequest
+from engine.core.types import Proposal, Protocol, SamplingParams, Tree
+from engine.proposers.draft_model import chain_draft
+from engine.proposers.draft_model.confidence import unsure
+from engine.record.trace import decode
+from engine.sampling.draw import DraftContext
+from engine.sampling.rng import Randomness
+from engine.sampling.transforms import softmax
 from tests.engine.build import Setup, generate, make_loop, requests
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 

@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
-from engine.drafting import draw
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
+from engine.core.trees import require_valid
+from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Context
-from engine.proposers.parts import ProposerParts, TargetSide
-from engine.rng import Randomness, stream_of
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.trees import require_valid
-from engine.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.interface import Context
+from engine.record.trace import decode, steps_of
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness, stream_of
+from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from engine import verify
-from engine.drafting import draw
-from engine.errors import InvalidRequest
-from engine.loop import Loop, LoopOptions
+from engine.core.errors import InvalidRequest
+from engine.core.trees import children, path_tokens, require_valid
+from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams, Tree
+from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel
-from engine.proposers.base import Context
-from engine.proposers.lookahead import LookaheadProposer, NgramPool, Settings, Window, merged
-from engine.proposers.parts import ProposerParts
-from engine.proposers.suffix import SuffixProposer
-from engine.rng import Randomness
-from engine.trace import decode
-from engine.trees import children, path_tokens, require_valid
-from engine.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams, Tree
+from engine.proposers.build import ProposerParts
+from engine.proposers.copying.lookahead import LookaheadOptions, LookaheadProposer, LookaheadWindow, NgramPool, merged
+from engine.proposers.copying.suffix import SuffixProposer
+from engine.proposers.interface import Context
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 
@@ -39,7 +39,7 @@ class Spied(LookaheadProposer):
     def observe(self, context, verdict):
         before = self._rows[context.row].window
         super().observe(context, verdict)
-        if context.read.scouted is not None:
+        if context.read.looked_ahead is not None:
             self.moved.append((context.row, before, self._rows[context.row].window))
 
 
@@ -67,17 +67,17 @@ def loop_of(proposer, script=repeating, capacity=128, gamma=8, rows=1):
 
 
 def test_the_first_window_is_the_end_of_the_prompt():
-    window = Window.from_prompt(tuple(range(20)), Settings(4, 3, 7))
+    window = LookaheadWindow.from_prompt(tuple(range(20)), LookaheadOptions(4, 3, 7))
     assert window.levels == ((15, 16, 17, 18), (16, 17, 18, 19))
 
 
 def test_a_prompt_shorter_than_the_window_is_repeated():
-    window = Window.from_prompt((1, 2, 3), Settings(4, 4, 7))
+    window = LookaheadWindow.from_prompt((1, 2, 3), LookaheadOptions(4, 4, 7))
     assert window.levels == ((1, 2, 3, 1), (2, 3, 1, 2), (3, 1, 2, 3))
 
 
 def test_levels_hang_under_the_level_before_at_their_offset():
-    window = Window(((1, 2, 3), (11, 12, 13), (21, 22, 23)))
+    window = LookaheadWindow(((1, 2, 3), (11, 12, 13), (21, 22, 23)))
     tree = window.tree()
     require_valid(tree)
     paths = [path_tokens(tree, node) for node in range(len(tree))]
@@ -87,13 +87,13 @@ def test_levels_hang_under_the_level_before_at_their_offset():
 
 
 def test_a_window_of_one_level_is_a_chain():
-    assert Window(((1, 2, 3),)).tree() == Tree.chain((1, 2, 3))
+    assert LookaheadWindow(((1, 2, 3),)).tree() == Tree.chain((1, 2, 3))
 
 
 def test_diagonals_become_ngrams_and_levels_move_up():
-    window = Window(((1, 2), (11, 12)))
+    window = LookaheadWindow(((1, 2), (11, 12)))
     assert window.ngrams([21, 22]) == [(1, 11, 21), (2, 12, 22)]
-    assert window.advanced([21, 22]) == Window(((11, 12), (21, 22)))
+    assert window.advanced([21, 22]) == LookaheadWindow(((11, 12), (21, 22)))
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 3, "levels": 2}, {"window": 1, "levels": 4}, {"levels": 3}])
@@ -103,11 +103,11 @@ def test_new_guesses_are_what_the_target_says_after_the_last_level(options):
     for _ in make_loop(setup, proposer=proposer).run(requests(5, GREEDY)):
         pass
     script = target_script(setup)
-    scouted = [each for each in proposer.proposed if len(each[1].scouts)]
-    assert len(scouted) == len(proposer.moved) > 20
-    for (context, proposal, history), (row, before, after) in zip(scouted, proposer.moved, strict=True):
+    looked_ahead = [each for each in proposer.proposed if len(each[1].lookahead_tokens)]
+    assert len(looked_ahead) == len(proposer.moved) > 20
+    for (context, proposal, history), (row, before, after) in zip(looked_ahead, proposer.moved, strict=True):
         assert context.row == row
-        assert proposal.scouts == before.tree()
+        assert proposal.lookahead_tokens == before.tree()
         paths = [path_tokens(before.tree(), node) for node in range(len(before.tree()))][-len(before.levels[0]) :]
         guesses = tuple(int(np.argmax(script((*history, *path)))) for path in paths)
         assert after.levels == (*before.levels[1:], guesses)
@@ -210,20 +210,20 @@ def test_scouts_are_declared_and_keep_to_the_room(capacity, options):
     proposer = build(**options)
     (generation,) = loop_of(proposer, capacity=capacity).run([Request("r", (0,), GREEDY)])
     assert generation.tokens == tuple(3 * (i + 1) % 16 for i in range(40))
-    counts = {len(proposal.scouts) for _, proposal, _ in proposer.proposed}
-    assert counts <= {0, proposer.facts.scouts}
-    assert max(counts) == proposer.facts.scouts == (28 if not options else 6)
-    assert (0 in counts) == (capacity < 40 + proposer.facts.scouts)
+    counts = {len(proposal.lookahead_tokens) for _, proposal, _ in proposer.proposed}
+    assert counts <= {0, proposer.facts.lookahead_tokens}
+    assert max(counts) == proposer.facts.lookahead_tokens == (28 if not options else 6)
+    assert (0 in counts) == (capacity < 40 + proposer.facts.lookahead_tokens)
     for context, proposal, _ in proposer.proposed:
-        fits = len(proposal.tree) + proposer.facts.scouts <= context.room
-        assert bool(len(proposal.scouts)) == (fits and context.budget > 0)
+        fits = len(proposal.tree) + proposer.facts.lookahead_tokens <= context.room
+        assert bool(len(proposal.lookahead_tokens)) == (fits and context.budget > 0)
 
 
 def test_nothing_is_scouted_in_a_request_s_last_step():
     proposer = build()
     list(loop_of(proposer).run([Request("r", (0,), SamplingParams(max_new_tokens=1))]))
     ((_, proposal, _),) = proposer.proposed
-    assert len(proposal.scouts) == 0
+    assert len(proposal.lookahead_tokens) == 0
 
 
 @pytest.mark.parametrize("vocabulary", [2, 3])
@@ -256,5 +256,5 @@ def test_an_option_out_of_its_range_is_refused(options, wanted):
 def test_the_options_in_force_are_declared():
     facts = build(window=3).facts
     assert facts.options == {"window": 3, "levels": 5, "guesses": 7}
-    assert facts.scouts == 12
+    assert facts.lookahead_tokens == 12
     assert facts.shape == "tree"

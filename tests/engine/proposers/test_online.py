@@ -9,19 +9,20 @@ import pytest
 from scipy import stats
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.checks.replay_versions import unknown_versions
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.checks.replay.versions import unknown_versions
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from engine import proposers
-from engine.drafting import draw
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
+from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.core.versions import after, first
 from engine.models.scripted import ScriptedModel
-from engine.proposers.online import OnlineProposer, _Notes
-from engine.proposers.parts import ProposerParts
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import DraftRule, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
-from engine.versions import after, first
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.online import OnlineProposer, _Notes
+from engine.record.trace import decode, steps_of
+from engine.sampling.draw import draw
+from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import changed, record
 from tests.engine.build import Setup, generate, requests
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, enumerate_decisions, target_law

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from engine import proposers, verify
-from engine.drafting import draw
-from engine.errors import InvalidRequest
-from engine.loop import Loop, LoopOptions
-from engine.models.base import Want, chain_placement
+from engine.core.errors import InvalidRequest
+from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
+from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import load_model
 from engine.models.scripted import ScriptedModel, table_script
-from engine.proposers.base import Context
-from engine.proposers.layer_skip import SkipSet
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.interface import Context
 from engine.proposers.plain import PlainProposer
-from engine.rng import Randomness, stream_of
-from engine.trace import decode
-from engine.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
+from engine.proposers.self_draft.layer_skip import SkipSet
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness, stream_of
 from tests.engine.build import spell
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts" / "copy.jsonl"
@@ -114,7 +114,7 @@ def drafted(target, prompts):
     def draft(kind, options):
         cache, prompt = target.new_cache(2, 256), prompts[0]
         placement = chain_placement([prompt[:-1]], [0], cache.trash, first_row=1)
-        target.forward(cache, placement, Want(logits=False))
+        target.forward(cache, placement, WantedOutputs(logits=False))
         proposer = build(kind, TargetSide(target, cache), options, rows=2)
         context = Context(1, Request("r", prompt, GREEDY), list(prompt), GAMMA, Randomness(1, 2))
         (proposal,) = proposer.propose([context])
@@ -126,7 +126,7 @@ def drafted(target, prompts):
 def verify_forward(target, cache, prompt, tokens):
     """What the loop's forward does for row 1."""
     placement = chain_placement([[], [prompt[-1], *tokens]], [0, len(prompt) - 1], cache.trash)
-    return target.forward(cache, placement, Want()).logits[1]
+    return target.forward(cache, placement, WantedOutputs()).logits[1]
 
 
 @pytest.mark.parametrize("exit_layer", range(1, LAYERS + 1))
@@ -149,7 +149,7 @@ def test_nothing_of_a_draft_is_left_after_the_verifying_forward(kind, target, pr
     prompt = prompts[0]
     cache, tokens = drafted(kind, KINDS[kind])
     clean = target.new_cache(2, 256)
-    target.forward(clean, chain_placement([prompt[:-1]], [0], clean.trash, first_row=1), Want(logits=False))
+    target.forward(clean, chain_placement([prompt[:-1]], [0], clean.trash, first_row=1), WantedOutputs(logits=False))
     assert not torch.equal(cache.all_keys, clean.all_keys)
     logits, expected = (verify_forward(target, each, prompt, tokens) for each in (cache, clean))
     assert torch.equal(logits, expected)

@@ -5,21 +5,22 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base import Verdict, evaluate
-from audit.records import ArmKind, ArmRecord, Evidence, Level
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import Verdict
 from engine import proposers
-from engine.drafting import draw
-from engine.errors import InvalidRequest
+from engine.core.errors import InvalidRequest
+from engine.core.trees import ROOT, path
+from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
 from engine.models.scripted import ScriptedModel
-from engine.planning import TreeShape
-from engine.proposers.base import Context
-from engine.proposers.parts import ProposerParts
-from engine.proposers.specinfer import widths_shape
-from engine.rng import Randomness, stream_of
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.trees import ROOT, path
-from engine.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.specinfer import widths_shape
+from engine.proposers.draft_model.tree_planning import TreeShape
+from engine.proposers.interface import Context
+from engine.record.trace import decode, steps_of
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness, stream_of
+from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, draft_script, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law

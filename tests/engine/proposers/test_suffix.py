@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from engine.drafting import draw
-from engine.errors import InvalidRequest
-from engine.proposers.base import Context
-from engine.proposers.parts import ProposerParts
-from engine.proposers.suffix import OPTIONS, Settings, SuffixProposer, draft
-from engine.proposers.suffix_tree import SuffixTree
-from engine.rng import Randomness
-from engine.trees import children, is_chain, path_tokens, require_valid
-from engine.types import DraftRule, Emitted, Protocol, QKind, Request, Role, SamplingParams, Tree, Verdict
+from engine.core.errors import InvalidRequest
+from engine.core.trees import children, is_chain, path_tokens, require_valid
+from engine.core.types import DraftRule, Emitted, Protocol, QKind, Request, Role, SamplingParams, StepOutcome, Tree
+from engine.proposers.build import ProposerParts
+from engine.proposers.copying.suffix import OPTIONS, SuffixOptions, SuffixProposer, draft
+from engine.proposers.copying.suffix_tree import SuffixTree
+from engine.proposers.interface import Context
+from engine.sampling.draw import draw
+from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 
@@ -49,12 +49,12 @@ def serve(proposer, prompt, response, row=0):
     for at in range(0, len(response), 2):
         emitted = [Emitted(token, Role.PLAIN, 0, 1.0) for token in response[at : at + 2]]
         context.history.extend(response[at : at + 2])
-        proposer.observe(context, Verdict(tuple(emitted)))
+        proposer.observe(context, StepOutcome(tuple(emitted)))
     proposer.finish(row)
 
 
 def settings(**changes):
-    return replace(Settings(**{key: option.default for key, option in OPTIONS.items()}), **changes)
+    return replace(SuffixOptions(**{key: option.default for key, option in OPTIONS.items()}), **changes)
 
 
 # the rule
@@ -78,7 +78,7 @@ def test_output_is_counted_like_the_prompt():
     proposer.start(context)
     for token in (4, 5, 6, 9, 4, 5):
         context.history.append(token)
-        proposer.observe(context, Verdict((Emitted(token, Role.PLAIN, 0, 1.0),)))
+        proposer.observe(context, StepOutcome((Emitted(token, Role.PLAIN, 0, 1.0),)))
     (proposal,) = proposer.propose([context])
     assert proposal.tree.tokens == (6, 9)
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from engine.errors import InvalidRequest
-from engine.proposers.suffix_tree import SuffixTree
+from engine.core.errors import InvalidRequest
+from engine.proposers.copying.suffix_tree import SuffixTree
 
 
 class Counted:

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from engine.heads.dflash import BlockDecoder
-from engine.models.base import chain_placement
+from engine.heads.loading import load_head
+from engine.models.interface import chain_placement
 from engine.models.lean_weights import read_config
-from engine.models.loading import load_head
-from engine.proposers.block_draft import whole
-from engine.train.dflash import Blocks, DFlashHead, compare, fitting_layers, loss_of, mask_token, train_dflash
+from engine.proposers.trained.block_draft import whole
+from engine.train.dflash import BlockPlacement, DFlashHead, compare, fitting_layers, loss_of, mask_token, train_dflash
 from engine.train.head_stage import HeadStage
 from engine.train.recipe import DFlashRecipe, TrainRecipe
 
@@ -53,7 +53,7 @@ def test_a_block_in_a_window_is_a_block_of_a_draft(trained, teacher):
         said = compare(head_of(teacher, trained.tensors), teacher, tokens, PLAN).draft[0]
     decoder = BlockDecoder(read_config(trained.config, "here"), trained.tensors, torch.float32)
     states = torch.cat([teacher.lesson(tokens).hidden[layer] for layer in (1, 2)], -1)[0]
-    for anchor, wanted in zip(Blocks.spaced(20, 4, 5).anchors.tolist(), said, strict=True):
+    for anchor, wanted in zip(BlockPlacement.spaced(20, 4, 5).anchors.tolist(), said, strict=True):
         cache = decoder.new_cache(1, 24)
         decoder.read(cache, chain_placement([[0] * anchor], [0], cache.trash), states[:anchor])
         block = [tokens[0, anchor].item(), *[mask_token(teacher)] * 3]
@@ -63,7 +63,7 @@ def test_a_block_in_a_window_is_a_block_of_a_draft(trained, teacher):
 
 
 def test_blocks_see_their_context_and_themselves():
-    seen = Blocks(torch.tensor([1, 3]), 2).mask(5)
+    seen = BlockPlacement(torch.tensor([1, 3]), 2).mask(5)
     wanted = [[1, 0, 0, 0, 0, 1, 1, 0, 0]] * 2 + [[1, 1, 1, 0, 0, 0, 0, 1, 1]] * 2
     assert seen.int().tolist() == wanted
 

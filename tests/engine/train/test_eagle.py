@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from engine.drafting import draw
-from engine.errors import ModelError
-from engine.heads.features import feature_head
-from engine.models.base import chain_placement
+from engine.core.errors import ModelError
+from engine.core.types import DraftRule
+from engine.heads.loading import load_head
+from engine.models.interface import chain_placement
 from engine.models.lean import from_tensors
-from engine.models.loading import load_head
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.trained.feature_head import feature_head
+from engine.sampling.draw import draw
 from engine.train import eagle, eagle3, user_data
 from engine.train.corpus import Corpus
-from engine.train.head_layer import Unrolled
+from engine.train.head_layer import UnrolledCache
 from engine.train.head_stage import HeadStage
 from engine.train.held_out import held_out_windows
-from engine.train.passes import Pass, agreements, weighted_loss
+from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
-from engine.types import DraftRule
 
 TRAINING = TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2)
 ONE = EagleRecipe(TRAINING, ffn=20)
@@ -68,7 +68,7 @@ def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch
     assert any(line.startswith("measured") for line in lines)
     head, window = loaded(tmp_path / "head", "eagle", teacher), tokens[0, :12]
     with torch.no_grad():
-        lesson, unrolled, state = teacher.lesson(window[None]), Unrolled(), None
+        lesson, unrolled, state = teacher.lesson(window[None]), UnrolledCache(), None
         rounded(trained)
         state = lesson.hidden[2][:, :8]
         for step, logits in enumerate(drafted(head, lesson.hidden[2][0], window, 3)):
@@ -119,14 +119,14 @@ def test_a_deep_target_gets_the_published_layers():
 
 def test_agreement_is_the_chance_that_a_drawn_token_is_kept():
     p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.25, 0.5]])
-    assert Pass(p.log(), q.log()).agreement() == pytest.approx(0.75)
+    assert PositionLogits(p.log(), q.log()).agreement() == pytest.approx(0.75)
 
 
 def test_a_pass_s_loss_is_the_cross_entropy_of_the_rows_that_count():
     p, q = torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.5, 0.0]])
     one, two = 1.75 * np.log(2), np.log(2)
-    assert Pass(p.log(), q.add(1e-30).log()).loss().item() == pytest.approx((one + two) / 2)
-    first = Pass(p.log(), q.add(1e-30).log(), torch.tensor([True, False]))
+    assert PositionLogits(p.log(), q.add(1e-30).log()).loss().item() == pytest.approx((one + two) / 2)
+    first = PositionLogits(p.log(), q.add(1e-30).log(), torch.tensor([True, False]))
     assert first.loss().item() == pytest.approx(one)
     assert weighted_loss([first, first], (1.0, 0.5)).item() == pytest.approx(1.5 * one)
     with pytest.raises(ValueError, match="zip"):
@@ -136,7 +136,7 @@ def test_a_pass_s_loss_is_the_cross_entropy_of_the_rows_that_count():
 def test_held_out_domains_count_equally(stream):
     held = {"a": stream.dialogue[:30], "b": stream.dialogue[:10], "short": stream.dialogue[:3]}
     rows = {3: 0.75, 1: 1.0}
-    said = {n: Pass(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 0.0, 100.0]]) * (n == 3)) for n in rows}
+    said = {n: PositionLogits(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 0.0, 100.0]]) * (n == 3)) for n in rows}
     found = agreements(Corpus(stream.code, stream.code, held), 10, lambda tokens: [said[len(tokens)]] * 2)
     assert found == {"position 1": pytest.approx(0.625), "position 2": pytest.approx(0.625)}
 

@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from engine.models.loading import load_head, load_model
+from engine.heads.loading import load_head
+from engine.models.loading import load_model
 from engine.train.__main__ import HEADS
 from engine.train.head_card import TRAININGS, write_head_card
 from tests.bench.setting import REFERENCE

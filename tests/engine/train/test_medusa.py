@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.checkpoints.medusa import LAYOUT
+from engine.heads.formats.medusa import LAYOUT
 from engine.models.folder import open_folder
 from engine.train import medusa, recipe, trainer
 from engine.train.__main__ import main

@@ -8,17 +8,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from engine.drafting import draw
-from engine.heads.fitted import fitted_head
+from engine.core.types import DraftRule
+from engine.heads.loading import load_head
 from engine.models.lean import from_tensors
-from engine.models.loading import load_head
-from engine.proposers.mlp_speculator import Speculator
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.trained.fitted_head import fitted_head
+from engine.proposers.trained.mlp_speculator import Speculator
+from engine.sampling.draw import draw
 from engine.train import mlp_speculator
 from engine.train.head_stage import HeadStage
 from engine.train.mlp_speculator import MlpSpeculatorModule, loss_of, train_mlp_speculator, unroll
 from engine.train.recipe import MlpSpeculatorRecipe, TrainRecipe
-from engine.types import DraftRule
 
 PLAN = MlpSpeculatorRecipe(TrainRecipe(steps=60, learning_rate=5e-2, rows=4, window=24, warmup=2), stages=3, inner=24)
 PLANS = (PLAN, replace(PLAN, tied=False, scale_input=False))

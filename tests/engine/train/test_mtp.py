@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from engine.checkpoints.mtp import deepseek_slots
+from engine.heads.formats.mtp import deepseek_slots
+from engine.heads.loading import load_head
 from engine.heads.mtp import MtpModule
-from engine.models.base import chain_placement
+from engine.models.interface import chain_placement
 from engine.models.lean import from_tensors
-from engine.models.loading import load_head
 from engine.train.head_stage import HeadStage
 from engine.train.mtp import MtpHead, loss_of, train_mtp, unroll
 from engine.train.recipe import TrainRecipe, UnrolledRecipe

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.arm import ModelSource
-from engine.backends.base import Prompt
-from engine.backends.oracle import LocalTarget
+from engine.backends.engine_spec import ModelSource
+from engine.backends.interface import Prompt
+from engine.backends.local_target import LocalTarget
 from engine.train.prompts import long_rows, write_prompts
 
 PACKAGED = Path(__file__).parents[3] / "suites" / "prompts"

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from engine.backends.openai.answer import Collector, Piece, ToolCall, read
-from engine.backends.openai.trouble import Kind, Trouble, of_status, said
+from engine.backends.openai.errors import AttemptError, FailureKind, of_status, said
+from engine.backends.openai.response import Collector, Piece, ToolCall, read
 
 CHAT = {
     "id": "a",
@@ -161,40 +161,40 @@ def broken(change):
     ],
 )
 def test_a_field_of_a_wrong_type_is_malformed_and_worth_another_try(change):
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(AttemptError) as caught:
         read(broken(change))
-    assert caught.value.kind is Kind.MALFORMED
+    assert caught.value.kind is FailureKind.MALFORMED
     assert caught.value.again
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])
 def test_what_is_no_object_is_malformed(document):
-    with pytest.raises(Trouble, match="is no JSON object"):
+    with pytest.raises(AttemptError, match="is no JSON object"):
         read(document)
 
 
 def test_a_document_that_is_an_error_is_one():
-    with pytest.raises(Trouble, match="answers with an error"):
+    with pytest.raises(AttemptError, match="answers with an error"):
         read({"error": {"message": "out of memory"}})
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "again"),
     [
-        (429, Kind.HTTP, True),
-        (500, Kind.HTTP, True),
-        (503, Kind.HTTP, True),
-        (408, Kind.HTTP, True),
-        (400, Kind.REFUSED, False),
-        (401, Kind.REFUSED, False),
-        (404, Kind.REFUSED, False),
-        (307, Kind.REFUSED, False),
+        (429, FailureKind.HTTP, True),
+        (500, FailureKind.HTTP, True),
+        (503, FailureKind.HTTP, True),
+        (408, FailureKind.HTTP, True),
+        (400, FailureKind.REFUSED, False),
+        (401, FailureKind.REFUSED, False),
+        (404, FailureKind.REFUSED, False),
+        (307, FailureKind.REFUSED, False),
     ],
 )
 def test_a_status_says_whether_to_try_again(status, kind, again):
-    trouble = of_status(status, '{"error": {"message": "no"}}', None)
-    assert (trouble.kind, trouble.again, trouble.status) == (kind, again, status)
-    assert trouble.facts(2)["attempts"] == 2
+    attempt_error = of_status(status, '{"error": {"message": "no"}}', None)
+    assert (attempt_error.kind, attempt_error.again, attempt_error.status) == (kind, again, status)
+    assert attempt_error.facts(2)["attempts"] == 2
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from engine.backends.base import Prompt
-from engine.backends.openai.body import body_of, path, require_known, seed_of, streamed
+from engine.backends.interface import Prompt
+from engine.backends.openai.request import body_of, path, require_known, seed_of, streamed
 from engine.backends.openai.settings import DIALECTS, settings_of
-from engine.errors import InvalidRequest
-from engine.types import Request, SamplingParams
+from engine.core.errors import InvalidRequest
+from engine.core.types import Request, SamplingParams
 
 URL = "http://127.0.0.1:8000/v1"
 CHAT = Prompt(({"role": "user", "content": "Hi"},), ({"name": "go", "parameters": {}},))

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from engine.backends.arm import ModelSource
-from engine.backends.base import Prompt
-from engine.backends.openai.answer import Answer, Piece
-from engine.backends.openai.codec import CODE_POINTS, CharacterCodec, LocalCodec, Origin, finish_of, tokens_of
-from engine.backends.oracle import LocalTarget
-from engine.types import FinishReason, Request, SamplingParams
+from engine.backends.engine_spec import ModelSource
+from engine.backends.interface import Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.openai.response import Completion, Piece
+from engine.backends.openai.tokens import CODE_POINTS, CharacterCodec, LocalCodec, TokenOrigin, finish_of, tokens_of
+from engine.core.types import FinishReason, Request, SamplingParams
 
 LENGTH = FinishReason.LENGTH
 
@@ -28,41 +28,41 @@ def split(local, text):
 
 
 def test_the_servers_ids_come_first():
-    answer = Answer("ab", "stop", token_ids=(5, 6), pieces=pieces("a", "b"))
+    answer = Completion("ab", "stop", token_ids=(5, 6), pieces=pieces("a", "b"))
     read = tokens_of(answer, CharacterCodec(), LENGTH)
-    assert (read.tokens, read.origin, read.logprob, read.lead) == ((5, 6), Origin.SERVER, (-0.5, -1.5), (1.0, 1.0))
+    assert (read.tokens, read.origin, read.logprob, read.lead) == ((5, 6), TokenOrigin.SERVER, (-0.5, -1.5), (1.0, 1.0))
 
 
 @pytest.mark.parametrize("scores", [None, (), pieces("a"), (Piece("a", math.nan), Piece("b", -1.0))])
 def test_without_a_number_for_every_token_there_is_none_and_the_reason_is_said(scores):
-    read = tokens_of(Answer("ab", "stop", token_ids=(5, 6), pieces=scores), CharacterCodec(), LENGTH)
+    read = tokens_of(Completion("ab", "stop", token_ids=(5, 6), pieces=scores), CharacterCodec(), LENGTH)
     assert read.tokens == (5, 6)
     assert read.logprob == ()
     assert read.less
 
 
 def test_one_unknown_lead_leaves_none():
-    answer = Answer("ab", "stop", token_ids=(5, 6), pieces=(Piece("a", -1.0, 2.0), Piece("b", -1.0)))
+    answer = Completion("ab", "stop", token_ids=(5, 6), pieces=(Piece("a", -1.0, 2.0), Piece("b", -1.0)))
     read = tokens_of(answer, CharacterCodec(), LENGTH)
     assert (read.logprob, read.lead) == ((-1.0, -1.0), ())
 
 
 def test_ids_beside_log_probabilities_are_the_servers_too():
-    answer = Answer("ab", "stop", pieces=(Piece("a", -1.0, 1.0, 5), Piece("b", -2.0, 1.0, 6)))
-    assert tokens_of(answer, CharacterCodec(), LENGTH).origin is Origin.LOGPROBS
+    answer = Completion("ab", "stop", pieces=(Piece("a", -1.0, 1.0, 5), Piece("b", -2.0, 1.0, 6)))
+    assert tokens_of(answer, CharacterCodec(), LENGTH).origin is TokenOrigin.LOGPROBS
 
 
 def test_text_is_tokenized_and_scored_where_the_pieces_are_its_tokens(local):
     text = '{"name": "Oslo"}'
-    read = tokens_of(Answer(text, "length", pieces=pieces(*split(local, text))), local, LENGTH)
+    read = tokens_of(Completion(text, "length", pieces=pieces(*split(local, text))), local, LENGTH)
     assert read.tokens == local.ids(text)
     assert len(read.logprob) == len(read.tokens) > 3
-    assert read.origin is Origin.TOKENIZER
+    assert read.origin is TokenOrigin.TOKENIZER
 
 
 def test_other_tokens_of_the_same_text_give_no_log_probability(local):
     text = '{"name": "Oslo"}'
-    read = tokens_of(Answer(text, "length", pieces=pieces(*text)), local, LENGTH)
+    read = tokens_of(Completion(text, "length", pieces=pieces(*text)), local, LENGTH)
     assert read.tokens == local.ids(text)
     assert read.logprob == ()
     assert "other tokens" in read.less or "log-probabilities for" in read.less
@@ -70,16 +70,16 @@ def test_other_tokens_of_the_same_text_give_no_log_probability(local):
 
 def test_a_piece_for_the_end_is_left_out_at_an_end_only(local):
     text = "Once upon"
-    answer = Answer(text, "stop", pieces=pieces(*split(local, text), "<|end|>"))
+    answer = Completion(text, "stop", pieces=pieces(*split(local, text), "<|end|>"))
     assert len(tokens_of(answer, local, FinishReason.EOS).logprob) == len(local.ids(text))
     assert tokens_of(answer, local, LENGTH).logprob == ()
 
 
 def test_characters_are_no_tokens_and_have_no_numbers():
     text = "a\U0001f600\u0301"
-    read = tokens_of(Answer(text, "stop", pieces=pieces("a", "b")), CharacterCodec(), LENGTH)
+    read = tokens_of(Completion(text, "stop", pieces=pieces("a", "b")), CharacterCodec(), LENGTH)
     assert read.tokens == tuple(map(ord, text))
-    assert read.origin is Origin.CHARACTERS
+    assert read.origin is TokenOrigin.CHARACTERS
     assert read.logprob == ()
     assert "token ids" in read.less
     assert max(read.tokens) < CODE_POINTS
@@ -100,17 +100,17 @@ def request(**sampling):
 @pytest.mark.parametrize(
     ("answer", "sampling", "reason"),
     [
-        (Answer("", "length"), {}, FinishReason.LENGTH),
-        (Answer("", "stop"), {}, FinishReason.EOS),
-        (Answer("", "tool_calls"), {}, FinishReason.EOS),
-        (Answer("", "stop"), {"stop": ("x",)}, FinishReason.STOP),
-        (Answer("", "stop", known_stop=True), {"stop": ("x",)}, FinishReason.EOS),
-        (Answer("", "stop", known_stop=True, stop_reason="x"), {"stop": ("x",)}, FinishReason.STOP),
-        (Answer("", "stop", known_stop=True, stop_reason=7), {"stop_token_ids": (7,)}, FinishReason.STOP),
-        (Answer("", "stop", known_stop=True, stop_reason=0), {}, FinishReason.EOS),
-        (Answer("", "stop", token_ids=(9, 0)), {"stop": ("x",)}, FinishReason.EOS),
-        (Answer("", "content_filter"), {}, None),
-        (Answer("", "abort"), {}, None),
+        (Completion("", "length"), {}, FinishReason.LENGTH),
+        (Completion("", "stop"), {}, FinishReason.EOS),
+        (Completion("", "tool_calls"), {}, FinishReason.EOS),
+        (Completion("", "stop"), {"stop": ("x",)}, FinishReason.STOP),
+        (Completion("", "stop", known_stop=True), {"stop": ("x",)}, FinishReason.EOS),
+        (Completion("", "stop", known_stop=True, stop_reason="x"), {"stop": ("x",)}, FinishReason.STOP),
+        (Completion("", "stop", known_stop=True, stop_reason=7), {"stop_token_ids": (7,)}, FinishReason.STOP),
+        (Completion("", "stop", known_stop=True, stop_reason=0), {}, FinishReason.EOS),
+        (Completion("", "stop", token_ids=(9, 0)), {"stop": ("x",)}, FinishReason.EOS),
+        (Completion("", "content_filter"), {}, None),
+        (Completion("", "abort"), {}, None),
     ],
 )
 def test_ends_in_our_words(answer, sampling, reason, local):

@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from engine.backends.openai.answer import Answer, Piece, ToolCall
-from engine.backends.openai.asking import Asked
-from engine.backends.openai.codec import Origin, Read
 from engine.backends.openai.facts import reconciled, request_facts
+from engine.backends.openai.response import Completion, Piece, ToolCall
+from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import settings_of
+from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 
 TOKENS = (5, 6, 7)
-READ = Read(TOKENS, Origin.SERVER, (-1.0,) * 3)
-ANSWER = Answer(
+READ = AnswerTokens(TOKENS, TokenOrigin.SERVER, (-1.0,) * 3)
+ANSWER = Completion(
     "abc",
     "stop",
     token_ids=TOKENS,
@@ -42,11 +42,11 @@ STREAMED = [
 
 
 def mismatches(answer, streamed=None):
-    return reconciled(Asked(1, answer, streamed=streamed), answer, READ, (1, 2))["mismatches"]
+    return reconciled(RequestResult(1, answer, streamed=streamed), answer, READ, (1, 2))["mismatches"]
 
 
 def test_accounts_that_agree():
-    found = reconciled(Asked(1, ANSWER, streamed=ANSWER), ANSWER, READ, (1, 2))
+    found = reconciled(RequestResult(1, ANSWER, streamed=ANSWER), ANSWER, READ, (1, 2))
     assert found["mismatches"] == []
     assert found["sources"] == ["answer", "usage", "log-probabilities", "speculation", "streamed answer", "prompt"]
 
@@ -71,14 +71,14 @@ def test_a_call_that_the_length_cuts_off_may_be_read_as_text(finish, count):
 
 
 def test_counts_are_compared_with_the_servers_own_tokens_only():
-    read = dataclasses.replace(READ, origin=Origin.TOKENIZER)
+    read = dataclasses.replace(READ, origin=TokenOrigin.TOKENIZER)
     answer = dataclasses.replace(ANSWER, usage={"completion_tokens": 4})
-    assert reconciled(Asked(1, answer), answer, read, None)["mismatches"] == []
+    assert reconciled(RequestResult(1, answer), answer, read, None)["mismatches"] == []
 
 
 def facts(answer, read=READ, **engine):
     settings = settings_of({"url": "http://a/v1", **engine})
-    return request_facts(settings, Asked(2, answer, lost=("http: 500",)), answer, read, None)
+    return request_facts(settings, RequestResult(2, answer, lost=("http: 500",)), answer, read, None)
 
 
 def test_what_is_told_of_an_answer_is_json():
@@ -89,7 +89,7 @@ def test_what_is_told_of_an_answer_is_json():
 
 
 def test_an_answer_that_shows_less_than_the_arm_says_so():
-    read = Read(TOKENS, Origin.CHARACTERS, less="the server names no token ids")
+    read = AnswerTokens(TOKENS, TokenOrigin.CHARACTERS, less="the server names no token ids")
     found = facts(ANSWER, read)
     assert (found["level"], found["why"]) == (0, "the server names no token ids")
     assert "level" not in facts(ANSWER, read, logprobs=0)

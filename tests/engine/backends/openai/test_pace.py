@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engine.backends.openai.pace import Pace, Stopped, pause, retry_after
+from engine.backends.openai.rate_limit import ArmStopped, RateLimiter, pause, retry_after
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -22,20 +22,20 @@ class Clock:
         return False
 
 
-def pace(clock, per_minute=None):
-    return Pace(per_minute, lambda: clock.now, wait=clock.wait)
+def rate_limiter(clock, per_minute=None):
+    return RateLimiter(per_minute, lambda: clock.now, wait=clock.wait)
 
 
 def test_a_limit_spreads_requests_over_the_minute():
     clock = Clock()
-    mine = pace(clock, per_minute=30)
+    mine = rate_limiter(clock, per_minute=30)
     began = [clock.now + 0.0 for _ in range(4) if mine.turn() is None]
     assert began == [100.0, 102.0, 104.0, 106.0]
 
 
 def test_without_a_limit_nothing_waits():
     clock = Clock()
-    mine = pace(clock)
+    mine = rate_limiter(clock)
     for _ in range(5):
         mine.turn()
     assert clock.waits == []
@@ -43,18 +43,18 @@ def test_without_a_limit_nothing_waits():
 
 def test_a_server_that_asks_to_wait_holds_every_request():
     clock = Clock()
-    mine = pace(clock)
+    mine = rate_limiter(clock)
     mine.hold(7.0)
     mine.turn()
     assert clock.now == 107.0
 
 
 def test_who_waits_is_told_when_the_arm_is_over():
-    mine = Pace(None)
+    mine = RateLimiter(None)
     mine.stop()
-    with pytest.raises(Stopped):
+    with pytest.raises(ArmStopped):
         mine.turn()
-    with pytest.raises(Stopped):
+    with pytest.raises(ArmStopped):
         mine.sleep(1000.0)
 
 

@@ -6,15 +6,15 @@ import jsonschema
 import pytest
 
 import schemas
-from engine.backends.openai.settings import DIALECTS, OWNED, Settings, settings_of
-from engine.errors import InvalidRequest
+from engine.backends.openai.settings import DIALECTS, OWNED, OpenAISettings, settings_of
+from engine.core.errors import InvalidRequest
 
 URL = "http://127.0.0.1:8000/v1"
 
 
 def test_the_schema_has_the_settings_with_their_defaults():
     properties = schemas.load("engine-openai")["properties"]
-    fields = {each.name: each for each in dataclasses.fields(Settings)}
+    fields = {each.name: each for each in dataclasses.fields(OpenAISettings)}
     assert set(properties) == set(fields)
     made = settings_of({"url": URL})
     for name, entry in properties.items():

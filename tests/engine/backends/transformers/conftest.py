@@ -15,5 +15,5 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def workshop(home):
+def backend(home):
     return family.workshop_of(home, "draft", "other")

@@ -2,12 +2,12 @@
 
 import torch
 
-from engine.backends import open_workshop
-from engine.backends.arm import ArmPlan, ModelSource
-from engine.backends.base import Prompt
+from engine.backends import open_backend
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.interface import Prompt
+from engine.core.types import Protocol, Request, SamplingParams
 from engine.train import recipe, trainer
 from engine.train.tokenizer import train_tokenizer
-from engine.types import Protocol, Request, SamplingParams
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]
@@ -37,7 +37,7 @@ def make(folder):
 
 
 def workshop_of(home, *names):
-    return open_workshop("transformers", {name: ModelSource(name, base=home) for name in ("target", *names)})
+    return open_backend("transformers", {name: ModelSource(name, base=home) for name in ("target", *names)})
 
 
 OPTIONS = {"early_exit": {"assistant_early_exit": 1}}
@@ -47,18 +47,18 @@ MODELS = {"draft_model": "draft", "universal": "other"}
 def plan(kind, protocol=Protocol.CHAIN, options=None, **changes):
     """An arm of the kind; `kind` None is plain."""
     if kind is None:
-        return ArmPlan(protocol, **changes)
-    return ArmPlan(protocol, kind, 4, MODELS.get(kind), OPTIONS.get(kind, {}) | (options or {}), **changes)
+        return EngineSpec(protocol, **changes)
+    return EngineSpec(protocol, kind, 4, MODELS.get(kind), OPTIONS.get(kind, {}) | (options or {}), **changes)
 
 
-def requests(backend, sampling, prompts=PROMPTS):
-    return [Request(text, backend.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(prompts)]
+def requests(engine, sampling, prompts=PROMPTS):
+    return [Request(text, engine.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(prompts)]
 
 
-def run(backend, sampling, prompts=PROMPTS):
-    return list(backend.generate(requests(backend, sampling, prompts)))
+def run(engine, sampling, prompts=PROMPTS):
+    return list(engine.generate(requests(engine, sampling, prompts)))
 
 
-def networks(workshop):
+def networks(backend):
     """The modules of target, draft and other."""
-    return [workshop._models[name].model.network for name in ("target", "draft", "other")]
+    return [backend._models[name].model.network for name in ("target", "draft", "other")]

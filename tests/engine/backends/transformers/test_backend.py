@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.base import Prompt
+from engine.backends.interface import Prompt
 from engine.backends.transformers.backend import seed_of
-from engine.errors import CapacityError, InvalidRequest, ModelError
-from engine.sampling import transform
-from engine.trace import decode, steps_of
-from engine.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.record.trace import decode, steps_of
+from engine.sampling.transforms import transform
 from tests.engine.backends.transformers.family import (
     GREEDY,
     PROMPTS,
@@ -27,9 +27,9 @@ KINDS = ("draft_model", "prompt_lookup", "early_exit", "universal")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_assistance_gives_the_tokens_of_plain_generation(workshop, kind):
-    plain = run(workshop.arm(plan(None, Protocol.GREEDY)), GREEDY)
-    assisted = run(workshop.arm(plan(kind, Protocol.GREEDY)), GREEDY)
+def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
+    plain = run(backend.arm(plan(None, Protocol.GREEDY)), GREEDY)
+    assisted = run(backend.arm(plan(kind, Protocol.GREEDY)), GREEDY)
     assert [each.tokens for each in assisted] == [each.tokens for each in plain]
     assert [each.text for each in assisted] == [each.text for each in plain]
     traces = [decode(each.trace) for each in assisted]
@@ -39,10 +39,10 @@ def test_greedy_assistance_gives_the_tokens_of_plain_generation(workshop, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_a_record_holds_the_steps_and_the_rows_of_the_target(workshop, kind, sampling):
-    backend = workshop.arm(plan(kind))
-    assert backend.capabilities().level == 3
-    for generation in run(backend, sampling):
+def test_a_record_holds_the_steps_and_the_rows_of_the_target(backend, kind, sampling):
+    engine = backend.arm(plan(kind))
+    assert engine.capabilities().level == 3
+    for generation in run(engine, sampling):
         trace = decode(generation.trace)
         assert generation.facts["reconciliation"]["mismatches"] == []
         assert trace.tokens == generation.tokens
@@ -52,22 +52,22 @@ def test_a_record_holds_the_steps_and_the_rows_of_the_target(workshop, kind, sam
             accepted = trace.role[view.emitted] == Role.ACCEPTED
             kept = trace.token[view.emitted][accepted]
             assert kept.tolist() == trace.node_token[view.nodes][: accepted.sum()].tolist()
-        anchored = target_rows(workshop, generation)
+        anchored = target_rows(backend, generation)
         np.testing.assert_allclose(trace.logits, anchored, atol=2e-4)
 
 
-def target_rows(workshop, generation):
+def target_rows(backend, generation):
     """The target's rows over the whole text, in one forward."""
-    target = networks(workshop)[0]
+    target = networks(backend)[0]
     ids = torch.tensor([[*generation.request.prompt, *generation.tokens]])
     with torch.no_grad():
         return target(ids).logits[0, len(generation.request.prompt) - 1 : -1].numpy()
 
 
 @pytest.mark.parametrize("kind", ["draft_model", "early_exit"])
-def test_recorded_numbers_p_and_q_give_the_decisions_again(workshop, kind):
+def test_recorded_numbers_p_and_q_give_the_decisions_again(backend, kind):
     tried = 0
-    for generation in run(workshop.arm(plan(kind)), SAMPLED):
+    for generation in run(backend.arm(plan(kind)), SAMPLED):
         trace = decode(generation.trace)
         ratio = trace.examined_p / trace.examined_q
         clear = np.abs(trace.examined_uniform - ratio) > 1e-5
@@ -81,26 +81,26 @@ def test_recorded_numbers_p_and_q_give_the_decisions_again(workshop, kind):
 
 
 @pytest.mark.parametrize(("kind", "sampling"), [("prompt_lookup", SAMPLED), ("draft_model", GREEDY)])
-def test_drafts_that_nothing_drew_are_deterministic(workshop, kind, sampling):
-    for generation in run(workshop.arm(plan(kind)), sampling):
+def test_drafts_that_nothing_drew_are_deterministic(backend, kind, sampling):
+    for generation in run(backend.arm(plan(kind)), sampling):
         trace = decode(generation.trace)
         assert set(trace.q_kind[trace.n_drafted > 0].tolist()) <= {QKind.ONE_HOT}
         assert np.all(np.isnan(trace.examined_uniform))
 
 
-def test_a_request_s_numbers_depend_on_seed_and_stream_alone(workshop):
-    backend = workshop.arm(plan("draft_model"))
-    one, other = requests(backend, SAMPLED, ("the quick", "the quick"))
+def test_a_request_s_numbers_depend_on_seed_and_stream_alone(backend):
+    engine = backend.arm(plan("draft_model"))
+    one, other = requests(engine, SAMPLED, ("the quick", "the quick"))
     state = torch.get_rng_state()
     torch.rand(3)
-    again = [each.tokens for each in backend.generate([other, one])][::-1]
-    assert [each.tokens for each in backend.generate([one, other])] == again
+    again = [each.tokens for each in engine.generate([other, one])][::-1]
+    assert [each.tokens for each in engine.generate([one, other])] == again
     assert again[0] != again[1]
     assert seed_of(one) != seed_of(other)
     torch.set_rng_state(state)
     before = torch.rand(1).item()
     torch.set_rng_state(state)
-    list(backend.generate([one]))
+    list(engine.generate([one]))
     assert torch.rand(1).item() == before
 
 
@@ -118,9 +118,9 @@ HONOURED = {
 
 @pytest.mark.parametrize("name", HONOURED)
 @pytest.mark.parametrize("kind", [None, "draft_model", "prompt_lookup"])
-def test_parameters_mean_the_same_p_as_in_our_own_engine(workshop, kind, name):
+def test_parameters_mean_the_same_p_as_in_our_own_engine(backend, kind, name):
     sampling = SamplingParams(**({"temperature": 1.0, "max_new_tokens": 12} | HONOURED[name]))
-    for generation in run(workshop.arm(plan(kind)), sampling, PROMPTS[:2]):
+    for generation in run(backend.arm(plan(kind)), sampling, PROMPTS[:2]):
         trace = decode(generation.trace)
         history, start = [*generation.request.prompt, *trace.tokens], len(generation.request.prompt)
         rows = [
@@ -131,13 +131,13 @@ def test_parameters_mean_the_same_p_as_in_our_own_engine(workshop, kind, name):
         np.testing.assert_allclose(trace.p, asked, atol=1e-5)
 
 
-def test_ends_are_told_as_ours_are(workshop):
-    plain = workshop.arm(plan(None, Protocol.GREEDY))
+def test_ends_are_told_as_ours_are(backend):
+    plain = backend.arm(plan(None, Protocol.GREEDY))
     whole = run(plain, GREEDY, PROMPTS[:1])[0]
     stop = whole.tokens[5]
     sampling = SamplingParams(max_new_tokens=20, stop_token_ids=(stop,))
     for kind in (None, "draft_model", "prompt_lookup"):
-        cut = run(workshop.arm(plan(kind, Protocol.GREEDY)), sampling, PROMPTS[:1])[0]
+        cut = run(backend.arm(plan(kind, Protocol.GREEDY)), sampling, PROMPTS[:1])[0]
         assert cut.finish_reason is FinishReason.STOP
         assert cut.tokens == whole.tokens[: whole.tokens.index(stop) + 1]
     assert whole.finish_reason is FinishReason.LENGTH
@@ -156,24 +156,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_transformers_cannot_do_is_refused_before_anything_runs(workshop, words):
+def test_what_transformers_cannot_do_is_refused_before_anything_runs(backend, words):
     arm, parameters = REFUSED[words]
-    backend = workshop.arm(arm)
-    asked = Request("r", backend.encode(Prompt(text="the")), SamplingParams(max_new_tokens=4, **parameters))
+    engine = backend.arm(arm)
+    asked = Request("r", engine.encode(Prompt(text="the")), SamplingParams(max_new_tokens=4, **parameters))
     with pytest.raises(InvalidRequest, match=words) as caught:
-        backend.require([asked])
+        engine.require([asked])
     assert "\n" not in str(caught.value)
 
 
-def test_a_request_that_does_not_fit_is_refused(workshop):
+def test_a_request_that_does_not_fit_is_refused(backend):
     with pytest.raises(CapacityError, match="context of 96"):
-        run(workshop.arm(plan("draft_model")), SamplingParams(max_new_tokens=95))
+        run(backend.arm(plan("draft_model")), SamplingParams(max_new_tokens=95))
 
 
-def test_a_request_that_fails_is_told_and_the_others_go_on(workshop, monkeypatch):
-    backend = workshop.arm(plan("draft_model"))
-    asked = requests(backend, SAMPLED)
-    draft, bad = networks(workshop)[1], asked[1].prompt
+def test_a_request_that_fails_is_told_and_the_others_go_on(backend, monkeypatch):
+    engine = backend.arm(plan("draft_model"))
+    asked = requests(engine, SAMPLED)
+    draft, bad = networks(backend)[1], asked[1].prompt
     original = draft.forward
 
     def broken(input_ids=None, **named):
@@ -182,73 +182,73 @@ def test_a_request_that_fails_is_told_and_the_others_go_on(workshop, monkeypatch
         return original(input_ids=input_ids, **named)
 
     monkeypatch.setattr(draft, "forward", broken)
-    found = list(backend.generate(asked))
+    found = list(engine.generate(asked))
     assert [each.finish_reason is FinishReason.ERROR for each in found] == [False, True, False, False]
     assert found[1].facts["error"] == {"kind": "refused", "message": "RuntimeError: out of luck"}
     assert decode(found[1].trace).header.facts["error"]["kind"] == "refused"
     assert found[1].tokens == ()
 
 
-def test_other_kinds_of_arms_do_not_inherit_settings(workshop):
-    run(workshop.arm(plan("early_exit")), SAMPLED, PROMPTS[:1])
-    run(workshop.arm(plan(None)), SAMPLED, PROMPTS[:1])
-    assert networks(workshop)[0].generation_config.num_assistant_tokens is None
-    mixed = workshop.arm(plan("universal"))
+def test_other_kinds_of_arms_do_not_inherit_settings(backend):
+    run(backend.arm(plan("early_exit")), SAMPLED, PROMPTS[:1])
+    run(backend.arm(plan(None)), SAMPLED, PROMPTS[:1])
+    assert networks(backend)[0].generation_config.num_assistant_tokens is None
+    mixed = backend.arm(plan("universal"))
     for sampling in (GREEDY, SAMPLED, GREEDY):
         assert not run(mixed, sampling, PROMPTS[:1])[0].facts["reconciliation"]["mismatches"]
-    alone = run(workshop.arm(plan(None, Protocol.GREEDY)), GREEDY, PROMPTS[:1])[0]
+    alone = run(backend.arm(plan(None, Protocol.GREEDY)), GREEDY, PROMPTS[:1])[0]
     assert run(mixed, GREEDY, PROMPTS[:1])[0].tokens == alone.tokens
 
 
-def test_levels_follow_the_record(workshop):
+def test_levels_follow_the_record(backend):
     for level, evidence in {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3}.items():
-        backend = workshop.arm(plan("draft_model", level=level))
-        assert backend.capabilities().level == evidence
-        trace = decode(run(backend, SAMPLED, PROMPTS[:1])[0].trace)
+        engine = backend.arm(plan("draft_model", level=level))
+        assert engine.capabilities().level == evidence
+        trace = decode(run(engine, SAMPLED, PROMPTS[:1])[0].trace)
         assert trace.header.level is level
         assert int(trace.n_drafted.sum()) > 0
 
 
-def test_the_configuration_says_what_runs(workshop):
-    said = workshop.arm(plan("draft_model", options={"assistant_ensemble_weight": 0.5})).effective_config()
+def test_the_configuration_says_what_runs(backend):
+    said = backend.arm(plan("draft_model", options={"assistant_ensemble_weight": 0.5})).effective_config()
     assert (said["protocol"], said["lossless"], said["rows"], said["gamma"]) == ("ensemble", False, 1, 4)
     assert said["requested"]["protocol"] == "chain"
     assert said["effective"]["protocol"] == "ensemble"
-    honest = workshop.arm(plan("draft_model")).effective_config()
+    honest = backend.arm(plan("draft_model")).effective_config()
     assert honest["requested"] == honest["effective"]
     assert honest["lossless"]
     assert honest["evidence"] == {"level": 3, "problems": []}
-    moving = workshop.arm(plan("draft_model", options={"num_assistant_tokens_schedule": "heuristic_transient"}))
+    moving = backend.arm(plan("draft_model", options={"num_assistant_tokens_schedule": "heuristic_transient"}))
     assert moving.effective_config()["gamma"] is None
 
 
-def test_ensembles_are_recorded_as_such(workshop):
+def test_ensembles_are_recorded_as_such(backend):
     arm = plan("draft_model", options={"assistant_ensemble_weight": 0.1})
-    header = decode(run(workshop.arm(arm), SAMPLED, PROMPTS[:1])[0].trace).header
+    header = decode(run(backend.arm(arm), SAMPLED, PROMPTS[:1])[0].trace).header
     assert header.protocol is Protocol.ENSEMBLE
     assert not header.lossless
 
 
-def test_an_argmax_draft_hands_over_a_soft_q(workshop):
-    backend = workshop.arm(plan("draft_model", engine={"argmax_draft": True}))
-    assert backend.effective_config()["fault"] == "argmax_draft"
-    for generation in run(backend, SAMPLED):
+def test_an_argmax_draft_hands_over_a_soft_q(backend):
+    engine = backend.arm(plan("draft_model", engine={"argmax_draft": True}))
+    assert engine.effective_config()["fault"] == "argmax_draft"
+    for generation in run(engine, SAMPLED):
         trace = decode(generation.trace)
         tokens = [trace.node_token[view.nodes][trace.examined_node[view.examined]] for view in steps_of(trace)]
         assert np.concatenate(tokens).tolist() == trace.q_rows.argmax(axis=1).tolist()
         assert trace.q_rows.max() < 1.0
 
 
-def test_the_anchor_s_rows_are_the_engine_s(workshop):
-    generation = run(workshop.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
-    anchor = workshop.arm(plan(None, Protocol.GUMBEL))
+def test_the_anchor_s_rows_are_the_engine_s(backend):
+    generation = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
+    anchor = backend.arm(plan(None, Protocol.GUMBEL))
     assert anchor.anchor_config()["backend"] == "transformers"
     trace = decode(anchor.anchor(generation.request, generation.tokens).trace)
     np.testing.assert_allclose(trace.logits, decode(generation.trace).logits, atol=2e-4)
 
 
-def test_models_are_told_by_their_digests(workshop):
-    facts = {each.name: each for each in workshop.models()}
+def test_models_are_told_by_their_digests(backend):
+    facts = {each.name: each for each in backend.models()}
     assert set(facts) == {"target", "draft", "other"}
     assert facts["target"].tokenizer_sha256 == facts["draft"].tokenizer_sha256
     assert len({each.sha256 for each in facts.values()}) == 3
@@ -270,9 +270,9 @@ UNBUILDABLE = {
 
 
 @pytest.mark.parametrize("words", UNBUILDABLE)
-def test_arms_that_cannot_be_built_say_why_in_one_line(workshop, words):
+def test_arms_that_cannot_be_built_say_why_in_one_line(backend, words):
     with pytest.raises(InvalidRequest, match=words) as caught:
-        workshop.arm(UNBUILDABLE[words])
+        backend.arm(UNBUILDABLE[words])
     assert "\n" not in str(caught.value)
 
 

@@ -15,9 +15,9 @@ from transformers import (
     MuseGlimmerAssistantModel,
 )
 
-from engine.errors import InvalidRequest, ModelError
-from engine.trace import decode
-from engine.types import Protocol, QKind, SamplingParams
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import Protocol, QKind, SamplingParams
+from engine.record.trace import decode
 from tests.engine.backends.transformers.family import GREEDY, VOCABULARY, plan, run, workshop_of
 
 WARM = SamplingParams(temperature=1.0, max_new_tokens=20, seed=2)
@@ -77,24 +77,24 @@ def predicting(home):
 
 
 def open_target(home, name):
-    from engine.backends import open_workshop
-    from engine.backends.arm import ModelSource
+    from engine.backends import open_backend
+    from engine.backends.engine_spec import ModelSource
 
-    return open_workshop("transformers", {"target": ModelSource(name, base=home)})
+    return open_backend("transformers", {"target": ModelSource(name, base=home)})
 
 
 def mtp(protocol=Protocol.CHAIN, gamma=1):
     return replace(plan("mtp", protocol), gamma=gamma)
 
 
-def drafts_are_recorded(workshop, arm, plain):
+def drafts_are_recorded(backend, arm, plain):
     """Greedy tokens are those of plain generation, sampled drafts have the q that they were drawn from."""
-    alone = run(workshop.arm(plain), GREEDY)
-    beside = run(workshop.arm(replace(arm, protocol=Protocol.GREEDY)), GREEDY)
+    alone = run(backend.arm(plain), GREEDY)
+    beside = run(backend.arm(replace(arm, protocol=Protocol.GREEDY)), GREEDY)
     assert [each.facts.get("error") for each in beside] == [None] * len(alone)
     assert [each.tokens for each in beside] == [each.tokens for each in alone]
     drafted = 0
-    for generation in run(workshop.arm(arm), WARM):
+    for generation in run(backend.arm(arm), WARM):
         assert generation.facts["reconciliation"]["mismatches"] == []
         trace = decode(generation.trace)
         assert set(trace.q_kind.tolist()) <= {QKind.FULL, QKind.NONE}

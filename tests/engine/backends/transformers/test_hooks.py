@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from transformers.generation import candidate_generator, utils
 
-from engine.backends.transformers import guard
-from engine.backends.transformers.hooks import GENERATOR, Seen, SeenStep, watched
-from engine.backends.transformers.observing import Output, mismatches, observed
-from engine.trace import decode
-from engine.types import FinishReason, QKind, RecordLevel
+from engine.backends.transformers import compat as guard
+from engine.backends.transformers.hooks import GENERATOR, HookedGenerate, HookedStep, watched
+from engine.backends.transformers.to_record import GenerateOutput, mismatches, observed
+from engine.core.types import FinishReason, QKind, RecordLevel
+from engine.record.trace import decode
 from tests.engine.backends.transformers.family import GREEDY, PROMPTS, SAMPLED, networks, plan, requests, run
 
 KINDS = ("draft_model", "prompt_lookup", "early_exit", "universal")
@@ -24,29 +24,29 @@ def originals():
     return [utils._speculative_sampling, utils.GenerationMixin._get_candidate_generator, *methods]
 
 
-def unchanged(workshop):
-    return all(GENERATOR not in vars(network) for network in networks(workshop))
+def unchanged(backend):
+    return all(GENERATOR not in vars(network) for network in networks(backend))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_is_the_original_object_afterwards(workshop, kind):
-    before, depth = originals(), networks(workshop)[0].config.num_hidden_layers
-    run(workshop.arm(plan(kind)), SAMPLED, PROMPTS[:2])
+def test_everything_is_the_original_object_afterwards(backend, kind):
+    before, depth = originals(), networks(backend)[0].config.num_hidden_layers
+    run(backend.arm(plan(kind)), SAMPLED, PROMPTS[:2])
     assert all(ours is theirs for ours, theirs in zip(originals(), before, strict=True))
-    assert unchanged(workshop)
-    assert networks(workshop)[0].config.num_hidden_layers == depth
+    assert unchanged(backend)
+    assert networks(backend)[0].config.num_hidden_layers == depth
 
 
-def test_everything_is_replaced_in_between(workshop):
-    network, before = networks(workshop)[0], utils._speculative_sampling
+def test_everything_is_replaced_in_between(backend):
+    network, before = networks(backend)[0], utils._speculative_sampling
     with watched(network, greedy=False):
         assert utils._speculative_sampling is not before
         assert GENERATOR in vars(network)
     assert utils._speculative_sampling is before
 
 
-def test_an_attribute_of_the_object_itself_is_put_back(workshop):
-    network = networks(workshop)[0]
+def test_an_attribute_of_the_object_itself_is_put_back(backend):
+    network = networks(backend)[0]
     own = network._get_candidate_generator
     setattr(network, GENERATOR, own)
     try:
@@ -58,28 +58,28 @@ def test_an_attribute_of_the_object_itself_is_put_back(workshop):
 
 
 @pytest.mark.parametrize("place", ["draft", "target", "sampling"])
-def test_everything_is_the_original_object_after_an_exception(workshop, monkeypatch, place):
+def test_everything_is_the_original_object_after_an_exception(backend, monkeypatch, place):
     """Inside the draft, inside the target's forward, inside the verification."""
 
     def fail(*_, **__):
         raise RuntimeError("broken here")
 
-    target, draft, _ = networks(workshop)
+    target, draft, _ = networks(backend)
     where = {"draft": (draft, "forward"), "target": (target, "forward"), "sampling": (utils, "_speculative_sampling")}
     monkeypatch.setattr(*where[place], fail)
     # after the failing function is in place: it is not the record's to remove
     before = originals()
     if place == "sampling":
         monkeypatch.setattr(guard, "problems", lambda _: ())
-    found = run(workshop.arm(plan("draft_model")), SAMPLED, PROMPTS[:2])
+    found = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:2])
     assert [each.finish_reason for each in found] == [FinishReason.ERROR] * 2
     assert all(ours is theirs for ours, theirs in zip(originals(), before, strict=True))
-    assert unchanged(workshop)
+    assert unchanged(backend)
 
 
-def test_the_early_exit_leaves_the_target_shallow_and_we_put_it_back(workshop, monkeypatch):
+def test_the_early_exit_leaves_the_target_shallow_and_we_put_it_back(backend, monkeypatch):
     """An oddity of transformers: `num_hidden_layers` is written without try and finally."""
-    target = networks(workshop)[0]
+    target = networks(backend)[0]
     original = target.forward
 
     def broken(*arguments, **named):
@@ -89,18 +89,18 @@ def test_the_early_exit_leaves_the_target_shallow_and_we_put_it_back(workshop, m
 
     monkeypatch.setattr(target, "forward", broken)
     with pytest.raises(RuntimeError, match="in the exit"):
-        bare(workshop)
+        bare(backend)
     assert target.config.num_hidden_layers == 1
     target.config.num_hidden_layers = 2
-    assert run(workshop.arm(plan("early_exit")), SAMPLED, PROMPTS[:1])[0].finish_reason is FinishReason.ERROR
+    assert run(backend.arm(plan("early_exit")), SAMPLED, PROMPTS[:1])[0].finish_reason is FinishReason.ERROR
     assert target.config.num_hidden_layers == 2
 
 
-def bare(workshop):
+def bare(backend):
     """The same arm without hooks."""
-    backend = workshop.arm(plan("early_exit"))
-    backend._problems = ("not watched",)
-    backend._run(requests(backend, SAMPLED)[0])
+    engine = backend.arm(plan("early_exit"))
+    engine._problems = ("not watched",)
+    engine._run(requests(engine, SAMPLED)[0])
 
 
 MOVED = {
@@ -111,19 +111,19 @@ MOVED = {
 
 
 @pytest.mark.parametrize("words", MOVED)
-def test_a_callable_that_moved_makes_the_evidence_text_and_logprobs(workshop, monkeypatch, words):
+def test_a_callable_that_moved_makes_the_evidence_text_and_logprobs(backend, monkeypatch, words):
     name, other = MOVED[words]
-    plain = [each.tokens for each in run(workshop.arm(plan("prompt_lookup")), SAMPLED)]
+    plain = [each.tokens for each in run(backend.arm(plan("prompt_lookup")), SAMPLED)]
     if other is None:
         monkeypatch.delattr(utils, name)
     else:
         monkeypatch.setattr(utils, name, other)
-    backend = workshop.arm(plan("prompt_lookup"))
-    assert backend.capabilities().level == 1
-    said = backend.effective_config()["evidence"]
+    engine = backend.arm(plan("prompt_lookup"))
+    assert engine.capabilities().level == 1
+    said = engine.effective_config()["evidence"]
     assert said["level"] == 1
     assert [words in each and name in each for each in said["problems"]] == [True]
-    found = run(backend, SAMPLED)
+    found = run(engine, SAMPLED)
     assert [each.tokens for each in found] == plain
     for generation in found:
         trace = decode(generation.trace)
@@ -134,10 +134,10 @@ def test_a_callable_that_moved_makes_the_evidence_text_and_logprobs(workshop, mo
     assert utils.__dict__.get(name) is other
 
 
-def test_log_probabilities_are_those_of_the_rows(workshop, monkeypatch):
-    whole = decode(run(workshop.arm(plan("prompt_lookup")), SAMPLED, PROMPTS[:1])[0].trace)
+def test_log_probabilities_are_those_of_the_rows(backend, monkeypatch):
+    whole = decode(run(backend.arm(plan("prompt_lookup")), SAMPLED, PROMPTS[:1])[0].trace)
     monkeypatch.setattr(guard, "problems", lambda _: ("renamed",))
-    told = decode(run(workshop.arm(plan("prompt_lookup")), SAMPLED, PROMPTS[:1])[0].trace)
+    told = decode(run(backend.arm(plan("prompt_lookup")), SAMPLED, PROMPTS[:1])[0].trace)
     np.testing.assert_allclose(told.logprob, whole.logprob, atol=1e-9)
 
 
@@ -160,15 +160,15 @@ def test_every_expectation_can_fail(monkeypatch):
 
 
 PROMPT = (5, 6)
-OUTPUT = Output((1, 2, 9, 4), np.zeros((4, 10), np.float32), np.zeros((4, 10), np.float32))
+OUTPUT = GenerateOutput((1, 2, 9, 4), np.zeros((4, 10), np.float32), np.zeros((4, 10), np.float32))
 ROWS = np.full((3, 10), 0.1)
 
 
 def seen(**changes):
     """Two steps: two of two drafted tokens and a bonus, then a plain token."""
-    first = SeenStep(PROMPT, (1, 2), ROWS[:2], 3, 0.0, (1, 2, 9), ROWS, (0.1, 0.1), 2, 2, (0.5, 0.6))
-    last = SeenStep((5, 6, 1, 2, 9), (), None, 3, 0.0, (4,), ROWS[:1], (), 0)
-    return Seen(False, [replace(first, **changes), last])
+    first = HookedStep(PROMPT, (1, 2), ROWS[:2], 3, 0.0, (1, 2, 9), ROWS, (0.1, 0.1), 2, 2, (0.5, 0.6))
+    last = HookedStep((5, 6, 1, 2, 9), (), None, 3, 0.0, (4,), ROWS[:1], (), 0)
+    return HookedGenerate(False, [replace(first, **changes), last])
 
 
 WRONG = {
@@ -201,21 +201,21 @@ def test_accounts_that_agree_are_believed():
 def test_output_that_differs_is_named():
     assert mismatches(seen(), PROMPT, replace(OUTPUT, tokens=(1, 2, 9, 5)))
     assert mismatches(seen(), PROMPT, replace(OUTPUT, logits=OUTPUT.logits[:3]))
-    assert mismatches(Seen(False), PROMPT, OUTPUT) == ("no candidate generator was asked for drafts",)
+    assert mismatches(HookedGenerate(False), PROMPT, OUTPUT) == ("no candidate generator was asked for drafts",)
 
 
 def test_a_cut_step_keeps_what_was_accepted_before_the_cut():
     """Two drafted tokens and the bonus were accepted, and the second drafted one ends the generation."""
     cut = seen(committed=(1, 2), p=ROWS[:2], matches=1, sampled=2)
-    whole = Output((1, 2), OUTPUT.logits[:2], OUTPUT.scores[:2])
-    told = Seen(False, cut.steps[:1])
+    whole = GenerateOutput((1, 2), OUTPUT.logits[:2], OUTPUT.scores[:2])
+    told = HookedGenerate(False, cut.steps[:1])
     assert mismatches(told, PROMPT, whole) == ()
     assert observed(told, whole, soft=True)[0].accepted == 2
-    compared = Seen(True, [replace(cut.steps[0], sampled=None, uniforms=())])
+    compared = HookedGenerate(True, [replace(cut.steps[0], sampled=None, uniforms=())])
     assert observed(compared, whole, soft=True)[0].accepted == 2
 
 
-def test_a_request_whose_accounts_differ_has_less_evidence(workshop, monkeypatch):
+def test_a_request_whose_accounts_differ_has_less_evidence(backend, monkeypatch):
     """A version that tells the wrong number of matches, with the same signatures."""
     original = candidate_generator.CandidateGenerator.update_candidate_strategy
 
@@ -227,7 +227,7 @@ def test_a_request_whose_accounts_differ_has_less_evidence(workshop, monkeypatch
             return ids, logits
 
     monkeypatch.setattr(utils, "PromptLookupCandidateGenerator", Odd)
-    generation = run(workshop.arm(plan("prompt_lookup")), GREEDY, PROMPTS[:1])[0]
+    generation = run(backend.arm(plan("prompt_lookup")), GREEDY, PROMPTS[:1])[0]
     assert generation.facts["level"] == 1
     assert "told to match" in generation.facts["why"]
     assert generation.facts["reconciliation"]["mismatches"]

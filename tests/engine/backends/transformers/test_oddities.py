@@ -6,10 +6,10 @@ from torch.overrides import TorchFunctionMode
 from transformers.generation.candidate_generator import AssistantToTargetTranslator
 from transformers.generation.utils import _speculative_sampling
 
-from engine.backends import open_workshop
-from engine.backends.arm import ModelSource
-from engine.trace import decode, steps_of
-from engine.types import FinishReason, Protocol, SamplingParams
+from engine.backends import open_backend
+from engine.backends.engine_spec import ModelSource
+from engine.core.types import FinishReason, Protocol, SamplingParams
+from engine.record.trace import decode, steps_of
 from tests.engine.backends.transformers.family import PROMPTS, SAMPLED, networks, plan, run, workshop_of
 
 WARM = SamplingParams(temperature=1.0, max_new_tokens=12, seed=3)
@@ -26,22 +26,22 @@ def first_q(generation):
     return trace.q_rows[next(steps_of(trace)).examined][0]
 
 
-def test_the_draft_is_drawn_at_the_temperature_squared(workshop):
+def test_the_draft_is_drawn_at_the_temperature_squared(backend):
     """The processors that are handed to the draft are applied once more by the draft's own configuration."""
-    generation = run(workshop.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
-    row, logits = first_q(generation), logits_of(networks(workshop)[1], list(generation.request.prompt))[-1]
+    generation = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
+    row, logits = first_q(generation), logits_of(networks(backend)[1], list(generation.request.prompt))[-1]
     np.testing.assert_allclose(row, (logits / SAMPLED.temperature**2).softmax(-1).numpy(), atol=1e-5)
     assert np.abs(row - (logits / SAMPLED.temperature).softmax(-1).numpy()).max() > 0.01
 
 
 def universal_law(home):
     """What universal assistance hands over as q, and the draft's law on the tokens that both know."""
-    workshop = workshop_of(home, "draft", "other")
-    generation = run(workshop.arm(plan("universal")), WARM, PROMPTS[:1])[0]
-    target, other = (workshop._models[name].tokenizer for name in ("target", "other"))
+    backend = workshop_of(home, "draft", "other")
+    generation = run(backend.arm(plan("universal")), WARM, PROMPTS[:1])[0]
+    target, other = (backend._models[name].tokenizer for name in ("target", "other"))
     shared = {other.get_vocab()[token]: at for token, at in target.get_vocab().items() if token in other.get_vocab()}
     assert len(shared) < len(other.get_vocab())
-    logits = logits_of(networks(workshop)[2], other(PROMPTS[0], add_special_tokens=False)["input_ids"])[-1]
+    logits = logits_of(networks(backend)[2], other(PROMPTS[0], add_special_tokens=False)["input_ids"])[-1]
     law = np.zeros(len(target.get_vocab()))
     law[list(shared.values())] = logits[list(shared)].softmax(-1).numpy()
     return first_q(generation), law
@@ -83,12 +83,12 @@ def test_a_number_of_zero_accepts_a_token_that_p_excludes():
     assert (int(matches), int(tokens[0, 0])) == (1, 0)
 
 
-def first_of_a_step(backend, text):
+def first_of_a_step(engine, text):
     """A text that the first of several tokens of a step completes, and the generation that it is from."""
-    generation = run(backend, SamplingParams(max_new_tokens=40), (text,))[0]
+    generation = run(engine, SamplingParams(max_new_tokens=40), (text,))[0]
     tokens = generation.tokens
     for view in steps_of(decode(generation.trace)):
-        told = backend._oracle.tokens.decode(tokens[: view.emitted.start + 1])
+        told = engine._local_target.tokens.decode(tokens[: view.emitted.start + 1])
         if view.emitted.stop - view.emitted.start > 1 and told.find(told[-3:]) == len(told) - 3:
             return told[-3:], generation
     raise AssertionError("no step emits several tokens")
@@ -96,8 +96,8 @@ def first_of_a_step(backend, text):
 
 def test_a_step_goes_on_behind_a_stop_string():
     """Stop strings are looked for once a step, and nothing is cut."""
-    workshop = open_workshop("transformers", {"target": ModelSource("bundled:target")})
-    plain, assisted = (workshop.arm(plan(kind, Protocol.GREEDY)) for kind in (None, "prompt_lookup"))
+    backend = open_backend("transformers", {"target": ModelSource("bundled:target")})
+    plain, assisted = (backend.arm(plan(kind, Protocol.GREEDY)) for kind in (None, "prompt_lookup"))
     text = "def first(self, value):\n    return self.value\n\ndef second(self, value):\n    return"
     stop, _ = first_of_a_step(assisted, text)
     sampling = SamplingParams(max_new_tokens=40, stop=(stop,))

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from engine.backends.vllm.asking import Asking, Pool
-from engine.backends.vllm.options import Setting
-from engine.errors import EngineError, ModelError
-from engine.types import Request, SamplingParams
+from engine.backends.vllm.options import VllmSettings
+from engine.backends.vllm.supervise import EnginePool, GenerateCall
+from engine.core.errors import EngineError, ModelError
+from engine.core.types import Request, SamplingParams
 
 from .fake_driver import ABORTED, FAILS, HANGS, KILLS, REFUSED
 
@@ -29,19 +29,19 @@ def python(tmp_path):
 
 @pytest.fixture
 def pool():
-    found = Pool()
+    found = EnginePool()
     yield found
     found.close()
 
 
 def setting(python, restarts=4, name="a", repair=None, silence=SECONDS):
     job = {"op": "start", "arguments": {"name": name}, "repair": repair, "model_runner": "auto", "script": None}
-    return Setting(python, job, {}, 0, silence, SECONDS, restarts, 2, False)
+    return VllmSettings(python, job, {}, 0, silence, SECONDS, restarts, 2, False)
 
 
 def asked(pool, setting, *firsts, width=2):
     requests = [Request(f"r{i}", (first, 1), SamplingParams()) for i, first in enumerate(firsts)]
-    batches = list(Asking(pool, setting, False, width).ask(requests))
+    batches = list(GenerateCall(pool, setting, False, width).ask(requests))
     outcomes = [each for batch in batches for each in batch.outcomes]
     assert sorted(each.request.id for each in outcomes) == sorted(each.id for each in requests)
     return {each.request.id: each.failure.kind if each.failure else "answered" for each in outcomes}, outcomes

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from engine.backends.vllm.asking import Pool
 from engine.backends.vllm.frames import Frame, read, write
-from engine.backends.vllm.options import Setting
-from engine.errors import ModelError
+from engine.backends.vllm.options import VllmSettings
+from engine.backends.vllm.supervise import EnginePool
+from engine.core.errors import ModelError
 
 SECONDS = 60
 JOB = {"op": "start", "arguments": {}, "repair": None, "model_runner": "auto", "script": None}
@@ -56,6 +56,6 @@ def test_where_there_is_no_vllm_it_says_so_and_ends(driver):
 
 @without_vllm
 def test_that_is_one_line_with_its_mend():
-    pool = Pool()
+    pool = EnginePool()
     with pytest.raises(ModelError, match=r"has no vLLM; run this in an environment that has it .* \{python: PATH\}"):
-        pool.facts(Setting(sys.executable, JOB, {}, 0, SECONDS, SECONDS, 0, 1, False))
+        pool.facts(VllmSettings(sys.executable, JOB, {}, 0, SECONDS, SECONDS, 0, 1, False))

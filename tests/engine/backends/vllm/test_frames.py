@@ -3,7 +3,7 @@ import io
 import numpy as np
 import pytest
 
-from engine.backends.vllm.frames import Frame, Truncated, read, write
+from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
 
 
 def written(*frames):
@@ -35,10 +35,10 @@ def test_a_slice_is_written_as_it_looks():
 def test_a_stream_that_ends_inside_a_message_says_so():
     data = written(Frame({"a": 1}, {"rows": np.zeros(4)}))
     for cut in (3, 20, len(data) - 1):
-        with pytest.raises(Truncated):
+        with pytest.raises(TruncatedStream):
             read(io.BytesIO(data[:cut]))
 
 
 def test_a_length_that_cannot_be_is_damage():
-    with pytest.raises(Truncated):
+    with pytest.raises(TruncatedStream):
         read(io.BytesIO(b"\xff" * 64))

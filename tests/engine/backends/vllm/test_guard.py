@@ -1,7 +1,7 @@
 import pytest
 
-from engine.backends.vllm import guard
-from engine.backends.vllm.guard import TRIED, Point, look, problems
+from engine.backends.vllm import compat as guard
+from engine.backends.vllm.compat import TRIED, HookPoint, problems, resolve
 
 HERE = __name__
 
@@ -16,25 +16,25 @@ class Holder:
 
 
 def test_a_callable_with_the_expected_beginning_is_found_with_its_holder():
-    found = look(Point(HERE, "hooked", ("first", "second")))
+    found = resolve(HookPoint(HERE, "hooked", ("first", "second")))
     assert found.function is hooked
     assert found.problem is None
-    method = look(Point(HERE, "Holder.method", ("self", "value")))
+    method = resolve(HookPoint(HERE, "Holder.method", ("self", "value")))
     assert method.holder is Holder
 
 
 @pytest.mark.parametrize(
     ("point", "words"),
     [
-        (Point(HERE, "renamed", ("first",)), "not there"),
-        (Point(HERE, "Holder.renamed", ("self",)), "not there"),
-        (Point("no.such.module", "hooked", ()), "not there"),
-        (Point(HERE, "hooked", ("second", "first")), "its parameters are first, second, third"),
-        (Point(HERE, "hooked", ("first", "second", "third", "fourth")), "expected to begin"),
+        (HookPoint(HERE, "renamed", ("first",)), "not there"),
+        (HookPoint(HERE, "Holder.renamed", ("self",)), "not there"),
+        (HookPoint("no.such.module", "hooked", ()), "not there"),
+        (HookPoint(HERE, "hooked", ("second", "first")), "its parameters are first, second, third"),
+        (HookPoint(HERE, "hooked", ("first", "second", "third", "fourth")), "expected to begin"),
     ],
 )
 def test_anything_else_is_a_problem_that_names_it(point, words):
-    found = look(point)
+    found = resolve(point)
     assert found.function is None
     assert found.problem is not None
     assert words in found.problem
@@ -42,7 +42,7 @@ def test_anything_else_is_a_problem_that_names_it(point, words):
 
 
 def test_an_unknown_version_is_a_problem_of_its_own():
-    point = Point(HERE, "hooked", ("first",))
+    point = HookPoint(HERE, "hooked", ("first",))
     assert problems([point], TRIED[0]) == []
     (said,) = problems([point], "99.0")
     assert "99.0" in said

@@ -5,17 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from engine.backends.vllm.asking import Call, Failure, Outcome
-from engine.backends.vllm.observing import Reading, generation_of
-from engine.backends.vllm.reconcile import NOTHING, Reconciled
-from engine.backends.vllm.spool import Seen, SeenRows
-from engine.observed import Observed
-from engine.trace import decode
-from engine.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.backends.vllm.reconcile import NOTHING, Reconciliation
+from engine.backends.vllm.spool import SpooledRows, SpooledStep
+from engine.backends.vllm.supervise import CallFacts, Failure, RequestOutcome
+from engine.backends.vllm.to_record import RecordOptions, generation_of
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
+from engine.record.foreign import ForeignEngine
+from engine.record.trace import decode
 
 V = 10
 REQUEST = Request("r", (1, 2), SamplingParams(temperature=1.0, max_new_tokens=5))
-READING = Reading(Observed(V, (0,), Protocol.CHAIN, "draft_model", RecordLevel.FULL), drawn=True)
+READING = RecordOptions(ForeignEngine(V, (0,), Protocol.CHAIN, "draft_model", RecordLevel.FULL), drawn=True)
 
 
 def rows(count, seed):
@@ -39,9 +39,9 @@ def last(p):
 
 
 STEPS = (
-    SeenRows(Seen((), (5,)), 2, rows(1, 1), last=last(0.25)),
-    SeenRows(Seen((6, 7), (6, 8)), 2, rows(2, 2), numbers(2, 2), last(np.nan)),
-    SeenRows(Seen((9, 3), (9, 3, 2)), 1, rows(3, 3), numbers(2, 3), last(0.75)),
+    SpooledRows(SpooledStep((), (5,)), 2, rows(1, 1), last=last(0.25)),
+    SpooledRows(SpooledStep((6, 7), (6, 8)), 2, rows(2, 2), numbers(2, 2), last(np.nan)),
+    SpooledRows(SpooledStep((9, 3), (9, 3, 2)), 1, rows(3, 3), numbers(2, 3), last(0.75)),
 )
 ANSWER = {
     "tokens": [5, 6, 8, 9, 3],
@@ -53,8 +53,8 @@ ANSWER = {
     "cached_tokens": 0,
     "latency_us": 7,
 }
-OUTCOME = Outcome(REQUEST, None, ANSWER, STEPS, tuple(each.step for each in STEPS))
-CALL = Call({}, ())
+OUTCOME = RequestOutcome(REQUEST, None, ANSWER, STEPS, tuple(each.step for each in STEPS))
+CALL = CallFacts({}, ())
 
 
 def generation(call=CALL, counted=NOTHING, reading=READING, **changes):
@@ -129,7 +129,7 @@ def test_a_drawn_draft_without_its_row_has_no_q():
 
 
 def test_a_worker_that_says_other_tokens_is_not_believed():
-    lied = (dataclasses.replace(STEPS[0], step=Seen((), (4,))), *STEPS[1:])
+    lied = (dataclasses.replace(STEPS[0], step=SpooledStep((), (4,))), *STEPS[1:])
     found = generation(worker=lied)
     trace = decode(found.trace)
     assert trace.header.level is RecordLevel.TOKENS
@@ -151,8 +151,8 @@ def test_with_neither_witness_the_output_is_all_there_is():
 @pytest.mark.parametrize(
     ("call", "counted", "words"),
     [
-        (Call({}, ("step 3 could not be recorded",)), NOTHING, "step 3"),
-        (CALL, Reconciled(("counters",), ("counter drafts: 3, recorded 2",)), "counter drafts"),
+        (CallFacts({}, ("step 3 could not be recorded",)), NOTHING, "step 3"),
+        (CALL, Reconciliation(("counters",), ("counter drafts: 3, recorded 2",)), "counter drafts"),
     ],
 )
 def test_what_is_wrong_with_the_call_lowers_each_of_its_requests(call, counted, words):
@@ -163,11 +163,11 @@ def test_what_is_wrong_with_the_call_lowers_each_of_its_requests(call, counted, 
 
 @pytest.mark.parametrize(("counters", "told"), [({"preemptions": 3}, 3), ({"preemptions": 0}, None), (None, None)])
 def test_requests_of_a_call_in_which_some_were_thrown_out_say_so(counters, told):
-    assert generation(Call(counters, ())).facts.get("preemptions_of_call") == told
+    assert generation(CallFacts(counters, ())).facts.get("preemptions_of_call") == told
 
 
 def test_tokens_that_a_grammar_struck_out_were_not_drafted():
-    steps = (STEPS[0], dataclasses.replace(STEPS[1], step=Seen((6, -1), (6, 8))), STEPS[2])
+    steps = (STEPS[0], dataclasses.replace(STEPS[1], step=SpooledStep((6, -1), (6, 8))), STEPS[2])
     trace = decode(generation(worker=steps, scheduler=None).trace)
     assert trace.n_drafted.tolist() == [0, 1, 2]
     assert trace.role.tolist()[:3] == [Role.PLAIN, Role.ACCEPTED, Role.BONUS]
@@ -175,7 +175,7 @@ def test_tokens_that_a_grammar_struck_out_were_not_drafted():
 
 @pytest.mark.parametrize(("tokens", "reason"), [([5, 0], FinishReason.EOS), ([5, 6], FinishReason.STOP)])
 def test_an_end_token_and_a_stop_are_told_apart(tokens, reason):
-    steps = (STEPS[0], SeenRows(Seen((), (tokens[1],)), 1, rows(1, 4)))
+    steps = (STEPS[0], SpooledRows(SpooledStep((), (tokens[1],)), 1, rows(1, 4)))
     answer = {**ANSWER, "tokens": tokens, "finish_reason": "stop", "steps": None, "logprobs": None}
     assert generation(answer=answer, worker=steps, scheduler=None).finish_reason is reason
 

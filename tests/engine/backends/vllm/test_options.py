@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 import schemas
-from engine.backends.arm import ArmPlan
-from engine.backends.vllm.options import OURS, Places, sampling_of, seed_of, setting_of
-from engine.errors import InvalidRequest
-from engine.types import Protocol, Request, SamplingParams
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.vllm.options import OURS, ModelFolders, sampling_of, seed_of, setting_of
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, Request, SamplingParams
 
-PLACES = Places(Path("/models/target"), {"draft": Path("/models/draft")}, 1024, "float32")
-NGRAM = ArmPlan(Protocol.GREEDY, "ngram", 4, options={"prompt_lookup_max": 3})
+PLACES = ModelFolders(Path("/models/target"), {"draft": Path("/models/draft")}, 1024, "float32")
+NGRAM = EngineSpec(Protocol.GREEDY, "ngram", 4, options={"prompt_lookup_max": 3})
 
 
 def plan(**changes):
@@ -35,7 +35,7 @@ def test_what_was_asked_for_is_named_as_vllm_names_it():
 
 
 def test_plain_decoding_has_no_draft():
-    found = setting_of(ArmPlan(Protocol.GREEDY), PLACES)
+    found = setting_of(EngineSpec(Protocol.GREEDY), PLACES)
     assert "speculative_config" not in found.job["arguments"]
     assert "rejection_sample_method" not in found.requested
 

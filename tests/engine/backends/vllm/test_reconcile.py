@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from engine.backends.vllm.reconcile import Metrics, Told, reconcile, reconcile_counters
-from engine.backends.vllm.spool import Seen
+from engine.backends.vllm.reconcile import RequestMetrics, SourceReports, reconcile, reconcile_counters
+from engine.backends.vllm.spool import SpooledStep
 
-STEPS = (Seen((), (5,)), Seen((6, 7), (6, 8)), Seen((9, 1), (9, 1, 2)))
-TOLD = Told((5, 6, 8, 9, 1, 2), STEPS, STEPS, Metrics((1, 2), (2, 2)))
+STEPS = (SpooledStep((), (5,)), SpooledStep((6, 7), (6, 8)), SpooledStep((9, 1), (9, 1, 2)))
+TOLD = SourceReports((5, 6, 8, 9, 1, 2), STEPS, STEPS, RequestMetrics((1, 2), (2, 2)))
 
 
 def replaced(index, **changes):
@@ -28,7 +28,7 @@ def test_tokens_behind_the_end_of_the_last_step_are_no_mismatch():
 def test_a_whole_step_behind_the_end_is_one_unless_a_stop_string_ended_it():
     short = dataclasses.replace(TOLD, tokens=(5, 6, 8))
     assert len(reconcile(short).mismatches) == 2
-    late = dataclasses.replace(short, metrics=Metrics((1,), (2,)), open_end=True)
+    late = dataclasses.replace(short, metrics=RequestMetrics((1,), (2,)), open_end=True)
     assert reconcile(late).mismatches == ()
 
 
@@ -39,9 +39,12 @@ def test_a_whole_step_behind_the_end_is_one_unless_a_stop_string_ended_it():
         ({"scheduler": replaced(1, emitted=(6, 3))}, "scheduler: token 2 is 3"),
         ({"worker": replaced(1, drafted=(6, 3))}, "step 1: worker drafted [6, 3], scheduler [6, 7]"),
         ({"worker": STEPS[:2]}, "worker: token 3 is nothing, the output has 9"),
-        ({"metrics": Metrics((1, 1), (2, 2))}, "step with drafts 1 has (accepted, drafted) (1, 2), recorded (2, 2)"),
-        ({"metrics": Metrics((1,), (2,))}, "1 and 2 such steps"),
-        ({"metrics": Metrics((1, 2), (2, 1))}, "recorded (2, 2)"),
+        (
+            {"metrics": RequestMetrics((1, 1), (2, 2))},
+            "step with drafts 1 has (accepted, drafted) (1, 2), recorded (2, 2)",
+        ),
+        ({"metrics": RequestMetrics((1,), (2,))}, "1 and 2 such steps"),
+        ({"metrics": RequestMetrics((1, 2), (2, 1))}, "recorded (2, 2)"),
     ],
 )
 def test_every_lie_is_found(change, words):

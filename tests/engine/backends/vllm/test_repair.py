@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.backends.vllm.repair import expanded, repair_lengths, repair_rows
+from engine.backends.vllm.patches import expanded, repair_lengths, repair_rows
 
 
 def test_every_drafted_row_has_its_requests_value():

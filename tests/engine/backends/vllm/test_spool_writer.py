@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.backends.vllm.frames import Frame, read
-from engine.backends.vllm.spool_writer import WAITING, SpoolWriter
+from engine.backends.vllm.hooks.spool_writer import WAITING, SpoolWriter
 
 LIMIT = 20
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from engine.backends.vllm.frames import write
+from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, best_of, frame_of
 from engine.backends.vllm.spool import worker_steps
-from engine.backends.vllm.step_writer import Batch, Law, best_of, frame_of
 
 V = 8
-BATCH = Batch(
+BATCH = StepBatch(
     names=("1.0-aaaaaaaa", "1.1-bbbbbbbb", "1.2-cccccccc"),
     discarded=(False, True, False),
     counts=(2, 0, 1),
@@ -25,7 +25,9 @@ def rows(count):
 
 def steps(tmp_path, raw, given):
     # a frame uses its copies up
-    law = Law(*(None if each is None else each.clone() for each in (given.logits, given.q, given.last)), given.best)
+    law = DecisionRows(
+        *(None if each is None else each.clone() for each in (given.logits, given.q, given.last)), given.best
+    )
     path = tmp_path / "frames"
     with path.open("wb") as stream:
         write(stream, frame_of(0, BATCH, raw, law))
@@ -34,7 +36,7 @@ def steps(tmp_path, raw, given):
 
 def test_each_emitted_token_has_the_row_that_decided_it(tmp_path):
     raw = rows(6)
-    found = steps(tmp_path, raw, Law(rows(3)))
+    found = steps(tmp_path, raw, DecisionRows(rows(3)))
     assert set(found) == {"1.0-aaaaaaaa", "1.2-cccccccc"}
     (first,), (last,) = found["1.0-aaaaaaaa"], found["1.2-cccccccc"]
     assert (first.step.drafted, first.step.emitted, first.step.accepted) == ((3, 4), (3, 6), 1)
@@ -46,7 +48,7 @@ def test_each_emitted_token_has_the_row_that_decided_it(tmp_path):
 
 
 def test_the_engines_own_numbers(tmp_path):
-    law = Law(rows(3), torch.softmax(rows(3), -1))
+    law = DecisionRows(rows(3), torch.softmax(rows(3), -1))
     found = steps(tmp_path, None, law)
     first, last = found["1.0-aaaaaaaa"][0], found["1.2-cccccccc"][0]
     logp = torch.log_softmax(law.logits, -1)
@@ -62,7 +64,7 @@ def test_the_engines_own_numbers(tmp_path):
 
 
 def test_the_place_behind_a_draft_has_numbers_where_a_token_came_out(tmp_path):
-    law = Law(rows(3), last=torch.randn(3, V))
+    law = DecisionRows(rows(3), last=torch.randn(3, V))
     found = steps(tmp_path, None, law)
     recovered, bonus = found["1.0-aaaaaaaa"][0], found["1.2-cccccccc"][0]
     assert np.isnan(recovered.last["log_p"])
@@ -74,13 +76,13 @@ def test_the_place_behind_a_draft_has_numbers_where_a_token_came_out(tmp_path):
 def test_a_row_with_forbidden_tokens_has_finite_moments(tmp_path):
     logits = rows(3)
     logits[:, 0] = -torch.inf
-    found = steps(tmp_path, None, Law(logits))["1.0-aaaaaaaa"][0]
+    found = steps(tmp_path, None, DecisionRows(logits))["1.0-aaaaaaaa"][0]
     assert np.isfinite(found.numbers["entropy"]).all()
     assert np.isfinite(found.numbers["variance"]).all()
 
 
 def test_who_has_the_raw_rows_has_the_moments(tmp_path):
-    found = steps(tmp_path, rows(6), Law(rows(3), last=rows(3)))["1.0-aaaaaaaa"][0]
+    found = steps(tmp_path, rows(6), DecisionRows(rows(3), last=rows(3)))["1.0-aaaaaaaa"][0]
     assert set(found.numbers) == {"log_p_drafted", "log_p_emitted", "best"}
     assert set(found.last) == {"log_p"}
 
@@ -88,7 +90,7 @@ def test_who_has_the_raw_rows_has_the_moments(tmp_path):
 def test_of_a_greedy_step_the_argmax_is_enough(tmp_path):
     logits = rows(3)
     logits[0, [2, 6]] = 9.0
-    found = steps(tmp_path, rows(6), Law(best=best_of(logits)))
+    found = steps(tmp_path, rows(6), DecisionRows(best=best_of(logits)))
     assert set(found["1.0-aaaaaaaa"][0].numbers) == {"best"}
     assert found["1.0-aaaaaaaa"][0].numbers["best"].tolist() == [2, logits[1].argmax().item()], "the first of two"
     assert found["1.2-cccccccc"][0].numbers["best"].tolist() == [logits[2].argmax().item()]
@@ -96,7 +98,7 @@ def test_of_a_greedy_step_the_argmax_is_enough(tmp_path):
 
 
 def test_a_place_where_nothing_came_out_has_no_number(tmp_path):
-    law, batch = Law(rows(2)), Batch(("a-b",), (False,), (2,), (3, 4), np.array([[6, -1, -1]]))
+    law, batch = DecisionRows(rows(2)), StepBatch(("a-b",), (False,), (2,), (3, 4), np.array([[6, -1, -1]]))
     path = tmp_path / "frames"
     with path.open("wb") as stream:
         write(stream, frame_of(0, batch, rows(3), law))
@@ -108,7 +110,7 @@ def test_a_place_where_nothing_came_out_has_no_number(tmp_path):
 
 def test_16_bit_rows_lose_nothing(tmp_path):
     raw = rows(6).bfloat16()
-    found = steps(tmp_path, raw, Law())["1.0-aaaaaaaa"][0]
+    found = steps(tmp_path, raw, DecisionRows())["1.0-aaaaaaaa"][0]
     assert found.rows.dtype == np.float32
     np.testing.assert_array_equal(found.rows, raw[:2].float().numpy())
 
@@ -116,8 +118,8 @@ def test_16_bit_rows_lose_nothing(tmp_path):
 def test_what_a_dying_engine_left_is_read_up_to_its_end(tmp_path):
     path = tmp_path / "frames"
     with path.open("wb") as stream:
-        write(stream, frame_of(0, BATCH, rows(6), Law()))
-        write(stream, frame_of(1, BATCH, rows(6), Law()))
+        write(stream, frame_of(0, BATCH, rows(6), DecisionRows()))
+        write(stream, frame_of(1, BATCH, rows(6), DecisionRows()))
     path.write_bytes(path.read_bytes()[:-5])
     assert [len(each) for each in worker_steps(path).values()] == [1, 1]
     assert worker_steps(tmp_path / "none") == {}

@@ -1,0 +1,84 @@
+"""in-toto Statements (v1) that bind a run to a report by digest, as plain JSON.
+
+Format: https://github.com/in-toto/attestation, spec/v1/statement.md. A
+statement is not signed: it says what was bound, not who says so. Knows nothing
+about stores or report formats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+
+import schemas
+from audit.errors import CannotDecide
+from audit.text.documents import MIB, decode_text, mistake, parse_json, read_bytes
+from audit.text.schema_errors import first_problem
+
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "https://specaudit.dev/attachment/v1"
+MAX_STATEMENT_BYTES: Final = 16 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is bound to what. All digests are hex SHA-256."""
+
+    report: str
+    """File name of the report."""
+    after: str
+    before: str
+    record_root: str
+    predicate: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The statement as in-toto wants it."""
+        run = f"run:{self.predicate['run']}"
+        subjects = ((self.report, self.after), (f"{self.report}#before", self.before), (run, self.record_root))
+        return {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": dict(self.predicate),
+        }
+
+    def to_bytes(self) -> bytes:
+        """The statement's file."""
+        return (json.dumps(self.to_json(), indent=2) + "\n").encode()
+
+
+def digest(content: bytes) -> str:
+    """Hex SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def statement_path(report: Path) -> Path:
+    """Where a report's statement is unless it is said otherwise: beside it."""
+    return report.with_name(f"{report.name}.intoto.json")
+
+
+def read_statement(path: Path) -> Statement:
+    """Read a statement.
+
+    Raises:
+        CannotDecide: there is no such file.
+        UserError: it is not a statement of this kind.
+    """
+    if not path.exists():
+        raise CannotDecide(f"{path}: no such statement; name it with --statement, or attach evidence: audit attach")
+    text = decode_text(str(path), read_bytes(path, MAX_STATEMENT_BYTES))
+    try:
+        document = parse_json(text)
+    except ValueError as error:
+        raise mistake(str(path), None, f"{error}; name the statement that audit attach wrote") from error
+    problem = first_problem(document, Draft202012Validator(schemas.load("attachment")))
+    if problem is not None:
+        raise mistake(str(path), None, f"not an attachment statement: {problem}")
+    after, before, root = (subject["digest"]["sha256"] for subject in document["subject"])
+    return Statement(document["subject"][0]["name"], after, before, root, document["predicate"])

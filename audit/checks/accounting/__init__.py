@@ -1,0 +1,1 @@
+"""Check `accounting`: counts, lengths, roles and ends of a request agree."""

@@ -1,0 +1,156 @@
+"""What a request's tokens, text and numbers must be, whatever was drawn.
+
+Rules beside those of the record's structure (`audit.evidence.structure`) and of
+lengths (`audit.checks.accounting.lengths`): ends and masks that the tokens show by themselves, and recorded
+probabilities that contradict each other or lie outside what they can be. Numbers
+are looked at as columns first (`audit.checks.accounting.columns`), and one by one
+only where those look wrong.
+Knows nothing about random numbers, nor whether a row is the right one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from audit.checks.accounting.columns import strange_drafts, strange_numbers, strange_tops
+from audit.evidence.columns import numbered
+from audit.evidence.records import RequestRecord
+from audit.evidence.structure import Fault
+from audit.evidence.tally import TOLERANCE, same
+from engine.core.errors import EngineError
+from engine.core.types import FinishReason, Floats
+from engine.record.trace import Trace, steps_of
+from engine.sampling.transforms import log_sum_exp, transform
+
+
+def steps_by_token(trace: Trace) -> list[int]:
+    """[E] the step that emitted each token."""
+    return np.repeat(np.arange(trace.steps), trace.n_emitted).tolist()
+
+
+def text_faults(request: RequestRecord) -> Iterator[Fault]:
+    """Stop strings in the text.
+
+    One that was complete before `min_tokens` may stay in it, and one at an end token may be part of its spelling.
+    """
+    sampling, last = request.trace.header.sampling, max(0, request.trace.steps - 1)
+    if sampling.min_tokens or request.finish_reason is FinishReason.EOS:
+        return
+    for stop in sampling.stop:
+        if stop in request.text:
+            yield Fault(last, f"the text contains the stop string {stop!r}")
+
+
+def mask_faults(trace: Trace) -> Iterator[Fault]:
+    """Ends before `min_tokens` and forbidden sequences: tokens without probability, whatever the row was."""
+    header, sampling, tokens = trace.header, trace.header.sampling, trace.tokens
+    steps = steps_by_token(trace)
+    ends = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else header.eos_ids)))
+    for at, token in enumerate(tokens[: sampling.min_tokens]):
+        if token in ends:
+            yield Fault(steps[at], f"token {at + 1} is the end {token}, min_tokens is {sampling.min_tokens}")
+    if header.finish_reason is FinishReason.STOP and len(tokens) < sampling.min_tokens:
+        yield Fault(max(0, trace.steps - 1), f"stopped after {len(tokens)} tokens, min_tokens is {sampling.min_tokens}")
+    for word in sampling.bad_words:
+        for at in range(len(word), len(tokens) + 1):
+            if tokens[at - len(word) : at] == word:
+                yield Fault(steps[at - 1], f"the forbidden sequence {list(word)} was emitted")
+
+
+def number_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+    """Recorded probabilities of emitted and examined tokens, p where it is told; level `scalars` and above."""
+    steps = numbered(trace.n_emitted).step
+    for at in np.flatnonzero(strange_numbers(trace, ours=ours)).tolist():
+        for message in _emitted_faults(trace, at, ours):
+            yield Fault(int(steps[at]), f"token {int(trace.token[at])}: {message}")
+    strange = np.flatnonzero(strange_drafts(trace, ours=ours))
+    for view in steps_of(trace, np.unique(numbered(trace.n_examined).step[strange]).tolist()):
+        for x in range(view.examined.start, view.examined.stop):
+            token = int(trace.node_token[view.nodes][int(trace.examined_node[x])])
+            for what, value in (("p", float(trace.examined_p[x])), ("q", float(trace.examined_q[x]))):
+                if not (_probable(value) or ((what == "q" or not ours) and math.isnan(value))):
+                    yield Fault(view.index, f"{what} of drafted token {token} is {value:.10g}")
+
+
+def _emitted_faults(trace: Trace, at: int, ours: bool) -> Iterator[str]:
+    p, logprob, margin = float(trace.p[at]), float(trace.logprob[at]), float(trace.margin[at])
+    if not (_probable(p) or (math.isnan(p) and not ours)):
+        yield f"p is {p:.10g}"
+    elif p == 0 and trace.header.lossless:
+        yield "p is 0, the token is outside the target's support"
+    if math.isnan(logprob) or logprob > TOLERANCE or (logprob == -math.inf and trace.header.lossless):
+        yield f"log-probability {logprob:.10g}"
+    if not margin >= 0:
+        yield f"margin {margin:.10g}"
+    elif trace.header.sampling.plain_scores and logprob > -math.log1p(math.exp(-margin)) + TOLERANCE:
+        # the two largest logits alone leave no token more
+        yield f"log-probability {logprob:.10g} is more than a lead of {margin:.6g} allows"
+
+
+def _probable(value: float) -> bool:
+    return 0.0 <= value <= 1.0 + TOLERANCE
+
+
+def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+    """The largest entries of each row against the emitted token, and p where it is `ours`; level `topk`."""
+    steps = numbered(trace.n_emitted).step
+    for at in np.flatnonzero(strange_tops(trace)).tolist():
+        step = int(steps[at])
+        ids, scores, lse = trace.top_id[at], trace.top_score[at], float(trace.top_lse[at])
+        scaled = scores / (trace.header.sampling.temperature or 1.0)
+        token = int(trace.token[at])
+        # rows of fewer possible tokens than entries end in -inf
+        falling = bool(np.all(scores[1:] <= scores[:-1]))
+        if not falling or len(set(ids.tolist())) < len(ids) or not lse >= scaled[0] - TOLERANCE:
+            yield Fault(step, f"token {token}: the recorded largest scores contradict each other")
+        elif trace.header.lossless:
+            found = np.flatnonzero(ids == token)
+            rank = int(found[0]) if len(found) else len(ids)
+            for message in _outside(trace, at, rank, np.asarray(scaled - lse), ours):
+                yield Fault(step, f"token {token}: {message}")
+
+
+def _outside(trace: Trace, at: int, rank: int, logs: Floats, ours: bool) -> Iterator[str]:
+    """Truncation that the token escaped; `rank` is its place among the K `logs`, K if it has none."""
+    sampling, kept = trace.header.sampling, len(logs)
+    if sampling.greedy:
+        if rank:
+            yield "it is not the argmax"
+        return
+    own = float(logs[min(rank, kept - 1)])
+    if 0 < sampling.top_k <= kept and own < logs[sampling.top_k - 1] - TOLERANCE:
+        yield f"outside the {sampling.top_k} largest"
+    if sampling.min_p and own < logs[0] + math.log(sampling.min_p) - TOLERANCE:
+        yield f"below min_p {sampling.min_p:g}"
+    if sampling.top_p < 1 and float(np.exp(logs[:rank]).sum()) > sampling.top_p + TOLERANCE:
+        yield f"outside the top-p set of {sampling.top_p:g}"
+    if ours and rank < kept and float(trace.p[at]) < math.exp(own) - TOLERANCE:
+        yield f"p {float(trace.p[at]):.10g} is below {math.exp(own):.10g}, what the row gives before truncation"
+
+
+def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+    """Recorded log-probability, margin, and p where it is `ours`, against the row; level `full`."""
+    header = trace.header
+    start, history = len(header.prompt), [*header.prompt, *trace.tokens]
+    for at, (step, logits) in enumerate(zip(steps_by_token(trace), trace.logits, strict=True)):
+        token = int(trace.token[at])
+        try:
+            row = transform(logits, history[: start + at], start, header.sampling, header.eos_ids)
+        except EngineError as error:
+            yield Fault(step, f"token {token}: its row gives no distribution ({error})")
+            continue
+        wide = logits.astype(np.float64)
+        second, first = np.partition(row.scores, -2)[-2:] if len(wide) > 1 else (-math.inf, row.scores[0])
+        computed = (
+            *((("p", float(trace.p[at]), float(row.p[token])),) if ours else ()),
+            ("log-probability", float(trace.logprob[at]), float(wide[token] - log_sum_exp(wide[None])[0])),
+            ("margin", float(trace.margin[at]), float(first - second)),
+        )
+        for what, recorded, value in computed:
+            if not same(recorded, value):
+                yield Fault(step, f"token {token}: {what} recorded {recorded:.10g}, its row gives {value:.10g}")
+        if row.p[token] == 0 and header.lossless and trace.p[at] != 0:
+            yield Fault(step, f"token {token} is outside the support that its row gives")

@@ -1,0 +1,1 @@
+"""Check `anchor`: the recorded p is that of an independent pass of the target."""

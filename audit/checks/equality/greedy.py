@@ -1,0 +1,76 @@
+"""Greedy equality: at temperature 0 the candidate's tokens are the baseline's.
+
+Claim: equality. Null: every emitted token is the one that the target alone
+would have chosen, up to the engine's own noise. Statistic: the number of real
+divergences; any is a fault. A divergence is numerical if the baseline's score
+of its own token leads that of the candidate's token by no more than the largest
+change of a top-two margin between baseline and control at equal prefixes (a
+Wilks bound). Effect and bound: real divergences per 1000 compared tokens and
+the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are
+exchangeable with the judged ones. Cannot see: a wrong token that happens to be
+a near-tie, anything after the first difference of a pair, and faults that the
+baseline shares. On text alone (L0) nothing is known of leads: equal texts are
+certified, different ones are inconclusive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from audit.checks.equality.triage import Instrument, judge_equality
+from audit.checks.interface import Check, Params
+from audit.checks.plans import at_least
+from audit.evidence.decisions import deciding_row
+from audit.evidence.pairing import Divergence
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.shape import shape_fault
+from audit.evidence.verdicts import CheckResult
+from engine.core.types import Floats, RecordLevel
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if evidence.baseline is None:
+        return "there is no baseline arm to compare with"
+    if not all(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
+        return "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
+    return None
+
+
+def margins(request: RequestRecord) -> Floats:
+    """[E] largest minus second largest score."""
+    return request.trace.margin
+
+
+def lead_over(found: Divergence) -> float | None:
+    """The baseline's score of its token minus that of the candidate's token.
+
+    Where the record does not hold the candidate's token, the least lead that it
+    can have is used: that over the last recorded score, or the top-two margin.
+    """
+    trace, index, token = found.pair.baseline.trace, found.index, found.token
+    if token is None or index >= len(trace.margin):
+        return None
+    if trace.header.level is RecordLevel.FULL and shape_fault(trace) is None:
+        scores = deciding_row(trace, index).scores
+        return float(scores[trace.tokens[index]] - scores[token])
+    if trace.header.level is RecordLevel.TOPK and index < len(trace.top_id):
+        place = np.flatnonzero(trace.top_id[index] == token)
+        return float(trace.top_score[index, 0] - trace.top_score[index, place[0] if len(place) else -1])
+    return float(trace.margin[index])
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    return judge_equality(evidence, params, Instrument(margins, lead_over, "logits"))
+
+
+CHECK = Check(
+    name="greedy_equality",
+    claim="equality",
+    needs=Level.L0,
+    defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99, "noise_bound": -1.0},
+    run=_run,
+    applies=_applies,
+    null="every token is the one that the target alone would have chosen, up to the engine's noise",
+    effect="real divergences per 1000 tokens",
+    plan=at_least("min_tokens", "compared tokens"),
+)

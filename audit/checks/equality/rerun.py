@@ -1,0 +1,229 @@
+"""A candidate beside a run of its own at the same seed: which requests differ, and why.
+
+At temperature 0 and under shared randomness a difference is triaged as the
+equality checks do, by the lead at the first differing token and the noise
+between baseline and control. Under rejection the token is a function of rows,
+drafts and numbers: other numbers for the same purpose are real; other drafts
+are told apart, because another draft is another use of the same numbers; with
+equal numbers and drafts the rows must have changed, and the change counts as
+numerical where it is within the largest change over requests that did not
+differ. Knows nothing about verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from audit.checks.equality import coupled as coupled_equality
+from audit.checks.equality import greedy as greedy_equality
+from audit.checks.equality.triage import MIN_NOISE_POSITIONS, Instrument
+from audit.evidence.decisions import deciding_row
+from audit.evidence.pairing import Divergence, Pair, agreeing, compared, divergence, measure_noise, pair_arms
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
+from audit.evidence.shape import shape_fault
+from audit.evidence.verdicts import Finding
+from engine.core.types import Protocol, RecordLevel
+from engine.record.trace import steps_of
+
+LARGEST_NOISE = 0.05
+"""A change of p by more than this in total variation is no rounding."""
+NOISE_PER_REQUEST = 128
+"""Positions of a request that the noise of rows is measured on."""
+KINDS = ("real", "untriaged", "drafts", "numerical")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDifference:
+    """A request that differs: `real`, `numerical`, `untriaged`, or `drafts` where other tokens were drafted."""
+
+    divergence: Divergence
+    kind: str
+    reason: str
+
+    def finding(self, arm: ArmKind) -> Finding:
+        """Where, against which arm, and why it is judged so."""
+        found = self.divergence
+        ours, theirs = found.pair.candidate, found.pair.baseline
+        if found.ended:
+            place = f"ends after {len(ours.tokens)} tokens, there after {len(theirs.tokens)}"
+        else:
+            place = f"token {found.index} is {found.token}, there {theirs.tokens[found.index]}"
+        return Finding(ours.request_id, found.step, f"{self.kind} against {arm}: {place}; {self.reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """A companion arm compared. `unpaired` are its cases that the candidate lacks; `problem` says why it cannot be."""
+
+    arm: ArmKind
+    pairs: int
+    tokens: int
+    differences: tuple[RequestDifference, ...]
+    unpaired: tuple[str, ...]
+    problem: str | None
+
+    def count(self, kind: str) -> int:
+        """Requests that differ in this way."""
+        return sum(each.kind == kind for each in self.differences)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidingNumbers:
+    """What decided one emitted token. `drafted` and `tested` map tokens to the numbers that drew and tested them."""
+
+    drafted: Mapping[int, float]
+    tested: Mapping[int, float]
+    role: int
+    number: float
+
+
+def compare(evidence: Evidence, kind: ArmKind) -> Rerun:
+    """Compare the candidate with one of its companions, which may hold fewer requests."""
+    companion = evidence.companions[kind]
+    pairs = pair_arms(evidence.candidate, companion).pairs
+    unpaired = tuple(sorted(companion.by_key().keys() - evidence.candidate.by_key().keys()))
+    problem = next((text for text in map(_incomparable, pairs) if text), None)
+    if problem is not None:
+        return Rerun(kind, len(pairs), 0, (), unpaired, problem)
+    found = [each for each in map(divergence, pairs) if each is not None]
+    instrument = _instrument(evidence.candidate)
+    differences = _triage_rejection(found, pairs) if instrument is None else _triage_equal(found, evidence, instrument)
+    return Rerun(kind, len(pairs), sum(compared(pair) for pair in pairs), differences, unpaired, None)
+
+
+def shares_state(arm: ArmRecord) -> bool:
+    """Whether drafts depend on what was generated before, so that another order drafts other tokens."""
+    return arm.effective.get("proposer_state") == "shared"
+
+
+def _incomparable(pair: Pair) -> str | None:
+    ours, theirs = pair.candidate.trace.header, pair.baseline.trace.header
+    if ours.prompt != theirs.prompt:
+        return f"request {pair.candidate.request_id} has another prompt there"
+    if (ours.sampling, ours.stream, ours.protocol) != (theirs.sampling, theirs.stream, theirs.protocol):
+        return f"request {pair.candidate.request_id} has another seed, stream, protocol or other sampling there"
+    return None
+
+
+def _instrument(arm: ArmRecord) -> Instrument | None:
+    """How leads are measured where tokens are functions of the target and the seed alone."""
+    headers = [request.trace.header for request in arm.requests]
+    if all(header.sampling.greedy for header in headers):
+        return Instrument(greedy_equality.margins, greedy_equality.lead_over, "logits")
+    if all(header.protocol is Protocol.GUMBEL for header in headers):
+        return Instrument(coupled_equality.margins, coupled_equality.lead_over, "in log p")
+    return None
+
+
+def _triage_equal(
+    found: Sequence[Divergence], evidence: Evidence, instrument: Instrument
+) -> tuple[RequestDifference, ...]:
+    if not found:
+        return ()
+    reference = evidence.baseline
+    noise = measure_noise(reference, evidence.controls, instrument.margins) if reference is not None else None
+    told = []
+    for each in found:
+        lead = None if each.ended else instrument.lead_over(each)
+        if each.ended:
+            told.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
+        elif lead is None or noise is None or noise.positions < MIN_NOISE_POSITIONS:
+            told.append(
+                RequestDifference(each, "untriaged", "the lead or the noise between two plain runs is not known")
+            )
+        else:
+            # a lead below zero: that choice is not even the best by the key that it claims
+            kind = "numerical" if abs(lead) <= noise.bound else "real"
+            told.append(
+                RequestDifference(each, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}")
+            )
+    return tuple(told)
+
+
+def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[RequestDifference, ...]:
+    same = [pair for pair in pairs if divergence(pair) is None]
+
+    @cache
+    def noise() -> tuple[int, float]:
+        changes = [change for pair in same for change in _row_changes(pair)]
+        return len(changes), max(changes, default=0.0)
+
+    told = []
+    for each in found:
+        cause = _cause(each)
+        if cause is not None:
+            told.append(cause)
+            continue
+        change = _row_change(each.pair, each.index)
+        positions, bound = noise() if change is not None else (0, 0.0)
+        if change == 0.0:
+            told.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
+        elif change is None or positions < MIN_NOISE_POSITIONS or bound > LARGEST_NOISE:
+            told.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
+        else:
+            kind = "numerical" if change <= bound else "real"
+            told.append(
+                RequestDifference(
+                    each, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}"
+                )
+            )
+    return tuple(told)
+
+
+def _cause(found: Divergence) -> RequestDifference | None:
+    """What can be said without rows; None where numbers and drafts are the same."""
+    if found.ended:
+        return RequestDifference(found, "real", "the tokens agree as far as both go")
+    sides = [found.pair.candidate, found.pair.baseline]
+    if any(side.trace.header.level is RecordLevel.TOKENS or shape_fault(side.trace) for side in sides):
+        return RequestDifference(found, "untriaged", "the record holds no numbers")
+    ours, theirs = (offer(side, found.index) for side in sides)
+    if ours.role == theirs.role and _other(ours.number, theirs.number):
+        return RequestDifference(found, "real", f"drawn with {ours.number:.6g}, there with {theirs.number:.6g}")
+    for token in ours.tested.keys() & theirs.tested.keys():
+        if _other(ours.tested[token], theirs.tested[token]):
+            numbers = f"{ours.tested[token]:.6g}, there with {theirs.tested[token]:.6g}"
+            return RequestDifference(found, "real", f"draft {token} was tested with {numbers}")
+    if ours.drafted.keys() != theirs.drafted.keys():
+        draws = list(zip(ours.drafted.values(), theirs.drafted.values(), strict=False))
+        if any(_other(*pair) for pair in draws):
+            return RequestDifference(found, "real", f"drafted with {draws[0][0]:.6g}, there with {draws[0][1]:.6g}")
+        return RequestDifference(found, "drafts", f"drafted {sorted(ours.drafted)}, there {sorted(theirs.drafted)}")
+    return None
+
+
+def offer(request: RequestRecord, index: int) -> DecidingNumbers:
+    """What was drafted and tested for emitted token `index`; the trace is in shape and above level tokens."""
+    trace = request.trace
+    view = next(each for each in steps_of(trace) if each.emitted.start <= index < each.emitted.stop)
+    parent = int(trace.row[index]) - 1
+    children = [i for i, node in enumerate(trace.node_parent[view.nodes]) if int(node) == parent]
+    tokens, numbers = trace.node_token[view.nodes], trace.node_uniform[view.nodes]
+    examined = zip(trace.examined_node[view.examined], trace.examined_uniform[view.examined], strict=True)
+    tested = {int(tokens[node]): float(number) for node, number in examined if int(node) in children}
+    drafted = {int(tokens[child]): float(numbers[child]) for child in children}
+    return DecidingNumbers(drafted, tested, int(trace.role[index]), float(trace.uniform[index]))
+
+
+def _other(left: float, right: float) -> bool:
+    return math.isfinite(left) and math.isfinite(right) and left != right
+
+
+def _row_change(pair: Pair, index: int) -> float | None:
+    """Total variation between the rows of p that decided the token; None without rows."""
+    sides = (pair.candidate.trace, pair.baseline.trace)
+    if any(trace.header.level is not RecordLevel.FULL or shape_fault(trace) for trace in sides):
+        return None
+    ours, theirs = (deciding_row(trace, index).p for trace in sides)
+    return 0.5 * float(np.abs(ours - theirs).sum())
+
+
+def _row_changes(pair: Pair) -> list[float]:
+    shared = agreeing(pair.candidate.tokens, pair.baseline.tokens)
+    found = [_row_change(pair, index) for index in range(min(shared, NOISE_PER_REQUEST))]
+    return [change for change in found if change is not None]

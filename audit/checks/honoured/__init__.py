@@ -1,0 +1,1 @@
+"""Check `honoured`: the engine applied the sampling parameters that were requested."""

@@ -1,0 +1,86 @@
+"""Which parameter an engine left out, from rows whose probabilities are not those that were asked for.
+
+Each hypothesis is the request's parameters with one of them off or replaced; the
+first that explains nine tenths of the rows is named. Knows nothing about verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from audit.checks.honoured.rows import TokenComparison
+from engine.core.types import SamplingParams
+
+LOOKED_AT: Final = 64
+"""Rows, spread evenly: a cause that explains these explains the rest."""
+EXPLAINED: Final = 0.9
+CLOSE: Final = 0.002
+TOO_SHORT: Final = "as if the answer were still shorter than min_tokens"
+DEGENERATE: Final = 0.98
+"""Share of probabilities of 0 or 1 from which on a row counts as an argmax."""
+
+OFF: Final[Mapping[str, Any]] = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": (),
+    "bad_words": (),
+    "min_tokens": 0,
+}
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "truncation": ("top_k", "top_p", "min_p"),
+    "penalty": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "mask": ("logit_bias", "bad_words", "min_tokens"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What the engine may have done."""
+
+    name: str
+    sampling: SamplingParams
+
+
+def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
+    """The request's parameters with one of those that are on left out, or with min_tokens never reached."""
+    on = [key for key, value in OFF.items() if getattr(sampling, key) != value]
+    single = [Hypothesis(f"as if {key} were not set", _without(sampling, (key,))) for key in on]
+    several = [
+        Hypothesis(f"as if no {name} were set", _without(sampling, keys))
+        for name, keys in GROUPS.items()
+        if len(set(keys) & set(on)) > 1
+    ]
+    bare = SamplingParams(temperature=1.0, max_new_tokens=sampling.max_new_tokens, seed=sampling.seed)
+    late = [Hypothesis(TOO_SHORT, replace(sampling, min_tokens=sampling.max_new_tokens))] if sampling.min_tokens else []
+    return (*single, *late, *several, Hypothesis("as if no parameter were set", bare))
+
+
+def _without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:
+    return replace(sampling, **{key: OFF[key] for key in keys})
+
+
+def cause(wrong: Sequence[TokenComparison]) -> str:
+    """What explains the rows, in words."""
+    seen = [wrong[i] for i in np.unique(np.linspace(0, len(wrong) - 1, LOOKED_AT).astype(int))]
+    if any(each.row is None for each in seen):
+        return "the rows are not recorded; record: full tells which parameter"
+    for hypothesis in hypotheses(seen[0].sampling):
+        if np.mean([_explains(each, hypothesis) for each in seen]) >= EXPLAINED:
+            return hypothesis.name
+    if np.mean([min(each.said, 1.0 - each.said) < CLOSE for each in seen]) >= DEGENERATE:
+        return "all mass on one token, as at a temperature near 0"
+    return "no parameter that was left out explains them: the values in effect are none that the request has"
+
+
+def _explains(each: TokenComparison, hypothesis: Hypothesis) -> bool:
+    value = each.under(hypothesis.sampling)
+    return value is not None and abs(value - each.said) <= CLOSE

@@ -1,0 +1,118 @@
+"""The probabilities that an engine reported beside those that its raw rows give under the request's parameters.
+
+A row is compared at two tokens where both are known: the one emitted and the
+one drafted there. Level `full` computes ours from the row, level `topk` holds
+it for the emitted token. Knows nothing about verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
+from audit.evidence.records import RequestRecord
+from audit.evidence.shape import shape_fault
+from engine.core.types import RecordLevel, Role, SamplingParams
+from engine.record.trace import Rows, Trace
+from engine.sampling.transforms import transform
+
+
+@dataclass(frozen=True, slots=True)
+class TokenComparison:
+    """One token of one row: what the engine said, and what was asked for.
+
+    `row` [V] is the raw row with the `history` before it, None where the record does not hold it.
+    """
+
+    request: str
+    step: int
+    token: int
+    said: float
+    asked: float
+    sampling: SamplingParams
+    row: Rows | None = None
+    history: tuple[int, ...] = ()
+    prompt_length: int = 0
+    eos_ids: tuple[int, ...] = ()
+
+    def under(self, sampling: SamplingParams) -> float | None:
+        """The token's probability under other parameters; None where the row is not recorded."""
+        if self.row is None:
+            return None
+        return float(transform(self.row, list(self.history), self.prompt_length, sampling, self.eos_ids).p[self.token])
+
+    def message(self, kind: str) -> str:
+        """The difference in words."""
+        return f"{kind} row: the engine's p of token {self.token} is {self.said:.4g}, the request's {self.asked:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRows:
+    """One request's rows of one kind: how many probabilities were compared, and those that differ."""
+
+    n: int
+    wrong: tuple[TokenComparison, ...]
+
+
+def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) -> RequestRows:
+    """Compare the rows of drafted places, or the others; a record out of shape or without rows has none."""
+    trace = request.trace
+    if trace.header.level not in (RecordLevel.TOPK, RecordLevel.FULL) or shape_fault(trace) is not None:
+        return RequestRows(0, ())
+    found = places(trace)
+    of_draft = np.isin(trace.role, [Role.ACCEPTED, Role.RECOVERED])
+    every = [each for at in np.flatnonzero(of_draft == drafted) for each in _at(request, found, int(at))]
+    return RequestRows(len(every), tuple(each for each in every if abs(each.said - each.asked) > tolerance))
+
+
+def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenComparison]:
+    """The emitted token of a row, and the drafted one where that is another."""
+    trace = request.trace
+    if trace.header.level is RecordLevel.TOPK:
+        if len(trace.row_p) and not np.isnan(trace.p[at]):
+            yield _lumped(request, found, at)
+        return
+    told = tuple(_said(trace, found, at))
+    if not told:
+        return
+    header = trace.header
+    history = (*header.prompt, *trace.token[:at].tolist())
+    p = transform(trace.logits[at], list(history), len(header.prompt), header.sampling, header.eos_ids).p
+    for token, said in told:
+        yield TokenComparison(
+            request=request.request_id,
+            step=int(found.step[at]),
+            token=token,
+            said=said,
+            asked=float(p[token]),
+            sampling=header.sampling,
+            row=trace.logits[at],
+            history=history,
+            prompt_length=len(header.prompt),
+            eos_ids=header.eos_ids,
+        )
+
+
+def _said(trace: Trace, found: DraftPlaces, at: int) -> Iterator[tuple[int, float]]:
+    """Tokens of a row with the engine's own probabilities."""
+    emitted, node = int(trace.token[at]), int(found.examined[at])
+    if not np.isnan(trace.p[at]):
+        yield emitted, float(trace.p[at])
+    token = int(found.drafted[at])
+    if node != NO_NODE and token not in (NO_NODE, emitted) and not np.isnan(trace.examined_p[node]):
+        yield token, float(trace.examined_p[node])
+
+
+def _lumped(request: RequestRecord, found: DraftPlaces, at: int) -> TokenComparison:
+    trace = request.trace
+    return TokenComparison(
+        request=request.request_id,
+        step=int(found.step[at]),
+        token=int(trace.token[at]),
+        said=float(trace.p[at]),
+        asked=float(trace.row_p[at]),
+        sampling=trace.header.sampling,
+    )

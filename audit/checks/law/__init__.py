@@ -1,0 +1,1 @@
+"""Check `law`: emitted tokens follow the target's distribution."""

@@ -1,0 +1,85 @@
+"""One view of whole rows and of lumped ones, for the law tests.
+
+Where rows are whole, the exact numbers are summed here; where they are lumped,
+they were recorded, and only tests that look at single cells lose by the lumping.
+Every law that is made up here is fixed before the token is drawn. Knows nothing
+about tests or p-values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.evidence.decisions import TAIL, UNUSED, Decisions, LumpedDecisions
+from audit.evidence.draft_places import NO_NODE
+from audit.stats.scores import log_p_scores
+from engine.core.types import Floats
+from engine.record.lumping import TOP
+
+
+def exact_of(made: Decisions) -> LumpedDecisions:
+    """The exact numbers, recorded or summed."""
+    if made.lumped is not None:
+        return made.lumped
+    rows, token = np.arange(len(made.token)), made.token
+    left = np.maximum(made.p - made.q, 0.0)
+    before = np.arange(made.p.shape[1]) < token[:, None]
+    one = made.drafted != NO_NODE
+    return LumpedDecisions(
+        ids=np.broadcast_to(np.arange(made.p.shape[1]), made.p.shape),
+        token=token,
+        refused=made.drafted,
+        p=made.p[rows, token],
+        q=made.q[rows, token],
+        p_below=np.where(before, made.p, 0.0).sum(axis=1),
+        residual_below=np.where(before, left, 0.0).sum(axis=1),
+        residual_sum=left.sum(axis=1),
+        product=np.sum(made.p * made.q, axis=1),
+        drafted_p=np.where(one, made.p[rows, made.drafted], np.nan),
+        drafted_q=np.where(one, made.q[rows, made.drafted], np.nan),
+    )
+
+
+def top_of(made: Decisions) -> NDArray[np.int64]:
+    """[E] the most likely token; among cells it is the first, and never the tail."""
+    return made.p.argmax(axis=1) if made.lumped is None else np.zeros(len(made.p), dtype=np.int64)
+
+
+def log_scores(made: Decisions) -> Floats:
+    """[E, C] log p of each token; the tail scores at most as its likeliest token can."""
+    if made.lumped is None:
+        return log_p_scores(made.p)
+    p = made.p.copy()
+    p[:, -1] = np.minimum(p[:, -1], p[:, min(TOP, p.shape[1] - 1) - 1])
+    return log_p_scores(p)
+
+
+def residual_laws(made: Decisions, rows: NDArray[np.int64]) -> Floats:
+    """[len(rows), C] norm(max(p - q, 0)); p where that has no mass."""
+    p = made.p[rows]
+    left = np.maximum(p - made.q[rows], 0.0)
+    if made.lumped is not None:
+        # lumping comes after the difference: the tail of p and that of q may overlap
+        left[:, -1] = np.maximum(made.lumped.residual_sum[rows] - left[:, :-1].sum(axis=1), 0.0)
+        left[:, -1] = np.where(p[:, -1] > 0, left[:, -1], 0.0)
+    mass = left.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(mass > 0, left / np.where(mass > 0, mass, 1.0), p))
+
+
+def previous_rows(made: Decisions) -> Floats:
+    """[E, C] p of the position before, on this row's cells; what those cells do not say is in the tail."""
+    first = np.full_like(made.p[:1], np.nan)
+    if made.lumped is None or len(made.p) < 2:
+        return np.concatenate([first, made.p[:-1]])
+    ids, p = made.lumped.ids, made.p
+    found = np.zeros((len(p) - 1, p.shape[1]))
+    # one sorted list of (row, token) for all rows
+    rows = np.arange(len(p) - 1)[:, None] << 32
+    keys, wanted = (rows + ids[:-1] - UNUSED).ravel(), rows + ids[1:] - UNUSED
+    order = np.argsort(keys, kind="stable")
+    at = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
+    hit = (keys[at] == wanted) & (ids[1:] > TAIL)
+    found[hit] = p[:-1].ravel()[at[hit]]
+    found[:, -1] = np.maximum(1.0 - found.sum(axis=1), 0.0)
+    return np.concatenate([first, found])

@@ -1,0 +1,209 @@
+"""Law: emitted tokens follow the target's conditional distribution.
+
+Claim: law. Null: each emitted token is drawn from its recorded p given all that
+came before. Statistic: a battery of one-sample tests, Holm-adjusted: randomised
+transforms in three orders, score martingales for log p and for a leak of the
+draft, a sequential mixture over named faults, by block position, on
+bonus tokens, and the components of the chain rule where that is the declared
+protocol. Effect: the estimated leak in total variation per emitted token, under
+r = (1 - l) p + l q where q is known, else with the argmax of p in the place of q;
+bound: its upper bound (99 % by default). Assumes rows that are the target's, independent
+random numbers between requests, and that the number of requests was fixed
+beforehand. Cannot see: wrong rows, repeated random numbers within a request's
+own stream, departures below the printed detectable leak, nor bound departures
+in other directions than the leak.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from audit.checks.interface import Check, Params
+from audit.checks.law.battery import ComponentTest, battery
+from audit.checks.law.table import LawEvidence, moments_of, tabulate
+from audit.checks.plans import plan_law
+from audit.evidence.decisions import unreadable
+from audit.evidence.random_numbers import seed_of
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.alternatives import ranking
+from audit.stats.multiplicity import holm
+from audit.stats.scores import leak_estimate
+from engine.core.types import Floats
+
+POOLED = "all requests"
+MAX_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Total variation per emitted token; `direction` says towards what."""
+
+    direction: str
+    share: float
+    effect: float
+    bound: float
+    error: float
+    """Standard error of the effect; infinite where p and q do not differ."""
+    detectable: float
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
+        return "at temperature 0 there is no law to test; see greedy_equality"
+    return None
+
+
+def shared_numbers(arm: ArmRecord) -> str | None:
+    """The first two requests that draw the same random numbers, if any do."""
+    seen: dict[tuple[int, int], str] = {}
+    for request in arm.requests:
+        header = request.trace.header
+        key = (header.sampling.seed, header.stream)
+        if key in seen:
+            return (
+                f"requests {seen[key]} and {request.request_id} share seed and stream; pooled tests need independence"
+            )
+        seen[key] = request.request_id
+    return None
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    arm = evidence.candidate
+    reason = unreadable(arm, cells=True) or shared_numbers(arm)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    generator = np.random.default_rng(seed_of(arm.requests))
+    law = tabulate(arm.requests, generator)
+    components = battery(law, generator)
+    adjusted = holm([each.p for each in components])
+    rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
+    findings = [*law.impossible, *(_finding(components[i], adjusted[i]) for i in rejected)]
+    leak = estimate_leak(law, float(params["confidence"]))
+    n = len(law.table.depth)
+    # a request or two may be too little for any component
+    best = int(np.argmin(adjusted)) if components else None
+    return CheckResult(
+        verdict=_verdict(findings, n, leak, params),
+        summary=_summary(findings, n, leak, len(components), params) + _loss(law),
+        n=n,
+        statistic=None if best is None else components[best].statistic,
+        p_value=0.0 if law.impossible else None if best is None else float(adjusted[best]),
+        effect=leak.effect,
+        bound=leak.bound,
+        margin=float(params["leak_margin"]),
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details=_details(law, components, adjusted, leak),
+    )
+
+
+def estimate_leak(law: LawEvidence, confidence: float = 0.99) -> Leak:
+    """The leak towards q where any q is known, else towards the argmax of p."""
+    table = law.table
+    known = table.known
+    n = len(known)
+    columns, distance = (table.leak[known], table.distance[known, 0]) if known.any() else (table.argmax, None)
+    total = float(np.sum(table.distance[:, 1] if distance is None else distance)) / n
+    estimate = leak_estimate(columns[:, 0], moments_of(columns), columns[:, 4], confidence)
+    return Leak(
+        direction="q" if known.any() else "argmax of p",
+        share=estimate.share,
+        effect=estimate.share * total,
+        bound=min(1.0, max(0.0, estimate.high)) * total,
+        error=estimate.error * total if total else 0.0,
+        detectable=min(1.0, estimate.detectable) * total,
+    )
+
+
+def _finding(component: ComponentTest, adjusted: float) -> Finding:
+    message = (
+        f"{component.title}: statistic {component.statistic:.4g}, adjusted p {adjusted:.2g}, n {component.n}, "
+        f"effect {component.effect:.3g} {component.unit}"
+    )
+    return Finding(POOLED, 0, message)
+
+
+def _verdict(findings: list[Finding], n: int, leak: Leak, params: Params) -> Verdict:
+    if findings:
+        return Verdict.FAULT
+    enough = n >= int(params["min_tokens"]) and leak.bound <= float(params["leak_margin"])
+    return Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE
+
+
+def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Params) -> str:
+    percent = 100.0 * float(params["confidence"])
+    bound = f"leak towards {leak.direction} at most {leak.bound:.3g} in total variation per token ({percent:.4g} %)"
+    if findings:
+        return f"{len(findings)} departures from the law in {n} tokens; {findings[0].message}"
+    if n < int(params["min_tokens"]):
+        return f"{n} tokens are fewer than {params['min_tokens']}; no departure in {tests} tests"
+    if leak.bound > float(params["leak_margin"]):
+        return f"no departure in {tests} tests of {n} tokens, but {bound}; detectable leak {leak.detectable:.3g}"
+    return f"no departure in {tests} tests of {n} tokens; {bound}"
+
+
+def _loss(law: LawEvidence) -> str:
+    """What lumped evidence loses: the p-value is exact, but differences within the tail are not seen."""
+    tail, seen = _lumping(law)
+    if not tail:
+        return ""
+    text = f"; read on cells: {tail:.2g} of the mass of p is in their tails"
+    return text if math.isnan(seen) else f"{text}, they see {seen:.1%} of the distance between p and q"
+
+
+def _lumping(law: LawEvidence) -> tuple[float, float]:
+    """Mean mass in the tails, and the share of the distance between p and q that cells see (NaN without a q)."""
+    table = law.table
+    distance = float(np.sum(table.distance[table.known, 0]))
+    return float(table.tail.mean()), float(np.sum(table.seen[table.known])) / distance if distance else math.nan
+
+
+def _details(law: LawEvidence, components: tuple[ComponentTest, ...], adjusted: Floats, leak: Leak) -> dict[str, Any]:
+    tail, seen = _lumping(law)
+    return {
+        "tail_mass": tail,
+        "distance_seen": None if math.isnan(seen) else seen,
+        "leak": {
+            "direction": leak.direction,
+            "share": leak.share,
+            "tv": leak.effect,
+            "tv_bound": leak.bound,
+            "tv_detectable": leak.detectable,
+        },
+        "standard_error": leak.error if math.isfinite(leak.error) else None,
+        "tokens_with_known_q": int(law.table.known.sum()),
+        "impossible_tokens": len(law.impossible),
+        "alternatives": [
+            {"name": each.name, "log_e": each.log_e, "share": each.share} for each in ranking(law.process)
+        ],
+        "components": [
+            {
+                "name": each.name,
+                "stratum": each.stratum,
+                "n": each.n,
+                "statistic": each.statistic,
+                "p": each.p,
+                "p_adjusted": float(p),
+                "effect": each.effect,
+                "unit": each.unit,
+            }
+            for each, p in zip(components, adjusted, strict=True)
+        ],
+    }
+
+
+CHECK = Check(
+    name="law",
+    claim="law",
+    needs=Level.L3,
+    defaults={"alpha": 0.005, "leak_margin": 0.06, "min_tokens": 500, "confidence": 0.99},
+    run=_run,
+    applies=_applies,
+    null="each emitted token is drawn from its recorded p given all that came before",
+    effect="total variation per emitted token",
+    plan=plan_law,
+)

@@ -1,0 +1,230 @@
+"""The numbers that the law tests need, one row per emitted token.
+
+Everything that a row depends on besides the emitted token was fixed before that
+token was drawn. Rows are kept, distributions are not, so that memory does not
+grow with the vocabulary. Knows nothing about p-values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.checks.law.cells import exact_of, log_scores, previous_rows, residual_laws, top_of
+from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, own_cell
+from audit.evidence.draft_places import NO_NODE
+from audit.evidence.records import RequestRecord
+from audit.evidence.verdicts import Finding
+from audit.stats import alternatives
+from audit.stats.pit import pit
+from audit.stats.scores import Moments, leak_scores, moments, picked
+from engine.core.types import Floats, Protocol, Role
+
+
+@dataclass(frozen=True, slots=True)
+class LawTable:
+    """E emitted tokens of all requests; NaN where a number does not exist at a position."""
+
+    depth: NDArray[np.int64]
+    bonus: NDArray[np.bool_]
+    """[E] everything drafted was accepted before."""
+    known: NDArray[np.bool_]
+    """[E] q of the position is known."""
+    rank_pit: Floats
+    id_pit: Floats
+    ratio_pit: Floats
+    logp: Floats
+    """[E, 4] observed score, mean, variance, third moment."""
+    leak: Floats
+    """[E, 5] the same for q / (p + q), and its mean under q."""
+    argmax: Floats
+    """[E, 5] the same for a draft that always offers the argmax of p."""
+    distance: Floats
+    """[E, 2] total variation between p and q, and between p and its argmax."""
+    tail: Floats
+    """[E] mass of p that shares a cell; 0 where rows are whole."""
+    seen: Floats
+    """[E] total variation between p and q on the cells."""
+    draft_pit: Floats
+    """[E] the drafted token under q, chain rule only."""
+    accept: Floats
+    """[E, 2] accepted or not, and min(1, p / q) of the drafted token, chain rule only."""
+    residual_rank_pit: Floats
+    residual_id_pit: Floats
+    """[E] a recovered token under the residual, chain rule only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LawEvidence:
+    """The table, the evidence for each named alternative and what is impossible under the law."""
+
+    table: LawTable
+    process: alternatives.WealthState
+    impossible: tuple[Finding, ...]
+
+
+def seed_of(requests: Sequence[RequestRecord]) -> int:
+    """A seed from the tokens themselves: the same evidence is always judged by the same numbers."""
+    content = hashlib.sha256()
+    for request in requests:
+        content.update(repr((request.request_id, request.tokens)).encode())
+    return int.from_bytes(content.digest()[:8], "big")
+
+
+def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
+    """The numbers of all requests, in their order. `generator` randomises the transforms."""
+    parts: list[LawTable] = []
+    impossible: list[Finding] = []
+    process = alternatives.start()
+    for request in requests:
+        made = decisions(request)
+        impossible.extend(_impossible(made))
+        parts.append(_part(made, generator))
+        process = alternatives.extend(process, _chunk(made))
+    columns = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in dataclasses.fields(LawTable)
+    }
+    return LawEvidence(LawTable(**columns), process, tuple(impossible))
+
+
+def _impossible(made: Decisions) -> Iterator[Finding]:
+    """Tokens without any probability: no number of samples excuses one."""
+    exact = exact_of(made)
+    for i in np.flatnonzero(exact.p <= 0):
+        yield Finding(made.request, int(made.step[i]), f"token {int(exact.token[i])} was emitted, its p is 0")
+    drafted = _tested(made)
+    for i in np.flatnonzero(drafted & (exact.drafted_q <= 0)):
+        yield Finding(made.request, int(made.step[i]), f"token {int(exact.refused[i])} was drafted, its q is 0")
+    recovered = drafted & (made.role == Role.RECOVERED) & (exact.residual_sum > 0)
+    for i in np.flatnonzero(recovered & (exact.p <= exact.q)):
+        message = f"recovered token {int(exact.token[i])} has no residual mass: p is not above q there"
+        yield Finding(made.request, int(made.step[i]), message)
+
+
+def _tested(made: Decisions) -> NDArray[np.bool_]:
+    """[E] positions where the chain rule tested one drafted token of known q."""
+    chain = made.protocol is Protocol.CHAIN
+    return np.asarray(chain & (made.drafted != NO_NODE) & made.known)
+
+
+def _chunk(made: Decisions) -> alternatives.Chunk:
+    """One request for the named alternatives, without its impossible tokens: those are findings already.
+
+    Only what was fixed before a token was drawn: the token refused one position earlier, and never the one
+    refused here. A draft's own tokens may have decided its length, so no position is called the last.
+    """
+    kept = made.p[np.arange(len(made.token)), made.token] > 0
+    own = exact_of(made)
+    refused = np.where(made.role == Role.RECOVERED, own.refused, alternatives.NO_TOKEN)
+    return alternatives.Chunk(
+        p=made.p[kept],
+        q=made.q[kept],
+        previous=previous_rows(made)[kept],
+        token=made.token[kept],
+        depth=made.depth[kept],
+        bonus=_bonus(made)[kept],
+        last=np.zeros(int(kept.sum()), dtype=np.bool_),
+        repeated=_here(made, _shifted(own.token))[kept],
+        refused=_here(made, _shifted(refused))[kept],
+    )
+
+
+def _here(made: Decisions, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tokens as this row's cells; one that has no cell of its own is none."""
+    return tokens if made.lumped is None else own_cell(made.lumped.ids, tokens)
+
+
+def _shifted(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each position's predecessor."""
+    return np.concatenate([np.full_like(tokens[:1], alternatives.NO_TOKEN), tokens[:-1]])
+
+
+def _bonus(made: Decisions) -> NDArray[np.bool_]:
+    return np.asarray((made.candidates == 0) & (made.depth > 0))
+
+
+def _part(made: Decisions, generator: np.random.Generator) -> LawTable:
+    p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
+    known, exact = made.known, exact_of(made)
+    v = generator.random(len(token))
+    top = np.zeros_like(p)
+    top[np.arange(len(token)), top_of(made)] = 1.0
+    ratio = np.divide(q, p, out=np.zeros_like(p), where=p > 0)
+    chain = _chain_columns(made, exact, generator)
+    return LawTable(
+        depth=made.depth,
+        bonus=_bonus(made),
+        known=known,
+        rank_pit=pit(p, p, token, v),
+        id_pit=np.asarray(exact.p_below + v * exact.p),
+        ratio_pit=_only(known, pit(p, ratio, token, v)),
+        logp=_scored(log_scores(made), p, token),
+        leak=_only(known, _leak(p, q, token)),
+        argmax=_leak(p, top, token),
+        distance=np.stack([_only(known, exact.residual_sum), 1.0 - p[np.arange(len(token)), top_of(made)]], axis=1),
+        seen=_only(known, 0.5 * np.abs(p - q).sum(axis=1)),
+        tail=np.zeros(len(token)) if made.lumped is None else p[:, -1],
+        draft_pit=chain.draft,
+        accept=chain.accept,
+        residual_rank_pit=chain.residual_rank,
+        residual_id_pit=chain.residual_id,
+    )
+
+
+def _only(where: NDArray[np.bool_], values: Floats) -> Floats:
+    """`values` with NaN in the rows that are not `where`."""
+    kept = values.copy()
+    kept[~where] = np.nan
+    return kept
+
+
+def _scored(scores: Floats, p: Floats, token: NDArray[np.int64]) -> Floats:
+    expected = moments(scores, p)
+    return np.stack([picked(scores, token), expected.mean, expected.variance, expected.third], axis=1)
+
+
+def _leak(p: Floats, q: Floats, token: NDArray[np.int64]) -> Floats:
+    scores = leak_scores(p, q)
+    under_q = np.sum(q * scores, axis=1)
+    return np.concatenate([_scored(scores, p, token), under_q[:, None]], axis=1)
+
+
+def moments_of(columns: Floats) -> Moments:
+    """Moments from a table's score columns [n, 4 or 5]."""
+    return Moments(columns[:, 1], columns[:, 2], columns[:, 3])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    draft: Floats
+    accept: Floats
+    residual_rank: Floats
+    residual_id: Floats
+
+
+def _chain_columns(made: Decisions, exact: LumpedDecisions, generator: np.random.Generator) -> _Chain:
+    """Component numbers of the chain rule; all NaN under other rules."""
+    count = len(made.token)
+    tested = _tested(made)
+    draft, accept = np.full(count, np.nan), np.full((count, 2), np.nan)
+    rank, by_id = np.full(count, np.nan), np.full(count, np.nan)
+    drawn = tested & ~made.one_hot
+    draft[drawn] = pit(made.q[drawn], made.q[drawn], made.drafted[drawn], generator.random(int(drawn.sum())))
+    at = np.flatnonzero(tested)
+    p_x, q_x = exact.drafted_p[at], exact.drafted_q[at]
+    accept[at, 0] = made.role[at] == Role.ACCEPTED
+    accept[at, 1] = np.minimum(1.0, np.divide(p_x, q_x, out=np.ones_like(p_x), where=q_x > 0))
+    recovered = np.flatnonzero(tested & (made.role == Role.RECOVERED))
+    v = generator.random(len(recovered))
+    residual = residual_laws(made, recovered)
+    rank[recovered] = pit(residual, residual, made.token[recovered], v)
+    mass, own = exact.residual_sum[recovered], np.maximum(exact.p - exact.q, 0.0)[recovered]
+    by_residual = (exact.residual_below[recovered] + v * own) / np.where(mass > 0, mass, 1.0)
+    by_id[recovered] = np.where(mass > 0, by_residual, exact.p_below[recovered] + v * exact.p[recovered])
+    return _Chain(draft, accept, rank, by_id)

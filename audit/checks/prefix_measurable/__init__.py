@@ -1,0 +1,1 @@
+"""Check `prefix_measurable`: drafts were not selected by what follows them."""

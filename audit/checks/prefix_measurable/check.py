@@ -1,0 +1,216 @@
+"""Prefix-measurable drafts: no drafted token is dropped, cut or trimmed by its own probability.
+
+Claim: law. Null: whether a place keeps its drafted token is decided by the prefix,
+so that a kept token follows q. Statistic: kept tokens with q below each of a grid
+of thresholds against their expectation, smooth tests of the randomised ranks by q,
+by p / q and by id, and a score test of how sure the draft is after the token (by
+what other requests show); Holm. Effect: the largest share of kept tokens that is
+missing below a threshold, a lower bound of the total variation between the kept
+tokens' law and q; bound: its 99 % upper bound over all thresholds. Drafted tokens
+that were reached and never examined are faults without chance. Assumes that q is
+the draft's law (q_contract). Cannot see: dropping by other properties of the token
+than its q, p, id and what follows it, nor of deterministic drafts, where every
+rule is a function of the prefix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from audit.checks.interface import Check, Design, Params
+from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
+from audit.evidence.decisions import unreadable
+from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.acceptance import bernoulli_test
+from audit.stats.multiplicity import holm
+from audit.stats.pit import smooth_test
+from audit.stats.power import POWER, SampleSize, bernoulli_need
+from audit.stats.scores import Moments, score_test
+from engine.core.types import Floats, QKind
+
+POOLED = "all requests"
+MIN_TOKENS = 30
+SHARE = 0.3
+"""Mass of q below a threshold that the plan reckons with."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTest:
+    """One test of kept tokens. `effect` is the share that is missing, where that has a meaning."""
+
+    name: str
+    n: int
+    statistic: float
+    p: float
+    effect: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingShare:
+    """Tokens with q below a threshold: the share of kept tokens that lacks, and what bounds it at all thresholds."""
+
+    effect: float
+    bound: float
+    detectable: float
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not any(np.any(request.trace.q_kind == QKind.FULL) for request in evidence.candidate.requests):
+        return "no drafted token was drawn: whatever is done with them is a function of the prefix"
+    return None
+
+
+def battery(kept: KeptTokens, generator: np.random.Generator) -> list[KeptTest]:
+    """All tests that there are enough tokens for."""
+    return [*_below(kept), *_ranked(kept, generator), *_sure(kept)]
+
+
+def _below(kept: KeptTokens) -> Iterator[KeptTest]:
+    n = len(kept.below)
+    for k, threshold in enumerate(THRESHOLDS):
+        if n >= MIN_TOKENS and kept.chance[:, k].sum() > 0:
+            test = bernoulli_test(kept.below[:, k], kept.chance[:, k])
+            missing = (test.expected - test.observed) / n
+            yield KeptTest(f"kept tokens with q below {threshold:g}", n, test.z, test.p, missing)
+
+
+def _ranked(kept: KeptTokens, generator: np.random.Generator) -> Iterator[KeptTest]:
+    for k, order in enumerate(ORDERS):
+        u = kept.ranks[:, k]
+        u = u[~np.isnan(u)]
+        if len(u) >= MIN_TOKENS:
+            test = smooth_test(u, generator)
+            yield KeptTest(f"kept tokens ~ q, by {order}", test.n, test.statistic, test.p)
+
+
+def _sure(kept: KeptTokens) -> Iterator[KeptTest]:
+    scores = kept.confidence[~np.isnan(kept.confidence[:, 0])]
+    if len(scores) >= MIN_TOKENS:
+        test = score_test(scores[:, 0], Moments(scores[:, 1], scores[:, 2], scores[:, 3]), 1.0)
+        yield KeptTest("how sure the draft is after a kept token", test.n, test.z, test.p)
+
+
+def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> MissingShare:
+    """The largest share that is missing below a threshold; the bound holds at all of them together."""
+    n = len(kept.below)
+    if not n:
+        return MissingShare(0.0, 1.0, 1.0)
+    chance = np.minimum(kept.chance, 1.0)
+    shares = (chance - kept.below).mean(axis=0)
+    sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
+    above = float(norm.isf((1.0 - confidence) / len(THRESHOLDS)))
+    seen = float(norm.isf(alpha / (2 * max(tests, 1))) + norm.ppf(POWER))
+    # a share of n tokens is not known better than to a few of them
+    least = above**2 / (3.0 * n)
+    bound = float(np.max(shares + above * sd)) + least
+    return MissingShare(max(0.0, float(shares.max())), min(1.0, bound), min(1.0, seen * float(sd.max()) + least))
+
+
+def _passed_over(arm: ArmRecord) -> Iterator[Finding]:
+    for request in arm.requests:
+        for step in never_examined(request.trace):
+            yield Finding(request.request_id, step, "a drafted token was reached and never examined: it was dropped")
+
+
+def _gamma(arm: ArmRecord) -> int | None:
+    gamma = arm.effective.get("gamma")
+    return gamma if isinstance(gamma, int) else None
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    arm = evidence.candidate
+    reason = unreadable(arm) or shared_numbers(arm)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    generator = np.random.default_rng(seed_of(arm.requests))
+    kept = kept_tokens(arm.requests, _gamma(arm), generator)
+    tests = battery(kept, generator)
+    adjusted = holm([each.p for each in tests])
+    alpha, margin = float(params["alpha"]), float(params["margin"])
+    rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < alpha]
+    findings = [*_passed_over(arm), *(_finding(tests[i], float(adjusted[i])) for i in rejected)]
+    lacking = missing(kept, alpha, float(params["confidence"]), len(tests))
+    enough = bool(tests) and max(lacking.bound, lacking.detectable) <= margin
+    best = tests[int(np.argmin(adjusted))] if tests else None
+    return CheckResult(
+        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
+        summary=_summary(findings, len(kept.below), len(tests), lacking, margin if not enough else None),
+        n=len(kept.below),
+        statistic=best.statistic if best else None,
+        p_value=float(adjusted.min()) if tests else None,
+        effect=lacking.effect,
+        bound=lacking.bound,
+        margin=margin,
+        detectable=lacking.detectable,
+        findings=tuple(findings[: int(params["max_findings"])]),
+        details=_details(kept, tests, adjusted),
+    )
+
+
+def _finding(test: KeptTest, adjusted: float) -> Finding:
+    share = "" if test.effect is None else f", a share of {test.effect:.3g} is missing"
+    return Finding(
+        POOLED, 0, f"{test.name}: statistic {test.statistic:.4g}, adjusted p {adjusted:.2g}, n {test.n}{share}"
+    )
+
+
+def _summary(findings: list[Finding], n: int, tests: int, lacking: MissingShare, short_of: float | None) -> str:
+    if findings:
+        first = findings[0]
+        return f"kept drafted tokens do not follow q; {len(findings)} findings, first: {first.message}"
+    if not tests:
+        return f"{n} kept drafted tokens are fewer than {MIN_TOKENS}"
+    bound = f"at most a share of {lacking.bound:.3g} was dropped for a low q"
+    text = f"no departure in {tests} tests of {n} kept tokens; {bound}"
+    if short_of is not None:
+        undecided = f"which does not decide on the margin {short_of:g}"
+        return f"{text} (99 %), {undecided}; detectable share {lacking.detectable:.3g}"
+    return f"{text} (99 %)"
+
+
+def _details(kept: KeptTokens, tests: list[KeptTest], adjusted: Floats) -> dict[str, object]:
+    ended = kept.ended
+    return {
+        "tests": [
+            {"name": each.name, "n": each.n, "statistic": each.statistic, "p": each.p, "p_adjusted": float(p)}
+            | ({} if each.effect is None else {"missing": each.effect})
+            for each, p in zip(tests, adjusted, strict=True)
+        ],
+        # a draft may end after a token for whatever the token is: said, not judged
+        "drafts_ended_early": int(ended.sum()),
+        "mean_rank_where_ended": _mean(kept.ranks[ended, 0]),
+        "mean_rank_elsewhere": _mean(kept.ranks[~ended, 0]),
+    }
+
+
+def _mean(ranks: Floats) -> float | None:
+    return float(ranks.mean()) if len(ranks) else None
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    if design.greedy or not design.gamma:
+        return None
+    alpha = float(params["alpha"]) / (len(THRESHOLDS) + len(ORDERS) + 1)
+    need = bernoulli_need(SHARE, -min(SHARE, float(params["margin"])), alpha)
+    return dataclasses.replace(need, unit="drafted tokens", effect=math.fabs(need.effect))
+
+
+CHECK = Check(
+    name="prefix_measurable",
+    claim="law",
+    needs=Level.L3,
+    defaults={"margin": 0.06, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
+    run=_run,
+    applies=_applies,
+    null="whether a drafted token is kept for verification is decided by its prefix",
+    effect="share of kept drafted tokens missing below a threshold of q",
+    plan=_plan,
+)

@@ -1,0 +1,1 @@
+"""Check `q_contract`: drafted tokens were drawn from the declared q."""

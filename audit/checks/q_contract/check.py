@@ -1,0 +1,233 @@
+"""q contract: the recorded q is the law that the drafted token was drawn from.
+
+Claim: law. Null: each examined drafted token is what its q row and its recorded
+number give, and its acceptance test used that row. Statistic: draws that differ;
+any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson upper
+bound. Tokens whose number is not recorded are judged by their randomised rank in
+q and in p / q instead (smooth tests, Holm); there the effect is the largest
+distance between the distribution function of those ranks and the uniform one,
+bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
+that the record is what happened. Cannot see: tokens drawn and left out of the
+record (prefix_measurable), drafts that were never examined, or whether the
+numbers are random (rng_streams). Ranks bound departures along their order only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from audit.checks.interface import Check, Design, Params
+from audit.checks.q_contract.draws import DraftDraw, contract_fault, draft_draws, drawn_again, target_row, undrawn
+from audit.evidence.decisions import unreadable
+from audit.evidence.random_numbers import seed_of
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.binomial import upper_bound
+from audit.stats.multiplicity import holm
+from audit.stats.pit import SmoothTest, pit, smooth_test
+from audit.stats.power import SampleSize, replay_effect, zero_need
+from engine.core.types import Floats, QKind
+from engine.sampling.rng import Randomness
+
+POOLED = "all requests"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDraws:
+    """One request's draws. `ranks` [N, 2]: tokens without a number, by q and by p / q, NaN where unknown."""
+
+    replayed: int
+    findings: tuple[Finding, ...]
+    ranks: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class RankTest:
+    """The smooth test of one order, and how far its ranks are from uniform."""
+
+    order: str
+    test: SmoothTest
+    distance: float
+    bound: float
+
+
+def _applies(evidence: Evidence) -> str | None:
+    # one at a time: traces are read late, and a list of them would keep every column in memory
+    traces = (request.trace for request in evidence.candidate.requests)
+    if not any(np.any(t.q_kind == QKind.FULL) or np.any(~np.isnan(t.node_uniform)) for t in traces):
+        return "no drafted token was drawn: every one is a function of its prefix, or has no q"
+    return None
+
+
+def judge_request(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
+    """Draw every token again; `generator` randomises the ranks of those that cannot be."""
+    trace = request.trace
+    randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
+    findings = [
+        Finding(request.request_id, step, "drafted tokens are recorded as deterministic, but numbers drew them")
+        for step in undrawn(trace)
+    ]
+    replayed, ranks = 0, []
+    for draw in draft_draws(trace):
+        message = contract_fault(draw)
+        again = None if message else drawn_again(draw, trace, randomness)
+        replayed += bool(message) or again is not None
+        if again is not None and again != draw.token:
+            message = f"drafted token {draw.token} at position {draw.position}: its q and its number give {again}"
+        if message:
+            findings.append(Finding(request.request_id, draw.step, message))
+        elif again is None:
+            ranks.append(_ranks(draw, target_row(draw, trace), generator))
+    return RequestDraws(replayed, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
+
+
+def _ranks(draw: DraftDraw, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:
+    v, token, q = generator.random(2), np.array([draw.token]), draw.q[None]
+    by_q = float(pit(q, q, token, v[:1])[0])
+    if p is None:
+        return by_q, math.nan
+    ratio = np.divide(p[None], q, out=np.full_like(q, np.inf), where=q > 0)
+    return by_q, float(pit(q, ratio, token, v[1:])[0])
+
+
+def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[RankTest]:
+    """One test per order that has numbers."""
+    columns = {"drafted ~ q, by rank": ranks[:, 0], "drafted ~ q, by p / q": ranks[:, 1]}
+    found = {name: np.sort(column[~np.isnan(column)]) for name, column in columns.items()}
+    return [RankTest(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in found.items() if len(u)]
+
+
+def _distance(u: Floats, confidence: float) -> tuple[float, float]:
+    """Kolmogorov's distance of sorted `u` [n] from uniform, and its upper bound."""
+    n = len(u)
+    steps = np.arange(n + 1) / n
+    distance = float(max(np.max(steps[1:] - u), np.max(u - steps[:-1])))
+    return distance, min(1.0, distance + math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    arm = evidence.candidate
+    reason = unreadable(arm)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    generator = np.random.default_rng(seed_of(arm.requests))
+    judged = [judge_request(request, generator) for request in arm.requests]
+    ranked = rank_tests(np.concatenate([each.ranks for each in judged]), generator, float(params["confidence"]))
+    adjusted = holm([each.test.p for each in ranked])
+    rejected = [
+        _finding(each, float(p)) for each, p in zip(ranked, adjusted, strict=True) if p < float(params["alpha"])
+    ]
+    wrong = [finding for each in judged for finding in each.findings]
+    return _result(judged, [*wrong, *rejected], len(wrong), ranked, adjusted, params)
+
+
+def _result(
+    judged: Sequence[RequestDraws],
+    findings: list[Finding],
+    wrong: int,
+    ranked: list[RankTest],
+    adjusted: Floats,
+    params: Params,
+) -> CheckResult:
+    replayed, unnumbered = sum(each.replayed for each in judged), sum(len(each.ranks) for each in judged)
+    confidence = float(params["confidence"])
+    shares = upper_bound(min(wrong, replayed), replayed, confidence)
+    # what so few ranks could not have shown is not certified, however uniform they are
+    by_rank = max((each.bound for each in ranked), default=0.0)
+    shown = not unnumbered or _detectable(unnumbered, confidence) <= float(params["rank_margin"])
+    worst = max(ranked, key=lambda each: each.distance, default=None)
+    margin, rank_margin = float(params["margin"]), float(params["rank_margin"])
+    by_number = replayed > 0 or worst is None
+    within = replayed + unnumbered > 0 and (not replayed or shares <= margin) and by_rank <= rank_margin and shown
+    return CheckResult(
+        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if within else Verdict.INCONCLUSIVE,
+        summary=_summary(findings, wrong, replayed, shares, unnumbered, by_rank, within),
+        n=replayed + unnumbered,
+        statistic=float(wrong) if by_number or worst is None else worst.test.statistic,
+        p_value=float(adjusted.min()) if len(adjusted) else None,
+        effect=(wrong / replayed if replayed else None) if by_number or worst is None else worst.distance,
+        bound=shares if by_number else by_rank,
+        margin=margin if by_number else rank_margin,
+        detectable=replay_effect(replayed) if by_number else _detectable(unnumbered, confidence),
+        findings=tuple(findings[: int(params["max_findings"])]),
+        details=_details(judged, wrong, replayed, ranked, adjusted, confidence),
+    )
+
+
+def _detectable(n: int, confidence: float) -> float:
+    """A distance that the bound around it excludes from 0."""
+    return min(1.0, 2.0 * math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
+
+
+def _finding(found: RankTest, p: float) -> Finding:
+    message = f"{found.order}: statistic {found.test.statistic:.4g}, adjusted p {p:.2g}, n {found.test.n}"
+    return Finding(POOLED, 0, f"{message}; ranks are {found.distance:.3g} from uniform")
+
+
+def _summary(
+    findings: list[Finding], wrong: int, replayed: int, shares: float, unnumbered: int, by_rank: float, within: bool
+) -> str:
+    if findings:
+        first = findings[0]
+        text = f"{wrong} of {replayed} drafted tokens were not drawn from their q" if wrong else "ranks are not uniform"
+        return f"{text}; first in {first.request}, step {first.step}: {first.message}"
+    if not replayed + unnumbered:
+        return "no drafted token that was drawn was examined"
+    parts = [f"{replayed} drafted tokens drawn again, none differs; at most a share of {shares:.3g} does"]
+    ranks = f"{unnumbered} tokens without a number: ranks in q at most {by_rank:.3g} from uniform"
+    parts = (parts if replayed else []) + ([ranks] if unnumbered else [])
+    return "; ".join(parts + ([] if within else ["not within the margin: more drafted tokens are needed"]))
+
+
+def _details(
+    judged: Sequence[RequestDraws],
+    wrong: int,
+    replayed: int,
+    ranked: list[RankTest],
+    adjusted: Floats,
+    confidence: float,
+) -> dict[str, object]:
+    broken = sum(1 for each in judged if each.findings)
+    return {
+        "replayed": replayed,
+        "violations": wrong,
+        "without_number": sum(len(each.ranks) for each in judged),
+        "requests_with_violations": broken,
+        "request_bound": upper_bound(broken, len(judged), confidence),
+        "ranks": [
+            {
+                "order": each.order,
+                "n": each.test.n,
+                "statistic": each.test.statistic,
+                "p_adjusted": float(p),
+                "distance": each.distance,
+                "distance_bound": each.bound,
+            }
+            for each, p in zip(ranked, adjusted, strict=True)
+        ],
+    }
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    if design.greedy or not design.gamma:
+        return None
+    alpha = 1.0 - float(params["confidence"])
+    return dataclasses.replace(zero_need(float(params["margin"]), alpha), unit="drafted tokens")
+
+
+CHECK = Check(
+    name="q_contract",
+    claim="law",
+    needs=Level.L3,
+    defaults={"margin": 0.01, "rank_margin": 0.1, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
+    run=_run,
+    applies=_applies,
+    null="each drafted token was drawn from the q that its acceptance test used",
+    effect="share of drafted tokens not drawn from their q",
+    plan=_plan,
+)

@@ -1,0 +1,1 @@
+"""Check `replay`: every decision recomputed from the record."""

@@ -1,0 +1,128 @@
+"""Replay: every decision of every step, recomputed from the record alone.
+
+Claim: replay. Null: the engine decided as its declared protocol says, from the
+recorded rows and the numbers that its key gives. Statistic: the number of
+decisions that differ; any is a fault. Effect and bound: the share of differing
+decisions and its 99 % Clopper-Pearson upper bound. Assumes that the record is
+what the engine used and that every proposal is in it. Cannot see: whether the
+recorded rows are the right ones for the prefix, or anything that the engine
+did not record. Shares `engine.sampling.transforms` and `engine.sampling.rng` with the engine, so a
+fault in those two is not seen here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audit.checks.interface import Check, Params
+from audit.checks.plans import plan_replay
+from audit.checks.replay.digest import digest_faults
+from audit.checks.replay.full import replay_full
+from audit.checks.replay.partial import replay_partial
+from audit.checks.replay.versions import unknown_versions, version_faults
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.shape import shape_fault
+from audit.evidence.structure import Fault, structure_faults
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.binomial import upper_bound
+from engine.core.types import RecordLevel
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """One request."""
+
+    decisions: int
+    recomputed: int
+    faults: tuple[Fault, ...]
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not evidence.candidate.keyed:
+        return "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
+    if not all(request.trace.header.lossless for request in evidence.candidate.requests):
+        return "the verifier declares itself lossy; no protocol to replay"
+    return None
+
+
+def _replay(request: RequestRecord, strange: tuple[Fault, ...]) -> _Replayed:
+    trace = request.trace
+    damaged = () if request.intact else (Fault(0, "the stored record no longer has the digest stored with it"),)
+    fault = shape_fault(trace)
+    if fault is not None:
+        return _Replayed(max(1, len(trace.token)), 0, (*damaged, Fault(0, fault)))
+    tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
+    # decisions first: a wrong decision explains the contradictions that follow from it
+    faults = (
+        *damaged,
+        *tally.faults,
+        *digest_faults(trace),
+        *structure_faults(request),
+        *version_faults(trace),
+        *strange,
+    )
+    return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)))
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    requests = evidence.candidate.requests
+    strange = unknown_versions(evidence.candidate)
+    replayed = [_replay(request, strange.get(request.request_id, ())) for request in requests]
+    findings = [
+        Finding(request.request_id, fault.step, fault.message)
+        for request, each in zip(requests, replayed, strict=True)
+        for fault in each.faults
+    ]
+    decisions, recomputed = sum(each.decisions for each in replayed), sum(each.recomputed for each in replayed)
+    broken = sum(1 for each in replayed if each.faults)
+    violations = len(findings)
+    confidence = float(params["confidence"])
+    return CheckResult(
+        verdict=_verdict(violations, decisions, recomputed),
+        summary=_summary(violations, decisions, recomputed, findings),
+        n=decisions,
+        statistic=float(violations),
+        effect=violations / decisions if decisions else None,
+        bound=upper_bound(min(violations, recomputed), recomputed, confidence) if recomputed else 1.0,
+        findings=tuple(findings[: int(params["max_findings"])]),
+        details={
+            "decisions": decisions,
+            "recomputed": recomputed,
+            "coverage": recomputed / decisions if decisions else 0.0,
+            "violations": violations,
+            "requests": len(requests),
+            "requests_with_violations": broken,
+            "request_bound": upper_bound(broken, len(requests), confidence) if requests else 1.0,
+        },
+    )
+
+
+def _verdict(violations: int, decisions: int, recomputed: int) -> Verdict:
+    if violations:
+        return Verdict.FAULT
+    return Verdict.CERTIFIED if decisions and recomputed == decisions else Verdict.INCONCLUSIVE
+
+
+def _summary(violations: int, decisions: int, recomputed: int, findings: list[Finding]) -> str:
+    if violations:
+        first = findings[0]
+        more = f"; first in {first.request}, step {first.step}: {first.message}"
+        return f"{violations} of {decisions} decisions differ{more}"
+    if not decisions:
+        return "no decision was recorded"
+    if recomputed < decisions:
+        return f"{recomputed} of {decisions} decisions can be recomputed at this record level, none of them differs"
+    return f"all {decisions} decisions recomputed, none differs"
+
+
+CHECK = Check(
+    name="replay",
+    claim="replay",
+    needs=Level.L3,
+    defaults={"confidence": 0.99, "max_findings": 20},
+    run=_run,
+    applies=_applies,
+    null="the engine decided as its declared protocol says",
+    effect="share of decisions that differ",
+    plan=plan_replay,
+)

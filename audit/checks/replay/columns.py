@@ -1,0 +1,115 @@
+"""Which steps of a chain-rule trace at level `topk` may be wrong, from whole columns.
+
+What `audit.checks.replay.masses` says of one step after the other, in numpy: all
+numbers of a trace from their keys at once, intervals and cells as arrays. A step
+that breaks a rule is always among them; one within the rules' tolerance may be.
+Knows nothing about messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.evidence.columns import EntryIndex, numbered
+from audit.evidence.decisions import Decisions, LumpedDecisions
+from audit.evidence.draft_places import NO_NODE
+from audit.evidence.tally import TOLERANCE
+from engine.core.types import Floats, QKind, Role
+from engine.record.trace import Trace
+from engine.sampling.rng import Purpose, uniforms_at
+
+ROUNDED: Final = 1e-6
+"""Relative difference of a cell, which is a float32, from the number that it was."""
+PURPOSES: Final[Mapping[Role, Purpose]] = {
+    Role.RECOVERED: Purpose.RESIDUAL,
+    Role.BONUS: Purpose.BONUS,
+    Role.PLAIN: Purpose.BONUS,
+}
+CLOSE: Final = TOLERANCE / 2
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectSteps:
+    """A trace's decisions, those of them that can be recomputed, and the steps that may hold a fault, in order."""
+
+    decisions: int
+    recomputed: int
+    steps: list[int]
+
+
+def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> SuspectSteps:
+    """Count the decisions and find the steps; arguments as in `audit.checks.replay.masses`."""
+    examined, emitted = numbered(trace.n_examined), numbered(trace.n_emitted)
+    drawn = trace.q_kind[examined.step] == QKind.FULL
+    node = _nodes(trace, examined)
+    number = trace.node_uniform[node]
+    silent = drawn & (np.isnan(number) | np.isnan(trace.q_below))
+    # what is no number compares as wrong
+    with np.errstate(invalid="ignore"):
+        wrong = _draws(trace, examined, number) & drawn & ~silent
+        wrong |= _tests(trace, examined, made)
+        steps = np.concatenate([examined.step[wrong], emitted.step[_tokens(trace, emitted, exact)]])
+    decisions = int(drawn.sum()) + len(drawn) + len(emitted.step)
+    return SuspectSteps(decisions, decisions - int(silent.sum()), np.unique(steps).tolist())
+
+
+def _nodes(trace: Trace, examined: EntryIndex) -> NDArray[np.int64]:
+    """[X] where each examined node is among the trace's drafted ones."""
+    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    return np.asarray(first[examined.step] + trace.examined_node)
+
+
+def _keys(trace: Trace, at: EntryIndex, purposes: NDArray[np.int64]) -> Floats:
+    sampling, stream = trace.header.sampling, trace.header.stream
+    return uniforms_at(sampling.seed, stream, trace.position[at.step].astype(np.int64) + at.local, purposes)
+
+
+def _draws(trace: Trace, examined: EntryIndex, number: Floats) -> Flags:
+    keys = _keys(trace, examined, np.full(len(number), int(Purpose.DRAFT)))
+    return np.asarray((number != keys) | _missed(number, trace.q_below, trace.examined_q, np.ones_like(number)))
+
+
+def _missed(u: Floats, below: Floats, own: Floats, total: Floats) -> Flags:
+    """Numbers that may lie outside their token's interval (`audit.checks.replay.masses.InverseCdfDraw`)."""
+    at = u * total
+    inside = (own > 0) & (below - CLOSE <= at) & (at < below + own + CLOSE)
+    return np.asarray(~inside)
+
+
+def _tests(trace: Trace, examined: EntryIndex, made: Decisions) -> Flags:
+    u, p, q = trace.examined_uniform, trace.examined_p, trace.examined_q
+    keys = _keys(trace, examined, np.full(len(u), int(Purpose.ACCEPT)))
+    wrong = (u != keys) | ((trace.examined_accepted != 0) != (u * q < p))
+    first = np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
+    inside = np.flatnonzero(examined.local < trace.n_emitted[examined.step])
+    at = first[examined.step[inside]] + examined.local[inside]
+    cell = made.drafted[at]
+    own = (cell != NO_NODE) & (cell != made.p.shape[1] - 1)
+    inside, at, cell = inside[own], at[own], cell[own]
+    for number, law in ((p, made.p), (q, made.q)):
+        # half of what is tolerated of a number below 1
+        wrong[inside] |= ~(np.abs(number[inside] - law[at, cell]) <= ROUNDED / 2)
+    return np.asarray(wrong)
+
+
+def _tokens(trace: Trace, emitted: EntryIndex, exact: LumpedDecisions) -> Flags:
+    purposes = np.full(max(Role) + 1, -1)
+    for role, purpose in PURPOSES.items():
+        purposes[role] = purpose
+    wanted, u = purposes[trace.role], trace.uniform
+    drawn, recovered = wanted >= 0, trace.role == Role.RECOVERED
+    wrong = ~(np.abs(trace.p - trace.row_p) <= CLOSE)
+    wrong |= np.where(drawn, u != _keys(trace, emitted, np.maximum(wanted, 0)), ~np.isnan(u))
+    mass = trace.residual_mass[emitted.step]
+    wrong |= recovered & ~(np.abs(mass - exact.residual_sum) <= CLOSE)
+    left = recovered & (exact.residual_sum > 0)
+    own = np.where(left, np.maximum(exact.p - exact.q, 0.0), exact.p)
+    below = np.where(left, exact.residual_below, exact.p_below)
+    wrong |= drawn & _missed(u, below, own, np.where(left, exact.residual_sum, 1.0))
+    return np.asarray(wrong)

@@ -1,0 +1,27 @@
+"""Whether the digests of a trace are those of its rows. Knows nothing about what the rows decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from audit.evidence.structure import Fault
+from engine.core.types import RecordLevel
+from engine.record.recorder import digests
+from engine.record.trace import Trace
+
+
+def digest_faults(trace: Trace) -> Iterator[Fault]:
+    """Every step with a row that has another digest; the trace's columns are in shape.
+
+    Traces of version 1 have no digests; below `full` there are no rows to compare them with.
+    """
+    found, tokens = trace.logits_digest, len(trace.token)
+    if len(found) not in (0, tokens):
+        yield Fault(0, f"column logits_digest has {len(found)} entries for {tokens} tokens")
+    elif trace.header.level is RecordLevel.FULL and len(found):
+        ends = np.cumsum(trace.n_emitted, dtype=np.int64)
+        for at in np.flatnonzero(found != digests(trace.logits)):
+            step = int(np.searchsorted(ends, at, side="right"))
+            yield Fault(step, f"token {int(trace.token[at])}: the recorded row does not have the recorded digest")

@@ -1,0 +1,222 @@
+"""Recompute every decision of a trace that holds its rows, and name what differs.
+
+Needs level `full`. Follows the recorded path also where it is wrong, so that
+one fault does not hide the next. Knows nothing about verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from audit.checks.replay.block import BlockStep, block_faults, spare_rows
+from audit.checks.replay.rules import NO_NODE, RULES, DecisionPlace, OfferedToken, Ruling
+from audit.evidence.structure import Fault
+from audit.evidence.tally import TOLERANCE, Tally, identical, same
+from engine.core.trees import depths, orders
+from engine.core.types import Examined, Floats, Protocol, QKind, Role, Tree
+from engine.record.trace import Rows, StepView, Trace, steps_of
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.transforms import gumbel_argmax, inverse_cdf, transform
+
+_LEFT = -2
+"""The place below no node: the walk has left the tree."""
+
+
+def replay_full(trace: Trace) -> Tally:
+    """Recompute a trace; its columns are in shape and its rows are there."""
+    tally = Tally()
+    randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
+    history = [*trace.header.prompt, *trace.tokens]
+    whole = trace.header.protocol is Protocol.BLOCK
+    for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
+        numbers = randomness.of_step(view.position) if whole else randomness
+        _ReplayStep(trace, view, spare, history, numbers, tally).run()
+    return tally
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedDraw:
+    """A drafted token and what it was drawn from; `order` tells nodes at the same position apart."""
+
+    q: Floats
+    token: int
+    node: int
+    position: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplayStep:
+    """One step while it is replayed."""
+
+    trace: Trace
+    view: StepView
+    spare: Rows
+    """[R, V] rows that decided no emitted token."""
+    history: list[int]
+    """Prompt and every token of the generation."""
+    randomness: Randomness
+    tally: Tally
+
+    def run(self) -> None:
+        """Decide every emitted token of the step once more."""
+        for node in range(self.view.nodes.stop - self.view.nodes.start):
+            self._replay_draw(node)
+        if self.trace.header.protocol is Protocol.BLOCK:
+            self._decide_whole()
+        else:
+            self._walk()
+
+    def _decide_whole(self) -> None:
+        """The block rule: one decision per step."""
+        found = block_faults(self._block(), self.trace, self.view, self.randomness)
+        self.tally.decision(True, [self._fault(message) for message in found])
+
+    def _block(self) -> BlockStep | None:
+        """The step's rows after each drafted prefix; None if some drafted token has no q."""
+        view, header = self.view, self.trace.header
+        tokens = [int(token) for token in self.trace.node_token[view.nodes]]
+        if self.trace.examined_node[view.examined].tolist() != list(range(len(tokens))):
+            return None
+        before, start = self.history[: view.position], len(header.prompt)
+        rows = [
+            transform(row, [*before, *tokens[:i]], start, header.sampling, header.eos_ids).p
+            for i, row in enumerate([*self.trace.logits[view.emitted], *self.spare])
+        ]
+        return BlockStep(view.position, tokens, self.trace.q_rows[view.examined], np.stack(rows))
+
+    def _walk(self) -> None:
+        """The other rules: one decision per place."""
+        node, left = NO_NODE, list(range(self.view.examined.start, self.view.examined.stop))
+        rejection = math.nan
+        for depth, at in enumerate(range(self.view.emitted.start, self.view.emitted.stop)):
+            place = self._place(at, depth, node)
+            try:
+                ruling = RULES[self.trace.header.protocol](place, self.randomness)
+            except LookupError as error:
+                self.tally.decision(True, [self._fault(str(error))])
+                return
+            self._compare_tried(ruling, left)
+            self.tally.decision(True, list(self._token_faults(at, place, ruling)))
+            rejection = ruling.residual_mass
+            node = self._next_node(at, place)
+        if left:
+            self.tally.decision(True, [self._fault(f"{len(left)} drafted tokens were examined that the rule leaves")])
+        recorded = float(self.trace.residual_mass[self.view.index])
+        if not same(recorded, rejection):
+            self.tally.decision(True, [self._differs("residual mass", recorded, rejection)])
+
+    def _fault(self, message: str) -> Fault:
+        return Fault(self.view.index, message)
+
+    def _differs(self, what: str, recorded: float, computed: float) -> Fault:
+        return self._fault(f"{what} recorded {recorded:.10g}, replay gives {computed:.10g}")
+
+    def _place(self, at: int, depth: int, node: int) -> DecisionPlace:
+        header = self.trace.header
+        start = len(header.prompt)
+        row = transform(self.trace.logits[at], self.history[: start + at], start, header.sampling, header.eos_ids)
+        offers = tuple(self._offers(node))
+        empty = self.view.nodes.start == self.view.nodes.stop
+        return DecisionPlace(self.view.position + depth, row, offers, empty)
+
+    def _offers(self, node: int) -> Iterator[OfferedToken]:
+        tokens, parents = self.trace.node_token[self.view.nodes], self.trace.node_parent[self.view.nodes]
+        for child in np.flatnonzero(parents == node):
+            x = self._examined_index(int(child))
+            unknown = x is None or self.view.q_kind is QKind.NONE
+            yield OfferedToken(int(child), int(tokens[child]), None if unknown else self.trace.q_rows[x])
+
+    def _examined_index(self, node: int) -> int | None:
+        found = np.flatnonzero(self.trace.examined_node[self.view.examined] == node)
+        return self.view.examined.start + int(found[0]) if len(found) else None
+
+    def _compare_tried(self, ruling: Ruling, left: list[int]) -> None:
+        """Each drafted token that the rule looks at, against the next recorded one."""
+        for tried in ruling.tried:
+            if not left:
+                self.tally.decision(True, [self._fault(f"drafted node {tried.node} was never examined")])
+                continue
+            self.tally.decision(True, list(self._tried_faults(tried, left.pop(0))))
+
+    def _tried_faults(self, tried: Examined, x: int) -> Iterator[Fault]:
+        trace = self.trace
+        if int(trace.examined_node[x]) != tried.node:
+            yield self._fault(f"node {int(trace.examined_node[x])} was examined where the rule examines {tried.node}")
+            return
+        name = f"drafted token {int(trace.node_token[self.view.nodes][tried.node])}"
+        for what, recorded, computed in (
+            (f"p of {name}", trace.examined_p[x], tried.p),
+            (f"q of {name}", trace.examined_q[x], tried.q),
+        ):
+            if not same(float(recorded), computed):
+                yield self._differs(what, float(recorded), computed)
+        recorded = float(trace.examined_uniform[x])
+        if not identical(recorded, tried.uniform):
+            yield self._fault(f"acceptance number of {name} recorded {recorded:.10g}, key gives {tried.uniform:.10g}")
+        if bool(trace.examined_accepted[x]) != tried.accepted:
+            was, rule = ("accepted", "rejects") if not tried.accepted else ("rejected", "accepts")
+            yield self._fault(f"{name} was {was}, the rule {rule} it (u {tried.uniform:.6g}, p {tried.p:.6g})")
+
+    def _token_faults(self, at: int, place: DecisionPlace, ruling: Ruling) -> Iterator[Fault]:
+        trace = self.trace
+        token, role = int(trace.token[at]), Role(int(trace.role[at]))
+        where = f"position {place.position}"
+        if token != ruling.token:
+            yield self._fault(
+                f"{role.name.lower()} token at {where} recorded {token}, the rule gives {ruling.token} "
+                f"({ruling.role.name.lower()})"
+            )
+        elif role is not ruling.role:
+            yield self._fault(
+                f"role at {where} recorded {role.name.lower()}, the rule gives {ruling.role.name.lower()}"
+            )
+        if not same(float(trace.p[at]), float(place.row.p[token])):
+            yield self._differs(f"p of token {token} at {where}", float(trace.p[at]), float(place.row.p[token]))
+        if not identical(float(trace.uniform[at]), ruling.uniform):
+            yield self._fault(
+                f"number of the {role.name.lower()} token at {where} recorded {float(trace.uniform[at]):.10g}, "
+                f"key gives {ruling.uniform:.10g}"
+            )
+
+    def _next_node(self, at: int, place: DecisionPlace) -> int:
+        """The recorded path: the drafted child that carries the token, or none."""
+        kept = [offer.node for offer in place.offers if offer.token == int(self.trace.token[at])]
+        accepted = Role(int(self.trace.role[at])) is Role.ACCEPTED
+        return kept[0] if kept and accepted else _LEFT
+
+    def _replay_draw(self, node: int) -> None:
+        """A drafted token that was drawn from a kept q row, and its number."""
+        x = self._examined_index(node)
+        if x is None or self.view.q_kind is not QKind.FULL:
+            return
+        q, token = self.trace.q_rows[x], int(self.trace.node_token[self.view.nodes][node])
+        tree = Tree(tuple(self.trace.node_token[self.view.nodes]), tuple(self.trace.node_parent[self.view.nodes]))
+        draw = DraftedDraw(q, token, node, self.view.position + depths(tree)[node] - 1, orders(tree)[node])
+        self.tally.decision(*self._draw_outcome(draw))
+
+    def _draw_outcome(self, made: DraftedDraw) -> tuple[bool, list[Fault]]:
+        """Whether the draw could be recomputed, and what differs."""
+        q, node, position = made.q, made.node, made.position
+        if not abs(float(q.sum()) - 1.0) <= TOLERANCE or np.any(q < 0):
+            return True, [self._fault(f"q of drafted node {node} is no distribution, it sums to {float(q.sum()):.10g}")]
+        recorded = float(self.trace.node_uniform[self.view.nodes][node])
+        if self.trace.header.coupled_draft:
+            drawn = gumbel_argmax(q, self.randomness.gumbel(position, len(q)))
+        elif math.isnan(recorded):
+            return False, []
+        else:
+            u = self.randomness.uniform(position, Purpose.DRAFT, made.order)
+            if u != recorded:
+                message = f"draft number at position {position} recorded {recorded:.10g}, key gives {u:.10g}"
+                return True, [self._fault(message)]
+            drawn = inverse_cdf(q, u)
+        if drawn != made.token:
+            return True, [
+                self._fault(f"drafted token {made.token} at position {position}, its q and number give {drawn}")
+            ]
+        return True, []

@@ -1,0 +1,73 @@
+"""What can be recomputed of a trace without rows: numbers from their keys, decisions from recorded scalars.
+
+A greedy token at level `topk` counts as recomputed when the largest score
+stands alone. Under the chain rule `topk` holds the masses that every draw is made
+by (`audit.checks.replay.masses`). Every other decision counts as not recomputable
+even where its recorded numbers agree with each other. Knows nothing about verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from audit.checks.replay.masses import replay_masses
+from audit.evidence.structure import Fault
+from audit.evidence.tally import Tally
+from engine.core.types import Protocol, RecordLevel, Role
+from engine.record.trace import StepView, Trace, steps_of
+from engine.sampling.rng import Purpose, Randomness
+
+_PURPOSES = {Role.RECOVERED: Purpose.RESIDUAL, Role.BONUS: Purpose.BONUS, Role.PLAIN: Purpose.BONUS}
+
+
+def replay_partial(trace: Trace) -> Tally:
+    """Recompute what the level allows; the trace's columns are in shape."""
+    tally = Tally()
+    randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
+    scalars = trace.header.level is not RecordLevel.TOKENS
+    if trace.header.protocol is Protocol.CHAIN and not trace.header.sampling.greedy and len(trace.cell_id):
+        return replay_masses(trace)
+    for view in steps_of(trace):
+        known = [_argmax_is_known(trace, at) for at in range(view.emitted.start, view.emitted.stop)]
+        for at, recomputed in enumerate(known, start=view.emitted.start):
+            tally.decision(recomputed, list(_argmax_faults(trace, view, at)) if recomputed else [])
+        for depth, x in enumerate(range(view.examined.start, view.examined.stop)):
+            chain = scalars and trace.header.protocol is Protocol.CHAIN
+            faults = list(_accept_faults(trace, view, x, view.position + depth, randomness)) if chain else []
+            tally.decision(all(known), faults)
+        if scalars and trace.header.protocol is Protocol.CHAIN:
+            tally.faults.extend(_number_faults(trace, view, randomness))
+    return tally
+
+
+def _argmax_is_known(trace: Trace, at: int) -> bool:
+    greedy = trace.header.protocol is Protocol.GREEDY or trace.header.sampling.greedy
+    return greedy and trace.header.level is RecordLevel.TOPK and float(trace.margin[at]) > 0
+
+
+def _argmax_faults(trace: Trace, view: StepView, at: int) -> Iterator[Fault]:
+    token, top = int(trace.token[at]), int(trace.top_id[at, 0])
+    if token != top:
+        yield Fault(view.index, f"emitted token {token}, the largest recorded score is that of {top}")
+
+
+def _accept_faults(trace: Trace, view: StepView, x: int, position: int, randomness: Randomness) -> Iterator[Fault]:
+    u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
+    key = randomness.uniform(position, Purpose.ACCEPT)
+    if u != key:
+        yield Fault(view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}")
+    if bool(trace.examined_accepted[x]) != (u * q < p):
+        was = "accepted" if trace.examined_accepted[x] else "rejected"
+        yield Fault(view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}")
+
+
+def _number_faults(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[Fault]:
+    """The number behind a recovered, bonus or plain token."""
+    for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
+        role, recorded = Role(int(trace.role[at])), float(trace.uniform[at])
+        purpose = _PURPOSES.get(role)
+        key = math.nan if purpose is None else randomness.uniform(view.position + depth, purpose)
+        if recorded != key and not (math.isnan(recorded) and math.isnan(key)):
+            where = f"{role.name.lower()} token at position {view.position + depth}"
+            yield Fault(view.index, f"number of the {where} recorded {recorded:.10g}, key gives {key:.10g}")

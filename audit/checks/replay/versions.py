@@ -1,0 +1,76 @@
+"""Which version drafted, of a draft that learns while it serves: one chain, from the configured draft on.
+
+Within a request a version's number never falls and its digest is that of its
+parent and its update. Within an arm every version descends, update by update,
+from the version in the effective configuration; a resumed run begins that chain
+anew, so an arm may hold several of them. Cannot see whether an update's digest
+is that of what was learnt: the weights are not in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from audit.evidence.records import ArmRecord, RequestRecord
+from audit.evidence.structure import Fault
+from engine.core.versions import DraftVersion
+from engine.record.trace import Trace
+
+
+def version_faults(trace: Trace) -> Iterator[Fault]:
+    """What is wrong within one request; the trace's columns are in shape."""
+    listed = {each.number: each for each in trace.header.draft_versions}
+    if not len(trace.draft_version):
+        if listed:
+            yield Fault(0, "draft versions are listed, but no step says which one drafted")
+        return
+    numbers = trace.draft_version.tolist()
+    for step, (before, now) in enumerate(pairwise(numbers), start=1):
+        if now < before:
+            yield Fault(step, f"draft version {now} drafted after version {before}")
+    for step, number in enumerate(numbers):
+        if number not in listed:
+            yield Fault(step, f"draft version {number} is not one of those that the record lists")
+    for each in listed.values():
+        if not each.sound:
+            yield Fault(_first(trace, each), f"{_named(each)} does not have the digest of its parent and update")
+
+
+def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Fault, ...]]:
+    """By request id, the versions that do not descend from the arm's configured draft."""
+    configured = arm.effective.get("draft_version")
+    known = _descendants(arm, configured)
+    found = {each.request_id: tuple(_strangers(each, known, configured)) for each in arm.requests}
+    return {name: faults for name, faults in found.items() if faults}
+
+
+def _descendants(arm: ArmRecord, configured: object) -> frozenset[DraftVersion]:
+    """The configured version and all that follow from it by recorded updates."""
+    recorded = {version for request in arm.requests for version in request.trace.header.draft_versions}
+    known = {each for each in recorded if each.number == 0 and each.digest == configured}
+    for each in sorted(recorded - known, key=lambda version: version.number):
+        if any((each.number - 1, each.parent) == (parent.number, parent.digest) for parent in known):
+            known.add(each)
+    return frozenset(known)
+
+
+def _strangers(request: RequestRecord, known: frozenset[DraftVersion], configured: object) -> Iterator[Fault]:
+    trace = request.trace
+    if configured is not None and trace.steps and not len(trace.draft_version):
+        yield Fault(0, "the arm's draft learns, but the record does not say which version drafted")
+    for each in trace.header.draft_versions:
+        if each not in known:
+            yield Fault(_first(trace, each), f"{_named(each)} does not descend from the arm's configured draft")
+
+
+def _first(trace: Trace, version: DraftVersion) -> int:
+    """The first step that the version drafted, 0 if none."""
+    steps = np.flatnonzero(trace.draft_version == version.number)
+    return int(steps[0]) if len(steps) else 0
+
+
+def _named(version: DraftVersion) -> str:
+    return f"draft version {version.number} ({version.digest[:12]})"

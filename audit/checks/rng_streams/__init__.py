@@ -1,0 +1,1 @@
+"""Check `rng_streams`: random numbers are keyed, uniform, independent and used once."""

@@ -1,0 +1,246 @@
+"""Random streams: no two purposes share numbers, and none is used twice.
+
+Claim: replay. Null: every recorded number is the key's for its purpose and
+place, and the numbers are independent and uniform. Statistic: numbers that are
+not the key's, lie outside [0, 1), or have too few bits (any is a fault); pairs of
+bit-identical numbers against the birthday bound; smooth tests by purpose;
+independence of accept, residual, bonus and draft numbers of the same decision,
+of neighbouring acceptance numbers, and of neighbouring requests (Holm). Effect
+and bound: the share of numbers that are not the key's, with its 99 % Clopper-
+Pearson upper bound. Assumes that what is recorded is what was used. Cannot see:
+noise that is not recorded as numbers (the target's Gumbel noise), dependence of
+another form, or weaknesses of the generator. Shares `engine.sampling.rng` with the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from audit.checks.interface import Check, Design, Params
+from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
+from audit.checks.rng_streams.uniformity import (
+    MIN_FOR_PRECISION,
+    NumberTest,
+    coincidences,
+    independence,
+    repeated,
+    significant_bits,
+    uniformity,
+)
+from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.shape import shape_fault
+from audit.evidence.tally import identical
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.binomial import upper_bound
+from audit.stats.multiplicity import holm
+from audit.stats.power import SampleSize, replay_effect, zero_need
+from engine.core.types import Floats, RecordLevel
+from engine.record.trace import Trace
+from engine.sampling.rng import Purpose
+
+POOLED = "all requests"
+ONCE = "no number twice"
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not evidence.candidate.keyed:
+        return "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
+    headers = [request.trace.header for request in evidence.candidate.requests]
+    if not all(header.lossless for header in headers):
+        return "the verifier declares itself lossy; no protocol says which numbers it draws"
+    if headers and all(header.sampling.greedy for header in headers):
+        return "at temperature 0 nothing is drawn"
+    # one at a time: traces are read late, and a list of them would keep every column in memory
+    if headers and all(_by_noise(request.trace) for request in evidence.candidate.requests):
+        return "every token is decided by the target's noise, which is not recorded; replay draws it again from the key"
+    return None
+
+
+def _by_noise(trace: Trace) -> bool:
+    """Whether the rule draws no number, nor did the draft."""
+    return trace.header.protocol not in REJECTION and bool(np.all(np.isnan(trace.node_uniform)))
+
+
+def _unreadable(arm: ArmRecord) -> str | None:
+    for request in arm.requests:
+        if request.trace.header.level is RecordLevel.TOKENS:
+            return f"request {request.request_id} was recorded at level tokens, numbers need scalars"
+        fault = shape_fault(request.trace)
+        if fault is not None:
+            return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
+    return shared_numbers(arm)
+
+
+def by_purpose(found: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
+    """The recorded numbers of each purpose, in order."""
+    values: dict[Purpose, list[float]] = {}
+    for number in (number for each in found for number in each.listed):
+        if not math.isnan(number.value):
+            values.setdefault(number.purpose, []).append(number.value)
+    return {purpose: np.array(listed) for purpose, listed in sorted(values.items())}
+
+
+def battery(found: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
+    """All tests that there are enough numbers for."""
+    values = by_purpose(found)
+    tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
+    for purpose, listed in values.items():
+        tests.extend(uniformity(f"{purpose.name.lower()} numbers", listed, generator))
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for pair in (pair for each in found for pair in each.pairs):
+        pairs.setdefault(pair.name, []).append((pair.first, pair.second))
+    pairs["request, next request"] = list(_neighbours(found))
+    for name, listed_pairs in sorted(pairs.items()):
+        first, second = np.array(listed_pairs, dtype=np.float64).reshape(-1, 2).T
+        tests.extend(independence(name, first, second, generator))
+    return tests
+
+
+def _neighbours(found: Sequence[RequestNumbers]) -> Iterator[tuple[float, float]]:
+    """The k-th numbers of a purpose in requests that follow each other."""
+    for one, other in pairwise([by_purpose([each]) for each in found]):
+        for purpose in one.keys() & other.keys():
+            yield from zip(one[purpose].tolist(), other[purpose].tolist(), strict=False)
+
+
+def _wrong(number: RecordedNumber) -> str | None:
+    """What no correct engine can record; u = 0 has probability 2^-53."""
+    if math.isnan(number.value):
+        return None
+    if not 0.0 < number.value < 1.0:
+        return f"{number.title} is {number.value:.10g}, outside (0, 1)"
+    if not identical(number.value, number.key):
+        return f"{number.title} is {number.value:.10g}, the key gives {number.key:.10g}"
+    return None
+
+
+def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
+    for purpose, listed in values.items():
+        bits = significant_bits(listed)
+        if len(listed) >= MIN_FOR_PRECISION and bits < least:
+            message = (
+                f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are asked for"
+            )
+            yield Finding(POOLED, 0, message)
+
+
+def _twice(arm: ArmRecord, found: Sequence[RequestNumbers]) -> Iterator[Finding]:
+    """Where a number comes up again."""
+    values = by_purpose(found)
+    doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
+    first: dict[float, str] = {}
+    for request, each in zip(arm.requests, found, strict=True):
+        for number in each.listed:
+            if number.value in doubled:
+                where = f"{number.title} of {request.request_id}"
+                if number.value in first:
+                    message = f"{number.title} is also {first[number.value]} ({number.value:.10g})"
+                    yield Finding(request.request_id, number.step, message)
+                first.setdefault(number.value, where)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    arm = evidence.candidate
+    reason = _unreadable(arm)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    found = [numbers_of(request.trace) for request in arm.requests]
+    if not by_purpose(found):
+        return CheckResult(Verdict.INCONCLUSIVE, "the record holds no random number that decided something")
+    tests = battery(found, np.random.default_rng(seed_of(arm.requests)))
+    adjusted = holm([each.p for each in tests])
+    rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
+    reused = list(_twice(arm, found)) if 0 in rejected else []
+    strange = [
+        Finding(request.request_id, number.step, message)
+        for request, each in zip(arm.requests, found, strict=True)
+        for number in each.listed
+        if (message := _wrong(number)) is not None
+    ]
+    findings = [
+        *_coarse(by_purpose(found), int(params["min_bits"])),
+        *reused,
+        *(_finding(tests[i], float(adjusted[i])) for i in rejected if tests[i].name != ONCE),
+        *strange,
+    ]
+    return _result(found, findings, tests, adjusted, len(strange), params)
+
+
+def _result(
+    found: Sequence[RequestNumbers],
+    findings: list[Finding],
+    tests: list[NumberTest],
+    adjusted: Floats,
+    strange: int,
+    params: Params,
+) -> CheckResult:
+    values = by_purpose(found)
+    n = sum(len(listed) for listed in values.values())
+    missing = sum(math.isnan(number.value) for each in found for number in each.listed)
+    bound, margin = upper_bound(min(strange, n), n, float(params["confidence"])), float(params["margin"])
+    enough = bound <= margin and not missing
+    return CheckResult(
+        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
+        summary=_summary(findings, n, missing, bound, margin, len(tests)),
+        n=n,
+        statistic=float(strange),
+        p_value=float(adjusted.min()),
+        effect=strange / n,
+        bound=bound,
+        margin=margin,
+        detectable=replay_effect(n),
+        findings=tuple(findings[: int(params["max_findings"])]),
+        details={
+            "numbers": {purpose.name.lower(): len(listed) for purpose, listed in values.items()},
+            "missing": missing,
+            "not_the_keys": strange,
+            "significant_bits": {purpose.name.lower(): significant_bits(listed) for purpose, listed in values.items()},
+            "tests": [
+                {"name": each.name, "n": each.n, "statistic": each.statistic, "p": each.p, "p_adjusted": float(p)}
+                for each, p in zip(tests, adjusted, strict=True)
+            ],
+        },
+    )
+
+
+def _finding(test: NumberTest, adjusted: float) -> Finding:
+    return Finding(POOLED, 0, f"{test.name}: statistic {test.statistic:.4g}, adjusted p {adjusted:.2g}, n {test.n}")
+
+
+def _summary(findings: list[Finding], n: int, missing: int, bound: float, margin: float, tests: int) -> str:
+    if findings:
+        first = findings[0]
+        return f"{len(findings)} faults in {n} numbers; first in {first.request}, step {first.step}: {first.message}"
+    text = (
+        f"{n} numbers are the key's, none is used twice, no departure in {tests} tests; at most a share of {bound:.3g}"
+    )
+    if missing:
+        return f"{text} is wrong, but {missing} numbers are not recorded"
+    return f"{text} is wrong, {'within' if bound <= margin else 'not within'} the margin {margin:g}"
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    if design.greedy:
+        return None
+    return dataclasses.replace(
+        zero_need(float(params["margin"]), 1.0 - float(params["confidence"])), unit="random numbers"
+    )
+
+
+CHECK = Check(
+    name="rng_streams",
+    claim="replay",
+    needs=Level.L4,
+    defaults={"margin": 0.01, "confidence": 0.99, "alpha": 0.001, "min_bits": 32, "max_findings": 20},
+    run=_run,
+    applies=_applies,
+    null="every number is the key's for its purpose and place, and none is used twice",
+    effect="share of numbers that are not the key's",
+    plan=_plan,
+)

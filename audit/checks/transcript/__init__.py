@@ -1,0 +1,1 @@
+"""Check `transcript`: the whole record as one statement with a bound."""

@@ -1,0 +1,268 @@
+"""Transcript: the whole chain from random numbers and the target's rows to tokens, in one statement.
+
+Claim: transcript. Null: what speculation emits follows the reference's law. Made
+of other checks' parts: every decision and every draft replayed, random numbers
+audited, records free of contradictions, kept drafts independent of their own
+probability, and rows against the reference's (anchor). A fault in any part is
+a fault here. Effect and bound: eps_replay + eps_numeric, total variation per
+token with 99 % confidence (`audit.stats.certificate`), from one position per
+prompt for the mismatches and the mean distance per prompt for the rows. Assumes
+A1 to A4 of the certificate. Cannot see: a record that lies, prompts and builds
+outside the workload. Without random numbers or without an anchor it says the
+weaker statement that is left, and certifies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from audit.checks.accounting import check as accounting
+from audit.checks.anchor import check as anchor
+from audit.checks.anchor.check import AnchorResult, anchored_rows, numbers
+from audit.checks.interface import Check, Design, Params, evaluate
+from audit.checks.law.table import tabulate
+from audit.checks.prefix_measurable import check as prefix_measurable
+from audit.checks.q_contract import check as q_contract
+from audit.checks.replay import check as replay
+from audit.checks.rng_streams import check as rng_streams
+from audit.checks.transcript import statement as statement
+from audit.evidence.decisions import decisions, unreadable
+from audit.evidence.random_numbers import seed_of
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.binomial import upper_bound
+from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, PredictableScore, certify, observe
+from audit.stats.distance import Binned, WitnessEstimate, binned, witness
+from audit.stats.power import SampleSize, bound_need
+from audit.stats.scores import LOG_FLOOR
+
+EXACT = (replay.CHECK, accounting.CHECK)
+TESTED = (q_contract.CHECK, rng_streams.CHECK, prefix_measurable.CHECK)
+"""Parts that also test by chance: they and the anchor share the error probability."""
+EVERY = 2**31
+WITNESS_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptParts:
+    """The results of the parts by name, and the rows beside the reference's or why there are none."""
+
+    results: Mapping[str, CheckResult]
+    rows: AnchorResult | str
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """All findings of faulty parts, each with the name of its part; first the first of each part."""
+        listed = [
+            (place, Finding(found.request, found.step, f"{name}: {found.message}"))
+            for name, each in self.results.items()
+            if each.verdict is Verdict.FAULT
+            for place, found in enumerate(each.findings or (Finding("all requests", 0, each.summary),))
+        ]
+        return tuple(finding for _, finding in sorted(listed, key=lambda each: each[0]))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What a certificate would need besides."""
+        replayed, drafted, streams = (self.results[name] for name in ("replay", "q_contract", "rng_streams"))
+        lacking = [f"anchor: {self.rows}"] if isinstance(self.rows, str) else []
+        if not isinstance(self.rows, str) and not self.rows.truncated:
+            lacking.append("anchor: truncated laws need whole rows (record: full)")
+        if replayed.verdict is not Verdict.CERTIFIED:
+            lacking.append(f"replay: {replayed.summary}")
+        if drafted.details.get("without_number") or _silent(drafted):
+            lacking.append(f"q_contract: {drafted.summary}")
+        if streams.details.get("missing") or _silent(streams):
+            lacking.append(f"rng_streams: {streams.summary}")
+        return tuple(lacking)
+
+
+def _silent(result: CheckResult) -> bool:
+    """It applied, and could not look."""
+    return result.verdict is Verdict.INCONCLUSIVE and not result.details
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not evidence.candidate.keyed:
+        return "another engine drew the random numbers: its decisions cannot be replayed, and there is no certificate"
+    if not all(request.trace.header.lossless for request in evidence.candidate.requests):
+        return "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
+    return None
+
+
+def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
+    """Run the parts. A part that does not apply has nothing to say."""
+    share = float(params["alpha"]) / (len(TESTED) + 1)
+    overrides = {"max_findings": EVERY}
+    # one number decides here: the parts' own margins are those of their own pages
+    results = {each.name: evaluate(each, evidence, overrides) for each in EXACT}
+    results |= {each.name: evaluate(each, evidence, overrides | {"alpha": share}) for each in TESTED}
+    rows: AnchorResult | str = anchor.NO_ANCHOR
+    if ArmKind.ANCHOR in evidence.companions:
+        own = {**anchor.DEFAULTS, **overrides, "alpha": share, "margin": params["margin"]}
+        rows = anchored_rows(evidence, own)
+        results[anchor.CHECK.name] = anchor.judge_rows(rows, own)
+    return TranscriptParts(results, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedPositions:
+    """One position per prompt: how many there are, and how many did not replay."""
+
+    positions: int
+    violations: int
+
+
+def audited_positions(arm: ArmRecord, parts: TranscriptParts) -> AuditedPositions:
+    """Draw a request per prompt and a position per request, from numbers that the evidence fixes."""
+    generator = np.random.default_rng(seed_of(arm.requests))
+    wrong = {(each.request, each.step) for name in ("replay", "q_contract") for each in parts.results[name].findings}
+    prompts: dict[str, list[RequestRecord]] = {}
+    for request in arm.requests:
+        prompts.setdefault(request.case_id, []).append(request)
+    drawn = [requests[int(generator.integers(len(requests)))] for requests in prompts.values()]
+    steps = [(each.request_id, _step_of(each, generator.random())) for each in drawn if each.tokens]
+    return AuditedPositions(len(steps), sum(each in wrong for each in steps))
+
+
+def _step_of(request: RequestRecord, share: float) -> int:
+    """The step that emitted the token at a share of the response."""
+    ends = np.cumsum(request.trace.n_emitted)
+    return int(np.searchsorted(ends, int(share * len(request.tokens)), side="right"))
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    arm = evidence.candidate
+    if not any(request.tokens for request in arm.requests):
+        return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
+    if arm.level < Level.L4:
+        return _observed(evidence, params)
+    parts = parts_of(evidence, params)
+    audited = audited_positions(arm, parts)
+    certificate = _certificate(audited, parts, float(params["confidence"]))
+    faults, missing, margin = parts.faults, parts.missing, float(params["margin"])
+    within = not missing and certificate is not None and certificate.eps <= margin
+    verdict = Verdict.FAULT if faults else Verdict.CERTIFIED if within else Verdict.INCONCLUSIVE
+    return CheckResult(
+        verdict=verdict,
+        summary=_summary(arm, certificate, audited, parts, params),
+        n=audited.positions,
+        statistic=float(len(faults)),
+        effect=None if certificate is None else audited.violations / audited.positions + certificate.anchored_mean,
+        bound=None if certificate is None else certificate.eps,
+        margin=margin,
+        detectable=certify(0, audited.positions, np.zeros(audited.positions), float(params["confidence"])).eps,
+        findings=faults[: int(params["max_findings"])],
+        details={
+            "parts": {name: each.verdict.value for name, each in parts.results.items()},
+            "missing": list(missing),
+            "certificate": None
+            if certificate is None
+            else statement.certificate_numbers(certificate, statement.longest(arm)),
+            "rows": None if isinstance(parts.rows, str) else numbers(parts.rows),
+            **_small_print(arm),
+        },
+    )
+
+
+def _certificate(audited: AuditedPositions, parts: TranscriptParts, confidence: float) -> Certificate | None:
+    if isinstance(parts.rows, str):
+        return None
+    rows = parts.rows
+    return certify(audited.violations, audited.positions, rows.units, confidence, floor=rows.floor_mean)
+
+
+def _small_print(arm: ArmRecord) -> dict[str, Any]:
+    return {
+        "workload": statement.workload(arm),
+        "build": statement.build(arm),
+        "assumptions": list(statement.ASSUMPTIONS),
+        "not_claimed": list(statement.NOT_CLAIMED),
+    }
+
+
+def _summary(
+    arm: ArmRecord, certificate: Certificate | None, audited: AuditedPositions, parts: TranscriptParts, params: Params
+) -> str:
+    faults, missing = parts.faults, parts.missing
+    if faults:
+        first = faults[0]
+        return f"{len(faults)} faults; first in {first.request}, step {first.step}: {first.message}"
+    confidence, margin = float(params["confidence"]), float(params["margin"])
+    if certificate is None:
+        eps = upper_bound(audited.violations, audited.positions, 1.0 - (1.0 - confidence) * REPLAY_SHARE)
+        sentence = statement.replay_sentence(eps, audited.positions, 1.0 - (1.0 - confidence) * REPLAY_SHARE, arm)
+    else:
+        sentence = statement.certificate_sentence(certificate, arm)
+    if missing:
+        return f"{sentence}; missing: {'; '.join(missing)}"
+    if certificate is not None and certificate.eps > margin:
+        return f"{sentence}; above the margin {margin:g}: more prompts are needed"
+    return sentence
+
+
+def _observed(evidence: Evidence, params: Params) -> CheckResult:
+    """Evidence without random numbers: contradictions, and bounds from below."""
+    arm = evidence.candidate
+    plain = evaluate(accounting.CHECK, evidence, {})
+    found = observation(arm, float(params["confidence"]))
+    sentence = statement.observation_sentence(found, arm)
+    fault = plain.verdict is Verdict.FAULT
+    return CheckResult(
+        verdict=Verdict.FAULT if fault else Verdict.INCONCLUSIVE,
+        summary=f"accounting: {plain.summary}" if fault else sentence,
+        n=len(arm.requests),
+        effect=found.distance_low,
+        margin=float(params["margin"]),
+        findings=plain.findings,
+        details={"observation": statement.observation_numbers(found), "sentence": sentence, **_small_print(arm)},
+    )
+
+
+def observation(arm: ArmRecord, confidence: float) -> Observation:
+    """Lower bounds and directions, as far as the arm's level and its rows go."""
+    level = int(arm.level)
+    if level < Level.L2 or unreadable(arm) is not None:
+        return observe(min(level, 1), confidence, ())
+    table = tabulate(arm.requests, np.random.default_rng(seed_of(arm.requests))).table
+    scores = [PredictableScore("log p", 2, table.logp[:, 0], table.logp[:, 1], float(np.log(LOG_FLOOR)), 0.0)]
+    if level >= Level.L3 and table.known.any():
+        leak = table.leak[table.known]
+        scores.append(PredictableScore("q / (p + q)", 3, leak[:, 0], leak[:, 1], 0.0, 1.0))
+    return observe(level, confidence, tuple(scores), _witness(arm, 1.0 - (1.0 - confidence) * WITNESS_SHARE))
+
+
+def _witness(arm: ArmRecord, confidence: float) -> WitnessEstimate:
+    """Every second response chooses the witness that is measured on the others."""
+    parts: list[Binned] = []
+    for request in arm.requests:
+        made = decisions(request)
+        parts.append(binned(made.p, made.q, made.token))
+    tokens = Binned(np.concatenate([each.mass for each in parts]), np.concatenate([each.cell for each in parts]))
+    fold = np.repeat(np.arange(len(parts)) % 2 == 0, [len(each.cell) for each in parts])
+    return witness(tokens, fold, confidence)
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    del design
+    # half of the margin for each term
+    error = (1.0 - float(params["confidence"])) / 2.0
+    return bound_need(float(params["margin"]) / 2.0, 0.0, error, unit="prompts")
+
+
+CHECK = Check(
+    name="transcript",
+    claim="transcript",
+    needs=Level.L0,
+    defaults={"margin": 0.05, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
+    run=_run,
+    applies=_applies,
+    null="what speculation emits follows the reference's law",
+    effect="total variation per token",
+    plan=_plan,
+    companions=(ArmKind.ANCHOR,),
+)

@@ -1,0 +1,232 @@
+"""The distributions behind a trace's emitted tokens, as arrays.
+
+At level `full`, p of every emitted token is recomputed from its logits row, and q
+of its position from what was drafted there. At `topk` both are read on the
+recorded cells: a token is then the number of its cell, and the last cell is the
+tail. What cells cannot give exactly is beside them (`Lumped`). Knows nothing
+about tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
+from audit.evidence.records import ArmRecord, RequestRecord
+from audit.evidence.shape import shape_fault
+from engine.core.types import Floats, Protocol, QKind, RecordLevel
+from engine.record.lumping import PAD
+from engine.record.trace import Trace
+from engine.sampling.transforms import TransformedRow, plain_laws, transform
+
+TAIL = -1
+"""In `Lumped.ids`: the cell that holds all other tokens."""
+UNUSED = -2
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LumpedDecisions:
+    """What the whole rows gave, for E tokens on C cells; NaN where q is not known."""
+
+    ids: Indices
+    """[E, C] the token of each cell, TAIL or UNUSED."""
+    token: Indices
+    """[E] the emitted tokens themselves."""
+    refused: Indices
+    """[E] the one drafted token itself, or NO_NODE."""
+    p: Floats
+    """[E] of the emitted token."""
+    q: Floats
+    p_below: Floats
+    """[E] mass before the emitted token in id order."""
+    residual_below: Floats
+    residual_sum: Floats
+    product: Floats
+    drafted_p: Floats
+    """[E] of the one drafted token, NaN without."""
+    drafted_q: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """One request's E emitted tokens on V tokens or cells."""
+
+    request: str
+    domain: str
+    protocol: Protocol
+    coupled: bool
+    step: NDArray[np.int64]
+    depth: NDArray[np.int64]
+    """[E] position in the block: 0 for the first token of a step."""
+    token: NDArray[np.int64]
+    role: NDArray[np.int64]
+    p: Floats
+    """[E, V]"""
+    q: Floats
+    """[E, V] law of what was drafted at the position (the mean of one-hot rows in a
+    tree); NaN where nothing was drafted or its law is not known."""
+    drafted: NDArray[np.int64]
+    """[E] the drafted token if exactly one was, else -1."""
+    candidates: NDArray[np.int64]
+    """[E] number of tokens drafted at the position."""
+    one_hot: NDArray[np.bool_]
+    """[E] the drafted tokens were functions of the prefix."""
+    lumped: LumpedDecisions | None = None
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """[E] whether q is known."""
+        return ~np.isnan(self.q[:, 0])
+
+
+def unreadable(arm: ArmRecord, cells: bool = False) -> str | None:
+    """Why an arm's decisions cannot be recomputed, or None; with `cells`, level `topk` will do."""
+    if not arm.requests:
+        return "the arm has no requests"
+    for request in arm.requests:
+        reason = _unreadable(request, cells)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _unreadable(request: RequestRecord, cells: bool) -> str | None:
+    trace, level = request.trace, request.trace.header.level
+    lumped = cells and level is RecordLevel.TOPK
+    if level is not RecordLevel.FULL and not lumped:
+        needed = "topk or full" if cells else "full"
+        return f"request {request.request_id} was recorded at level {level}, rows need {needed}"
+    fault = shape_fault(trace)
+    if fault is not None:
+        return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
+    if not trace.steps:
+        return f"request {request.request_id}: the record holds no step"
+    if lumped and not len(trace.cell_id):
+        return f"request {request.request_id}: its record is older than cells, and holds p of the emitted tokens only"
+    if np.any(np.isnan(trace.cell_p if lumped else trace.logits)):
+        return f"request {request.request_id}: {'a cell' if lumped else 'a logits row'} holds NaN"
+    return None
+
+
+def decisions(request: RequestRecord) -> Decisions:
+    """Recompute one request; its trace is readable and in shape."""
+    return _decisions(request.trace, request.request_id, request.domain)
+
+
+def lumped_decisions(trace: Trace) -> Decisions:
+    """Read one trace at level `topk` that has cells."""
+    return _decisions(trace, trace.header.request, "")
+
+
+def _decisions(trace: Trace, name: str, domain: str) -> Decisions:
+    found = places(trace)
+    lumped = _lumped(trace, found) if trace.header.level is RecordLevel.TOPK else None
+    return Decisions(
+        request=name,
+        domain=domain,
+        protocol=trace.header.protocol,
+        coupled=trace.header.coupled_draft,
+        step=found.step,
+        depth=found.depth,
+        token=trace.token.astype(np.int64) if lumped is None else cell_of(lumped.ids, lumped.token),
+        role=trace.role.astype(np.int64),
+        p=distributions(trace) if lumped is None else _law(trace.cell_p, trace.tail[:, 0]),
+        q=_q_rows(trace, found) if lumped is None else _q_cells(trace, found),
+        drafted=found.drafted if lumped is None else _drafted_cells(lumped),
+        candidates=found.candidates,
+        one_hot=found.kind == QKind.ONE_HOT,
+        lumped=lumped,
+    )
+
+
+def distributions(trace: Trace) -> Floats:
+    """[E, V] p of every emitted token."""
+    if trace.header.sampling.plain_scores:
+        return plain_laws(trace.logits, trace.header.sampling)
+    rows = [deciding_row(trace, index).p for index in range(len(trace.logits))]
+    return np.stack(rows) if rows else np.empty((0, trace.header.vocabulary))
+
+
+def deciding_rows(trace: Trace, begin: int, end: int) -> TransformedRow:
+    """`deciding_row` of the emitted tokens from `begin` to before `end`, at least one: arrays [end - begin, V]."""
+    logits, sampling = trace.logits[begin:end], trace.header.sampling
+    if sampling.plain_scores:
+        return TransformedRow(logits.astype(np.float64), plain_laws(logits, sampling))
+    rows = [deciding_row(trace, index) for index in range(begin, end)]
+    return TransformedRow(np.stack([row.scores for row in rows]), np.stack([row.p for row in rows]))
+
+
+def deciding_row(trace: Trace, index: int) -> TransformedRow:
+    """The row that decided an emitted token, transformed after the tokens before it; the trace holds rows."""
+    header = trace.header
+    history = [*header.prompt, *trace.token[:index].tolist()]
+    return transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids)
+
+
+def _q_rows(trace: Trace, found: DraftPlaces) -> Floats:
+    rows = np.full((len(found.step), trace.header.vocabulary), np.nan)
+    # a coupled draft looked at the target's noise: its token says nothing that may be conditioned on
+    fixed = (found.kind == QKind.ONE_HOT) & (found.candidates > 0) & (not trace.header.coupled_draft)
+    for i in np.flatnonzero(fixed):
+        rows[i] = 0.0
+        tokens = (int(found.drafted[i]),) if found.offered is None else found.offered[i]
+        np.add.at(rows[i], list(tokens), 1.0 / len(tokens))
+    drawn = (found.kind == QKind.FULL) & (found.candidates == 1) & (found.examined != NO_NODE)
+    rows[drawn] = trace.q_rows[found.examined[drawn]]
+    return rows
+
+
+def _lumped(trace: Trace, found: DraftPlaces) -> LumpedDecisions:
+    ids = trace.cell_id.astype(np.int64)
+    ids[ids == PAD] = UNUSED
+    one = (found.candidates == 1) & (found.examined != NO_NODE)
+    drafted = np.full((2, len(found.step)), np.nan)
+    drafted[:, one] = trace.examined_p[found.examined[one]], trace.examined_q[found.examined[one]]
+    return LumpedDecisions(
+        ids=np.concatenate([ids, np.full((len(ids), 1), TAIL)], axis=1),
+        token=trace.token.astype(np.int64),
+        refused=found.drafted,
+        p=trace.row_p,
+        q=trace.q_token,
+        p_below=trace.p_below,
+        residual_below=trace.residual_below,
+        residual_sum=trace.residual_sum,
+        product=trace.product,
+        drafted_p=drafted[0],
+        drafted_q=drafted[1],
+    )
+
+
+def own_cell(ids: Indices, token: Indices) -> Indices:
+    """[E] the cell in `ids` [E, C] of each token [E], NO_NODE where it has none of its own."""
+    same = ids == np.where(token >= 0, token, UNUSED - 1)[:, None]
+    return np.where(same.any(axis=1), same.argmax(axis=1), NO_NODE)
+
+
+def cell_of(ids: Indices, token: Indices) -> Indices:
+    """[E] the cell of each token, the tail where it has none of its own."""
+    own = own_cell(ids, token)
+    return np.where(own == NO_NODE, ids.shape[1] - 1, own)
+
+
+def _drafted_cells(lumped: LumpedDecisions) -> Indices:
+    return np.where(lumped.refused == NO_NODE, NO_NODE, cell_of(lumped.ids, lumped.refused))
+
+
+def _law(cells: NDArray[np.floating], tail: Floats) -> Floats:
+    """[E, C + 1] cells and tail in float64, made distributions: cells are rounded to float32."""
+    law = np.concatenate([cells, tail[:, None]], axis=1, dtype=np.float64)
+    # a damaged cell is a finding of the checks, and none of this division
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(law / law.sum(axis=1, keepdims=True))
+
+
+def _q_cells(trace: Trace, found: DraftPlaces) -> Floats:
+    rows = _law(trace.cell_q, trace.tail[:, 1])
+    if trace.header.coupled_draft:
+        rows[found.kind == QKind.ONE_HOT] = np.nan
+    return rows

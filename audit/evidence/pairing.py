@@ -1,0 +1,144 @@
+"""Requests of two arms side by side: where they part, and how much noise parts equals.
+
+A divergence is judged at the first differing token, where both arms still had
+the same prefix; what follows it is another text. Knows nothing about how a
+margin is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from audit.evidence.records import ArmRecord, RequestRecord
+from audit.stats.wilks import covered_quantile
+from engine.core.types import Floats
+from engine.record.trace import steps_of
+
+Margins = Callable[[RequestRecord], Floats]
+"""[E] by how much the choice of each token led, NaN where unknown; empty if nothing is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One case in both arms."""
+
+    candidate: RequestRecord
+    baseline: RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """`unpaired` are keys that only one of the arms has."""
+
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first difference of a pair. `token` is None where the candidate ended before the baseline.
+
+    `ended` says that the tokens agree as far as both go, but the ends, or the texts made of them, do not.
+    """
+
+    pair: Pair
+    index: int
+    token: int | None
+    ended: bool
+
+    @property
+    def step(self) -> int:
+        """The candidate's step in which it happened."""
+        for view in steps_of(self.pair.candidate.trace):
+            if view.emitted.start <= self.index < view.emitted.stop:
+                return view.index
+        return max(0, self.pair.candidate.trace.steps - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MarginNoise:
+    """Differences of margins between two runs of the same arm at equal prefixes.
+
+    `bound` is the largest of `positions` differences; it covers `quantile` of
+    such differences with 99 % confidence.
+    """
+
+    positions: int
+    bound: float
+    quantile: float
+    flips: int
+    """Places where the two runs of the same arm chose different tokens."""
+    given: bool = False
+    """The suite says the bound; the two runs do not."""
+
+    @property
+    def words(self) -> str:
+        """The bound and where it comes from."""
+        return (
+            f"{self.bound:.3g} given by the suite"
+            if self.given
+            else f"{self.bound:.3g} from {self.positions} positions"
+        )
+
+
+def pair_arms(candidate: ArmRecord, baseline: ArmRecord) -> Pairing:
+    """Pair requests by case and repetition."""
+    left, right = candidate.by_key(), baseline.by_key()
+    pairs = tuple(Pair(left[key], right[key]) for key in left if key in right)
+    return Pairing(pairs, tuple(sorted(set(left) ^ set(right))))
+
+
+def divergence(pair: Pair) -> Divergence | None:
+    """Where the pair parts, or None."""
+    ours, theirs = pair.candidate.tokens, pair.baseline.tokens
+    shared = agreeing(ours, theirs)
+    if shared < min(len(ours), len(theirs)):
+        return Divergence(pair, shared, ours[shared], ended=False)
+    ended_alike = len(ours) == len(theirs) and pair.candidate.finish_reason == pair.baseline.finish_reason
+    # a server reads texts and tool calls out of the tokens, and may do so in another way while it speculates
+    if ended_alike and pair.candidate.text == pair.baseline.text:
+        return None
+    return Divergence(pair, shared, ours[shared] if shared < len(ours) else None, ended=True)
+
+
+def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
+
+
+def compared(pair: Pair) -> int:
+    """Token positions judged: up to the first difference, that one included."""
+    shared = agreeing(pair.candidate.tokens, pair.baseline.tokens)
+    return min(shared + 1, len(pair.candidate.tokens), len(pair.baseline.tokens))
+
+
+def measure_noise(baseline: ArmRecord, controls: Sequence[ArmRecord], margins: Margins) -> MarginNoise:
+    """The largest difference of margins between baseline and any control at equal prefixes."""
+    parts: list[Floats] = []
+    flips = 0
+    for pair in (pair for control in controls for pair in pair_arms(control, baseline).pairs):
+        part = _changes(pair, margins)
+        parts.append(part)
+        flips += bool(len(part)) and compared(pair) > agreeing(pair.candidate.tokens, pair.baseline.tokens)
+    changes = np.concatenate(parts) if parts else np.empty(0)
+    count = len(changes)
+    return MarginNoise(count, float(changes.max()) if count else 0.0, covered_quantile(count), flips)
+
+
+def _changes(pair: Pair, margins: Margins) -> Floats:
+    """Changes of the lead over the positions with equal prefixes where both leads are known."""
+    count = compared(pair)
+    ours, theirs = margins(pair.candidate)[:count], margins(pair.baseline)[:count]
+    if min(len(ours), len(theirs)) < count:
+        return np.empty(0)
+    changes = np.abs(theirs - ours)
+    if count > agreeing(pair.candidate.tokens, pair.baseline.tokens):
+        # a flip means that the lead passed through zero: its change is the sum of both leads
+        changes[-1] = theirs[-1] + ours[-1]
+    return np.asarray(changes[~np.isnan(changes)])

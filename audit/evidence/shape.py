@@ -1,0 +1,123 @@
+"""Whether a trace's columns fit together, so that readers can index them without care.
+
+Says nothing about whether the values are right; that is the replay's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from audit.evidence.columns import numbered
+from engine.core.types import Protocol, QKind, RecordLevel, Role
+from engine.record.trace import CELLS, Trace
+
+Rule = Callable[[Trace], Iterator[str]]
+
+
+def shape_fault(trace: Trace) -> str | None:
+    """The first way in which the columns contradict each other, or None."""
+    rules: tuple[Rule, ...] = (_step_columns, _counted_columns, _level_columns, _ranges, _trees)
+    return next((fault for rule in rules for fault in rule(trace)), None)
+
+
+def _step_columns(trace: Trace) -> Iterator[str]:
+    for name in ("n_drafted", "n_examined", "n_emitted", "q_kind"):
+        if len(getattr(trace, name)) != trace.steps:
+            yield f"column {name} has {len(getattr(trace, name))} entries for {trace.steps} steps"
+    if len(trace.draft_version) not in (0, trace.steps):
+        yield f"column draft_version has {len(trace.draft_version)} entries for {trace.steps} steps"
+    for name in ("n_drafted", "n_examined"):
+        if np.any(getattr(trace, name) < 0):
+            yield f"column {name} holds a negative count"
+    if np.any(trace.n_emitted < 1):
+        yield f"step {int(np.argmax(trace.n_emitted < 1))} emitted no token"
+
+
+def _counted_columns(trace: Trace) -> Iterator[str]:
+    groups = (
+        (trace.n_drafted, ("node_token", "node_parent")),
+        (trace.n_examined, ("examined_node", "examined_accepted")),
+        (trace.n_emitted, ("token", "role", "row")),
+    )
+    for counts, columns in groups:
+        total = int(np.sum(counts, dtype=np.int64))
+        for name in columns:
+            if len(getattr(trace, name)) != total:
+                yield f"column {name} has {len(getattr(trace, name))} entries, the steps count {total}"
+
+
+def _level_columns(trace: Trace) -> Iterator[str]:
+    """Columns that a level promises are there, in full."""
+    level = trace.header.level
+    if level is RecordLevel.TOKENS:
+        return
+    promised = {
+        trace.steps: ("residual_mass",),
+        len(trace.node_token): ("node_uniform",),
+        len(trace.examined_node): ("examined_p", "examined_q", "examined_uniform"),
+        len(trace.token): ("p", "uniform", "margin"),
+    }
+    for length, columns in promised.items():
+        for name in columns:
+            if len(getattr(trace, name)) != length:
+                yield f"column {name} has {len(getattr(trace, name))} entries instead of {length}"
+    if level is RecordLevel.TOPK and len(trace.top_id) != len(trace.token):
+        yield f"column top_id has {len(trace.top_id)} rows for {len(trace.token)} tokens"
+    if level is RecordLevel.TOPK:
+        yield from _cell_columns(trace)
+    if level is RecordLevel.FULL:
+        yield from _row_columns(trace)
+
+
+def _cell_columns(trace: Trace) -> Iterator[str]:
+    """All columns of cells, or none: older traces have none."""
+    if not any(len(getattr(trace, name)) for name in CELLS):
+        return
+    for name in CELLS:
+        expected = len(trace.examined_node if name == "q_below" else trace.token)
+        if len(getattr(trace, name)) != expected:
+            yield f"column {name} has {len(getattr(trace, name))} rows instead of {expected}"
+    if not trace.cell_id.shape == trace.cell_p.shape == trace.cell_q.shape or trace.tail.shape[1:] != (2,):
+        yield "the columns of cells differ in their shape"
+
+
+def _row_columns(trace: Trace) -> Iterator[str]:
+    joint = trace.header.protocol is Protocol.BLOCK
+    spare = int(np.sum(1 + trace.n_drafted - trace.n_emitted, dtype=np.int64)) if joint else 0
+    if len(trace.spare_logits) != spare:
+        yield f"column spare_logits has {len(trace.spare_logits)} rows instead of {spare}"
+    for name, rows in (("logits", len(trace.token)), ("q_rows", len(trace.examined_node))):
+        expected = (rows, trace.header.vocabulary)
+        if getattr(trace, name).shape != expected:
+            yield f"column {name} has shape {getattr(trace, name).shape} instead of {expected}"
+
+
+def _ranges(trace: Trace) -> Iterator[str]:
+    vocabulary = trace.header.vocabulary
+    for name in ("token", "node_token"):
+        column = getattr(trace, name)
+        if len(column) and int(column.max()) >= vocabulary:
+            yield f"column {name} holds token {int(column.max())}, the vocabulary has {vocabulary}"
+    if len(trace.role) and int(trace.role.max()) > max(Role):
+        yield f"column role holds {int(trace.role.max())}, which is no role"
+    if len(trace.q_kind) and int(trace.q_kind.max()) > max(QKind):
+        yield f"column q_kind holds {int(trace.q_kind.max())}, which is no kind of q"
+    if any(token < 0 or token >= vocabulary for token in trace.header.prompt) or not trace.header.prompt:
+        yield "the prompt is empty or holds a token outside the vocabulary"
+
+
+def _trees(trace: Trace) -> Iterator[str]:
+    nodes = numbered(trace.n_drafted)
+    step = nodes.step
+    wrong = np.flatnonzero((trace.node_parent < -1) | (trace.node_parent >= nodes.local))
+    owner = numbered(trace.n_examined).step
+    count = trace.n_drafted[owner]
+    outside = np.flatnonzero((trace.examined_node < 0) | (trace.examined_node >= count))
+    # the first step that is wrong comes first, whichever way it is wrong
+    if len(wrong) and not (len(outside) and owner[outside[0]] < step[wrong[0]]):
+        yield f"step {int(step[wrong[0]])}: a drafted node comes before its parent"
+    elif len(outside):
+        first = outside[0]
+        yield f"step {int(owner[first])}: an examined node is not in the tree of {int(count[first])}"

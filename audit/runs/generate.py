@@ -1,0 +1,39 @@
+"""What a prepared arm's engine makes of its requests, wherever that is kept.
+
+Knows nothing about stores and verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from audit.evidence.records import ArmKind, ArmRecord
+from audit.runs.prepare import PreparedArm
+from engine.backends.interface import Anchoring
+from engine.core.types import Generation, Request
+
+
+def generations(
+    arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]
+) -> Iterator[Generation]:
+    """Run requests of the arm; an anchor reads what its candidate, one of the arms that `done` gives by name, emitted.
+
+    Raises:
+        EngineError: the arm cannot go on.
+    """
+    if arm.planned.kind is not ArmKind.ANCHOR:
+        return arm.engine.generate(requests)
+    return _anchored(arm, requests, done)
+
+
+def _anchored(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]) -> Iterator[Generation]:
+    assert isinstance(arm.engine, Anchoring)
+    assert arm.planned.of is not None
+    if not requests:
+        return
+    emitted = {(each.case_id, each.sample): each.tokens for each in done(arm.planned.of).requests}
+    cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
+    for request in requests:
+        # the engine did not answer every one
+        if cases[request.id] in emitted:
+            yield arm.engine.anchor(request, emitted[cases[request.id]])

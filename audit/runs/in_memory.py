@@ -1,0 +1,77 @@
+"""Prepared arms, run in memory: the evidence that a check sees, with nothing stored.
+
+What the store would give back: requests in its order, those without an answer
+apart, and the level that the least of them shows. Knows nothing about verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from audit.runs.arms import evidence_for
+from audit.runs.generate import generations
+from audit.runs.prepare import PreparedArm, effective_config
+from audit.store import RequestKey
+from engine.core.types import FinishReason, Generation
+from engine.record.trace import decode
+
+
+def candidate_of(arms: Sequence[PreparedArm]) -> PreparedArm:
+    """The one arm that is judged."""
+    return next(arm for arm in arms if arm.planned.kind is ArmKind.CANDIDATE)
+
+
+def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
+    """Run everything, in the arms' order.
+
+    Raises:
+        EngineError: an arm cannot go on.
+    """
+    done: dict[str, ArmRecord] = {}
+    for arm in arms:
+        done[arm.planned.name] = run_arm(arm, done)
+    return evidence_of(arms, done)
+
+
+def evidence_of(arms: Sequence[PreparedArm], done: Mapping[str, ArmRecord]) -> Evidence:
+    """The candidate with what it is compared to; every arm has run."""
+    return evidence_for(candidate_of(arms).planned, [arm.planned for arm in arms], done.__getitem__)
+
+
+def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
+    """Run one arm; an anchor reads what its candidate among `done` emitted.
+
+    Raises:
+        EngineError: the arm cannot go on.
+    """
+    keys = {request.id: key for key, request in arm.requests.items()}
+    arm.engine.forget()
+    made = generations(arm, list(arm.requests.values()), done.__getitem__)
+    records = [_record(arm, keys[each.request.id], each) for each in made]
+    records.sort(key=lambda each: (each.case_id, each.sample))
+    answered = tuple(each for each in records if each.finish_reason is not FinishReason.ERROR)
+    failed = tuple(each for each in records if each.finish_reason is FinishReason.ERROR)
+    planned = arm.planned
+    return ArmRecord(planned.name, planned.kind, _level(arm, answered), effective_config(arm), answered, failed)
+
+
+def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
+    whole = Level.L2 if arm.planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
+    return min([whole, *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
+
+
+def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> RequestRecord:
+    trace = decode(generation.trace)
+    return RequestRecord(
+        request_id=generation.request.id,
+        case_id=key.case_id,
+        sample=key.sample,
+        domain=arm.domains[key.case_id],
+        trace=trace,
+        tokens=trace.tokens,
+        text=generation.text,
+        finish_reason=generation.finish_reason,
+        latency_us=generation.latency_us,
+        intact=True,
+    )

@@ -1,0 +1,214 @@
+"""Everything that must be right before a run may begin: models, arms, requests.
+
+Loads the models and builds every arm, so that a mistake is found while nothing
+has been written. Generates nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from audit.errors import CannotDecide, UserError
+from audit.evidence.environment import Environment, actor, environment
+from audit.evidence.records import ArmKind, Level
+from audit.runs.arms import Arm, plan_arms, slots
+from audit.runs.interim_looks import STOP_RULE, RunStopRule
+from audit.runs.reused_baseline import PLAIN, ReusedRun
+from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
+from audit.suite.spec import Case, Suite
+from engine.backends import open_backend
+from engine.backends.engine_spec import Backend, ModelFacts, ModelSource
+from engine.backends.interface import Anchoring, Engine, Prompt
+from engine.backends.neighbour import NeighbourEngine
+from engine.core.errors import EngineError, NumericsRefused
+from engine.core.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedArm:
+    """An arm with its engine and its requests by key."""
+
+    planned: Arm
+    engine: Engine
+    requests: Mapping[RequestKey, Request]
+    domains: Mapping[str, str]
+    """Domain by case id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run that can begin."""
+
+    suite: Suite
+    arms: tuple[PreparedArm, ...]
+    models: tuple[ModelFacts, ...]
+    environment: Environment
+
+
+def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
+    """Load and check everything that the suite names; plain arms come from an earlier run, if one is given.
+
+    Raises:
+        UserError: a model that cannot be loaded, a request that cannot be served, or one that the earlier run lacks.
+        CannotDecide: a numerics mode that the suite asks for and this machine does not keep.
+    """
+    with _user_errors(suite):
+        backend = open_backend(suite.backend, sources(suite))
+        models = backend.models()
+        if earlier is not None:
+            earlier.require_models(models)
+        return PreparedRun(suite, build_arms(suite, backend, earlier), models, environment())
+
+
+def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None) -> tuple[PreparedArm, ...]:
+    """Every arm of the suite with its engine and its requests, in the order in which they run.
+
+    Raises:
+        EngineError: an arm that cannot be built, or a request that cannot be served.
+        UserError: a plain arm that the earlier run lacks.
+    """
+    built = [(planned, _backend(backend, planned, earlier)) for planned in plan_arms(suite)]
+    # checks that want an anchor say themselves that there is none
+    possible = [(planned, engine) for planned, engine in built if _can_run(planned, engine)]
+    return tuple(_prepare_arm(suite, planned, engine) for planned, engine in possible)
+
+
+def _backend(backend: Backend, planned: Arm, earlier: ReusedRun | None) -> Engine:
+    engine, beside = backend.arm(planned.plan), planned.plan.beside
+    if earlier is not None and planned.kind in PLAIN:
+        return earlier.engine(planned.name, engine)
+    return engine if beside is None else NeighbourEngine(engine, beside)
+
+
+@contextlib.contextmanager
+def _user_errors(suite: Suite) -> Iterator[None]:
+    """An engine's refusal as the one line that a user reads."""
+    try:
+        yield
+    except NumericsRefused as error:
+        raise CannotDecide(f"{suite.path}: {error}") from error
+    except EngineError as error:
+        raise UserError(f"{suite.path}: {error}") from error
+
+
+def _can_run(planned: Arm, engine: Engine) -> bool:
+    return planned.kind is not ArmKind.ANCHOR or isinstance(engine, Anchoring)
+
+
+def effective_config(arm: PreparedArm) -> Mapping[str, Any]:
+    """What runs: the engine's decoding, or its reference pass."""
+    if arm.planned.kind is ArmKind.ANCHOR:
+        assert isinstance(arm.engine, Anchoring)
+        return arm.engine.anchor_config()
+    return arm.engine.effective_config()
+
+
+def sources(suite: Suite) -> dict[str, ModelSource]:
+    """Where the suite's models come from, by name."""
+    return {
+        name: ModelSource(
+            spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device
+        )
+        for name, spec in suite.models.items()
+    }
+
+
+def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
+    requests = _requests(suite, planned, _prompts(suite, engine), 0)
+    engine.require(list(requests.values()))
+    return PreparedArm(planned, engine, requests, {case.id: case.domain for case in suite.cases})
+
+
+def for_round(suite: Suite, arm: PreparedArm, earlier: int) -> PreparedArm:
+    """The arm with the requests that it has after `earlier` rounds: the same cases, other samples and streams."""
+    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), earlier))
+
+
+def _requests(
+    suite: Suite, planned: Arm, prompts: Mapping[str, tuple[int, ...]], earlier: int
+) -> dict[RequestKey, Request]:
+    requests = {}
+    for slot in slots(suite, planned, earlier):
+        name = f"{planned.name}/{slot.case.id}#{slot.sample}"
+        key = RequestKey(planned.name, slot.case.id, slot.sample)
+        requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)
+    return requests
+
+
+def _prompts(suite: Suite, engine: Engine) -> dict[str, tuple[int, ...]]:
+    """Tokens by case id."""
+    return {case.id: case.tokens or engine.encode(_prompt(case)) for case in suite.cases}
+
+
+def _prompt(case: Case) -> Prompt:
+    return Prompt(case.messages, case.tools, case.prompt)
+
+
+def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:
+    """What the store is told when the run begins; every arm's specification has the stop rule, if there is one."""
+    suite = prepared.suite
+    commit = prepared.environment.code.get("commit")
+    return NewRun(
+        suite_name=suite.name,
+        suite_sha256=suite.sha256,
+        suite_document=suite.document,
+        artifacts=tuple(artifacts(prepared)),
+        environment=prepared.environment,
+        actor=actor(),
+        code_commit=commit if isinstance(commit, str) else None,
+        arms=tuple(_arm_start(arm, rule) for arm in prepared.arms),
+    )
+
+
+def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
+    """The suite, each model, and the target's tokenizer."""
+    suite = prepared.suite
+    # the suite is called by where it was read from, so that the run can be resumed
+    found = [ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)]
+    for model in prepared.models:
+        kind = "target" if model.name == "target" else "draft"
+        found.append(ArtifactRef(kind, model.name, model.source, model.revision, model.sha256, model.manifest))
+        if kind == "target" and model.tokenizer_sha256:
+            found.append(ArtifactRef("tokenizer", "tokenizer", model.source, model.revision, model.tokenizer_sha256))
+    return found
+
+
+def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
+    planned, effective = arm.planned, effective_config(arm)
+    # a reference pass draws nothing: it shows rows and no random numbers
+    level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
+    return NewArm(
+        name=planned.name,
+        kind=planned.kind,
+        level=level,
+        spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}),
+        effective=effective,
+        lossless=bool(effective["lossless"]),
+    )
+
+
+def _spec(planned: Arm) -> dict[str, Any]:
+    plan = planned.plan
+    return {
+        "verifier": plan.protocol.value,
+        "verifier_options": dict(plan.verifier_options),
+        "proposer": plan.proposer,
+        "gamma": plan.gamma,
+        "draft": plan.draft,
+        "other_drafts": list(plan.others),
+        "options": dict(plan.options),
+        "rows": plan.rows,
+        "record": plan.level.value,
+        "fault": plan.fault,
+        **({"engine": dict(plan.engine)} if plan.engine else {}),
+        **({"beside": asdict(plan.beside)} if plan.beside else {}),
+        "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
+        "samples": planned.samples,
+        "baseline": planned.baseline,
+        "control": planned.control,
+        **({"noise": list(planned.noise)} if planned.noise else {}),
+    }

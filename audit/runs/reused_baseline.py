@@ -1,0 +1,145 @@
+"""Plain arms that an earlier run made, in the place of new ones.
+
+For an endpoint that there is only one of: it is asked without speculation first,
+restarted with it, and judged against what it said then. What is taken over is
+stored in the new run with its origin, so that the new run's evidence is whole.
+Knows nothing about engines and verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+from audit.errors import CannotDecide, UserError
+from audit.evidence.records import ORIGIN, ArmKind, ArmRecord, RequestRecord
+from audit.store import RunStatus, Store, StoredRun
+from engine.backends.engine_spec import ModelFacts
+from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.core.errors import EngineError
+from engine.core.types import Generation, Request
+from engine.record.trace import TraceHeader, encode
+
+PLAIN: Final = (ArmKind.BASELINE, ArmKind.CONTROL)
+"""Kinds of arms that decode without speculation."""
+MEND: Final = "make it first, with this suite at the engine without speculation"
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedRun:
+    """A finished run and its plain arms by name."""
+
+    run: StoredRun
+    arms: Mapping[str, ArmRecord]
+
+    def require_models(self, models: Sequence[ModelFacts]) -> None:
+        """Raise UserError unless the target and its tokenizer are the earlier run's."""
+        before = {used.role: used.sha256 for used in self.run.artifacts}
+        target = next(model for model in models if model.name == "target")
+        for role, now in (("target", target.sha256), ("tokenizer", target.tokenizer_sha256)):
+            if before.get(role) != now:
+                raise UserError(
+                    f"run {self.run.ulid}: its {role} is not this suite's; a baseline needs the same, {MEND}"
+                )
+
+    def engine(self, name: str, live: Engine) -> Engine:
+        """The earlier arm as the backend of the arm of that name.
+
+        Raises:
+            UserError: the earlier run has no such arm.
+        """
+        if name not in self.arms:
+            known = ", ".join(self.arms) or "none"
+            raise UserError(f"run {self.run.ulid} has no plain arm {name}, it has {known}; {MEND}")
+        arm = self.arms[name]
+        origin = {"run": self.run.ulid, "record_root": self.run.record_root}
+        headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed)}
+        return ReusedEngine(live, arm, origin, headers)
+
+
+def reused_run(store: Store, name: str) -> ReusedRun:
+    """Read a run's plain arms.
+
+    Raises:
+        UserError: there is no such run, or it is not finished.
+        CannotDecide: it is not what it was when it finished.
+    """
+    record = store.load_run(store.resolve(name))
+    if record.status is not RunStatus.FINISHED:
+        raise UserError(f"run {record.ulid} is {record.status}; finish it first: audit resume {record.ulid}")
+    broken = store.broken_places(record.ulid)
+    if broken:
+        raise CannotDecide(f"run {record.ulid} has changed since it finished; see: audit verify {record.ulid}")
+    names = [arm.name for arm in record.arms if arm.kind in PLAIN]
+    return ReusedRun(record, {arm: store.load_arm(record.ulid, arm) for arm in names})
+
+
+def begun_with(store: Store, run: StoredRun) -> ReusedRun | None:
+    """The earlier run whose plain arms a run took over when it began; None if it makes its own.
+
+    Raises as `reused_run`.
+    """
+    origin = next((arm.effective[ORIGIN]["run"] for arm in run.arms if ORIGIN in arm.effective), None)
+    return None if origin is None else reused_run(store, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedEngine:
+    """Answers what an earlier arm answered; prompts are read by the engine that is there now."""
+
+    live: Engine
+    arm: ArmRecord
+    origin: Mapping[str, Any]
+    headers: Mapping[str, TraceHeader]
+    """By the request's name; the rest is read when it is asked for, and not kept."""
+
+    def capabilities(self) -> Capabilities:
+        """What the arm showed."""
+        return replace(self.live.capabilities(), level=int(self.arm.level))
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """What ran then, and where that is told."""
+        return {**self.arm.effective, ORIGIN: dict(self.origin)}
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The live engine's."""
+        return self.live.encode(prompt)
+
+    def require(self, requests: Sequence[Request]) -> None:
+        """Raise EngineError unless every request was asked then, with the same prompt, parameters and stream."""
+        for request in requests:
+            if request.id not in self.headers:
+                raise EngineError(f"run {self.origin['run']} has no request {request.id}; {MEND}")
+            other = _difference(self.headers[request.id], request)
+            if other is not None:
+                raise EngineError(f"run {self.origin['run']} asked {request.id} with {other}; {MEND}")
+
+    def memory(self) -> None:
+        """Nothing is run."""
+
+    def forget(self) -> None:
+        """Nothing is run."""
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """The earlier answers; requests that failed then fail again."""
+        self.require(requests)
+        asked = {request.id: request for request in requests}
+        for found in chain(self.arm.requests, self.arm.failed):
+            if found.request_id in asked:
+                yield self._again(asked[found.request_id], found)
+
+    def _again(self, request: Request, found: RequestRecord) -> Generation:
+        facts = {**found.trace.header.facts, ORIGIN: self.origin["run"]}
+        trace = encode(replace(found.trace, header=replace(found.trace.header, facts=facts)))
+        return Generation(request, found.tokens, found.finish_reason, trace, found.text, found.latency_us, facts)
+
+
+def _difference(then: TraceHeader, now: Request) -> str | None:
+    parts = {
+        "another prompt": then.prompt == now.prompt,
+        "other sampling parameters or another seed": then.sampling == now.sampling,
+        "another random stream": then.stream == now.stream,
+    }
+    return next((told for told, same in parts.items() if not same), None)

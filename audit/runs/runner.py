@@ -1,0 +1,147 @@
+"""Runs a suite: generate, store, judge; interruptible and resumable.
+
+Every finished request is stored at once, so an interrupted run loses at most
+what was in flight and `resume` goes on from there. Knows nothing about how an
+engine works or what a check computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from audit.errors import UserError
+from audit.runs.generate import generations
+from audit.runs.interim_looks import RunStopRule, stop_rule
+from audit.runs.judge import exit_code, judge
+from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
+from audit.runs.rounds import Rounds, require_first_round, run_rounds
+from audit.store import RequestKey, RunStatus, Store, StoredRun
+from engine.core.errors import EngineError
+
+
+class Progress(Protocol):
+    """Where a run says how far it is."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """An arm of `total` requests begins; `done` are there already."""
+        ...
+
+    def advance(self, tokens: int) -> None:
+        """One request of the current arm is stored."""
+        ...
+
+    def judging(self, arm: str) -> None:
+        """The arm's checks begin."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run ended."""
+
+    run: str
+    exit_code: int
+
+
+class Interrupted(Exception):
+    """The user stopped the run; `run` can be resumed."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"interrupted; go on with: audit resume {run}")
+        self.run = run
+
+
+def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRule | None = None) -> RunOutcome:
+    """Run a prepared suite from its beginning: once, or with a rule in rounds until it says to stop.
+
+    Raises:
+        UserError: not even one round is within the rule's limit; nothing has been stored.
+        Interrupted: stopped by the user; everything finished so far is stored.
+    """
+    if rule is not None:
+        require_first_round(prepared, rule)
+    return _go(prepared, store, store.begin_run(run_start(prepared, rule)), progress, rule)
+
+
+def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> RunOutcome:
+    """Go on with an interrupted run.
+
+    Raises:
+        UserError: the run is finished, or was made with another suite, other models or another numerics mode.
+        Interrupted: stopped again.
+    """
+    record = store.load_run(name)
+    require_unfinished(record)
+    _require_same_numerics(prepared, record)
+    recorded = {(used.role, used.sha256) for used in record.artifacts}
+    for used in artifacts(prepared):
+        if (used.role, used.sha256) not in recorded:
+            raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
+    store.set_status(name, RunStatus.RUNNING, "resumed")
+    return _go(prepared, store, name, progress, stop_rule(record))
+
+
+def _require_same_numerics(prepared: PreparedRun, record: StoredRun) -> None:
+    """An arm whose requests came from two numerics modes would compare with neither."""
+    before = {arm.name: _mode(arm.effective) for arm in record.arms}
+    for arm in prepared.arms:
+        name, now = arm.planned.name, _mode(effective_config(arm))
+        if before.get(name, now) != now:
+            raise UserError(
+                f"run {record.ulid}: arm {name} began with numerics {before[name]}, here it would go on with {now}; "
+                "resume where it began, or start a new run"
+            )
+
+
+def _mode(effective: Mapping[str, Any]) -> str | None:
+    facts = effective.get("numerics")
+    return str(facts.get("mode")) if isinstance(facts, Mapping) else None
+
+
+def require_unfinished(record: StoredRun) -> None:
+    """Raise UserError if there is nothing to go on with."""
+    if record.status is RunStatus.FINISHED:
+        raise UserError(f"run {record.ulid} is finished; see it with: audit show {record.ulid}")
+
+
+def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None) -> RunOutcome:
+    try:
+        finished = store.finished(name)
+
+        def generate(arm: PreparedArm) -> None:
+            _generate(arm, store, name, finished, progress)
+
+        if rule is not None:
+            run_rounds(Rounds(prepared, rule, store, name, generate, progress.judging))
+        else:
+            for arm in prepared.arms:
+                generate(arm)
+            judge([arm.planned for arm in prepared.arms], store, name, progress.judging)
+    except KeyboardInterrupt:
+        store.set_status(name, RunStatus.INTERRUPTED, "stopped by the user")
+        raise Interrupted(name) from None
+    except EngineError as error:
+        store.set_status(name, RunStatus.FAILED, str(error))
+        raise UserError(f"run {name} failed: {error}") from error
+    code = exit_code(store.checks(name))
+    store.finish_run(name, RunStatus.FINISHED, code)
+    return RunOutcome(name, code)
+
+
+def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[RequestKey], progress: Progress) -> None:
+    """Run what the store does not have yet."""
+    todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
+    progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
+    requests = [request for request in arm.requests.values() if request.id in todo]
+    arm.engine.forget()
+    before = arm.engine.memory()
+    for generation in generations(arm, requests, partial(store.load_arm, name)):
+        key = todo[generation.request.id]
+        store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
+        progress.advance(len(generation.tokens))
+    if before is not None and requests:
+        detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.engine.memory()}"
+        store.set_status(name, RunStatus.RUNNING, detail)

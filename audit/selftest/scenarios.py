@@ -1,0 +1,154 @@
+"""The arms of the self-test as suites in memory: every fault's own arena, and a grid of clean ones.
+
+A seed fixes everything at once: the scripted models, the prompts and the random
+numbers, so that twenty seeds are twenty pairs of models and not one pair twenty
+times. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from audit.suite.loader import packaged_file
+from audit.suite.prompts import Workload, read_prompts
+from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from engine.backends.scripted import ALPHABET
+from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.faults.interface import Scenario
+
+DOMAINS: Final = ("prose", "verse")
+PROMPTS: Final = ("chat", "code", "copy", "json", "safety", "tools")
+"""Packaged prompts, for the bundled models."""
+MOST_PACKAGED: Final = 300
+SEEDS_PER_WORLD: Final = 16
+"""Scripted seeds set aside for each seed of the self-test: the target's, then the drafts'."""
+FIRST_CLEAN_SEED: Final = 1000
+"""Clean arms begin here, so that none shares its models with a faulty one."""
+OTHER_SEEDS: Final = 1_000_000
+"""Between the numbers of an arm and those of its recording."""
+
+SAMPLINGS: Final[Mapping[str, SamplingParams]] = {
+    "T=0": SamplingParams(),
+    "T=0.7": SamplingParams(temperature=0.7),
+    "T=1": SamplingParams(temperature=1.0),
+    "T=1, top-p 0.9": SamplingParams(temperature=1.0, top_p=0.9),
+    "T=1, penalties": SamplingParams(
+        temperature=1.0, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2
+    ),
+}
+FAMILIES: Final[Mapping[str, Scenario]] = {
+    "chain": Scenario(Protocol.CHAIN),
+    "tree": Scenario(Protocol.TREE, "specinfer", gamma=6),
+    "block": Scenario(Protocol.BLOCK),
+    "gumbel": Scenario(Protocol.GUMBEL),
+    "n-gram": Scenario(Protocol.CHAIN, "ngram", drafts=0),
+    "early exit": Scenario(Protocol.CHAIN, "early_exit", drafts=0, models="bundled"),
+}
+COMMON: Final = tuple(name for name, scenario in FAMILIES.items() if scenario.models == "scripted")
+RARE_EVERY: Final = 10
+"""One round in so many includes the families over bundled models, which are slow and do the same for every check."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanArm:
+    """One arm without a fault. `seed` is its own."""
+
+    family: str
+    sampling: str
+    seed: int
+
+    @property
+    def scenario(self) -> Scenario:
+        """The family's arena at this sampling."""
+        return replace(FAMILIES[self.family], sampling=SAMPLINGS[self.sampling])
+
+
+def clean_arms(count: int) -> tuple[CleanArm, ...]:
+    """The first `count` of an endless list that goes through the grid again and again."""
+    places = _places()
+    return tuple(CleanArm(*next(places), FIRST_CLEAN_SEED + index) for index in range(count))
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    turn = 0
+    while True:
+        families = FAMILIES if turn % RARE_EVERY == 0 else COMMON
+        yield from ((family, sampling) for family in families for sampling in SAMPLINGS)
+        turn += 1
+
+
+def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, checks: Iterable[str]) -> Suite:
+    """A suite of one arm of at most about `tokens` tokens."""
+    requests = math.ceil(tokens / scenario.sampling.max_new_tokens)
+    samples = _samples(scenario, requests)
+    drafts = scenario.draft_names
+    proposer = ProposerSpec(
+        scenario.proposer, scenario.gamma, drafts[0] if drafts else None, scenario.options, drafts[1:]
+    )
+    return Suite(
+        name="selftest",
+        path="selftest",
+        description="",
+        backend="scripted" if scenario.models == "scripted" else "native",
+        seed=seed,
+        batch_size=scenario.rows,
+        samples=samples,
+        models={name: ModelSpec(name, at) for name, at in scenario.sources(SEEDS_PER_WORLD * seed).items()},
+        cases=_cases(scenario.models, math.ceil(requests / samples), seed),
+        arms=(
+            CandidateSpec(
+                name="candidate",
+                proposer=proposer,
+                verifier=scenario.protocol,
+                sampling=scenario.sampling,
+                record=RecordLevel.FULL,
+                checks={name: {} for name in checks},
+                fault=fault,
+            ),
+        ),
+        sha256="",
+        document={},
+    )
+
+
+def _samples(scenario: Scenario, requests: int) -> int:
+    """Repetitions of each prompt: as many as prompts, because some checks need many of the one and some of the other.
+
+    A greedy arm has one, and so have the packaged prompts until they are used up: these differ among each other.
+    """
+    if scenario.sampling.greedy:
+        return 1
+    return math.isqrt(requests) if scenario.models == "scripted" else math.ceil(requests / MOST_PACKAGED)
+
+
+def recording_of(suite: Suite) -> Suite:
+    """The suite's arm once more, clean, with other prompts and other random numbers: a run that one trusts."""
+    seed = suite.seed + OTHER_SEEDS
+    arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
+    models = "scripted" if suite.backend == "scripted" else "bundled"
+    return replace(suite, seed=seed, cases=_cases(models, len(suite.cases), seed), arms=arms)
+
+
+def _cases(models: str, count: int, seed: int) -> tuple[Case, ...]:
+    """Prompts for scripted models, or for the bundled ones; of the latter there are no more than are packaged."""
+    numbers = np.random.default_rng([seed, 1])
+    return _letters(count, numbers) if models == "scripted" else _packaged(count, numbers)
+
+
+def _letters(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
+    """3 to 6 letters each."""
+    texts = ["".join(numbers.choice(list(ALPHABET), size=numbers.integers(3, 7))) for _ in range(count)]
+    return tuple(Case(f"p{i}", "selftest", DOMAINS[i % 2], prompt=text) for i, text in enumerate(texts))
+
+
+def _packaged(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
+    """Some of what the bundled models were made for."""
+    paths = [packaged_file(f"prompts/{name}.jsonl") for name in PROMPTS]
+    workloads = [Workload(path.stem, path, path.stem) for path in paths if path is not None]
+    cases = [case for workload in workloads for case in read_prompts(workload).cases]
+    return tuple(cases[i] for i in numbers.permutation(MOST_PACKAGED)[:count])

@@ -1,0 +1,349 @@
+"""A suite's YAML file, validated, as an `audit.suite.spec.Suite`.
+
+The order is: bytes, YAML, JSON Schema, meaning. The first mistake ends it with
+one line that names the file, the line and the mend. Loads no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NoReturn
+
+import schemas
+from audit.suite.matrix import cells
+from audit.suite.models import ModelsParser
+from audit.suite.prompts import Workload, WorkloadCases, read_prompts
+from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
+from audit.text.documents import Document, Place, quoted, read_yaml
+from audit.text.schema_errors import check_document, check_part, check_value, suggestion
+from engine.core.errors import InvalidRequest, ModelNeeded
+from engine.core.types import DraftRule, Protocol, RecordLevel, SamplingParams
+
+LONGEST_NAME: Final = 64
+PACKAGED: Final = "suites:"
+
+SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
+
+Parameters = dict[str, dict[str, Any]]
+
+
+def load_suite(name: str | Path) -> Suite:
+    """Load a suite from a path, or by the name of a packaged one.
+
+    `quickstart`, `quickstart.yaml` and `suites/quickstart.yaml` all name the
+    packaged suite unless a file of that name exists.
+
+    Raises:
+        UserError: the first mistake, `path:LINE: what is wrong; what to do`.
+    """
+    path = find_suite(name)
+    document = read_yaml(path)
+    _refuse_seeds(document)
+    check_document(document, schemas.load("suite"))
+    suite = _Loader(document, path.parent).suite()
+    # Imported here, as the registries are: the engine's packages take seconds to import.
+    from audit.suite.streams import require_streams
+
+    require_streams(suite)
+    return suite
+
+
+def _refuse_seeds(document: Document) -> None:
+    """A seed among sampling parameters is a request's in serving engines; here it would be all requests' one."""
+    arms = document.data.get("arms") if isinstance(document.data, Mapping) else None
+    count = len(arms) if isinstance(arms, list) else 0
+    for place in (("sampling", "seed"), *(("arms", index, "sampling", "seed") for index in range(count))):
+        if place in document.lines:
+            problem = "requests with one seed and stream share their random numbers; remove it, seed: is the suite's"
+            raise document.error(place, problem)
+
+
+def find_suite(name: str | Path) -> Path:
+    """The file of a suite: the path itself if it is a file, else the packaged suite of that name."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    parts = PurePosixPath(str(name)).parts
+    inside = PurePosixPath(*(parts[1:] if parts[:1] == ("suites",) else parts))
+    packaged = packaged_file(str(inside if inside.suffix in (".yaml", ".yml") else f"{inside}.yaml"))
+    return packaged if packaged is not None and packaged.is_file() else path
+
+
+def packaged_file(inside: str) -> Path | None:
+    """A path in the packaged `suites`, whether or not it exists; None if it would leave the package."""
+    parts = PurePosixPath(inside).parts
+    if not parts or ".." in parts or PurePosixPath(inside).is_absolute():
+        return None
+    # One part at a time: the traversable of a folder without __init__.py joins no more in Python 3.11.
+    return Path(str(reduce(lambda folder, part: folder / part, parts, files("suites"))))
+
+
+class _Loader:
+    """One suite on its way from a schema-valid document to values."""
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        # Imported here, as the registries are: the engine's packages take seconds to import.
+        from engine.backends import REGISTRY
+
+        self._document = document
+        self._folder = folder
+        self._backend: str = document.data.get("backend", "native")
+        self._known(("backend",), "backend", self._backend, REGISTRY)
+        self._kind = REGISTRY[self._backend]
+
+    def suite(self) -> Suite:
+        data = self._document.data
+        known = ModelsParser(self._document, self._folder, self._kind)
+        models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
+        defaults = self._parameters(("checks",), data.get("checks", {}))
+        arms = [
+            arm for index, entry in enumerate(data["arms"]) for arm in self._matrix(("arms", index), entry, defaults)
+        ]
+        self._unique("arms", [entry["name"] for entry in data["arms"]])
+        self._unique("arms", [arm.name for arm in arms])
+        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
+        self._unique("workloads", [workload.name for workload in workloads])
+        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        return Suite(
+            name=data["name"],
+            path=self._document.path,
+            description=data.get("description", ""),
+            backend=self._backend,
+            engine=self._engine(("engine",), data.get("engine")),
+            seed=int(data.get("seed", 0)),
+            batch_size=int(data.get("batch_size", 8)),
+            samples=int(data.get("samples", 1)),
+            models=models,
+            cases=tuple(case for each in prompts for case in each.cases),
+            arms=tuple(arms),
+            sha256=_digest(self._document.raw, prompts),
+            document=data,
+        )
+
+    def _unique(self, key: str, names: list[str]) -> None:
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                problem = f"the name {quoted(name)} is already used in {key}; give each its own"
+                raise self._document.error((key, index, "name"), problem)
+
+    def _workload(self, index: int, entry: Mapping[str, Any]) -> Workload:
+        prompts = entry["prompts"]
+        path: Path | None = self._folder / prompts
+        if prompts.startswith(PACKAGED):
+            path = packaged_file(prompts.removeprefix(PACKAGED))
+        if path is None or not path.exists():
+            problem = f"no prompt file {quoted(str(path or prompts))}; write a path from here, or suites:PATH"
+            raise self._document.error(("workloads", index, "prompts"), problem)
+        limit = entry.get("limit")
+        domain = entry.get("domain", entry["name"])
+        return Workload(entry["name"], path, domain, None if limit is None else int(limit))
+
+    def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
+        if not workload.path.is_file():
+            problem = f"{quoted(str(workload.path))} is not a file; name a JSONL file"
+            raise self._document.error(("workloads", index, "prompts"), problem)
+        prompts = read_prompts(workload)
+        given = next((case for case in prompts.cases if case.tokens), None)
+        if given is not None and not self._kind.tokens:
+            problem = (
+                f"backend {self._backend} takes text, case {quoted(given.id)} has tokens; write prompt or messages"
+            )
+            raise self._document.error(("workloads", index, "prompts"), problem)
+        return prompts
+
+    def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
+        """The arm, or all arms that its `vary` stands for."""
+        vary = entry.get("vary", {})
+        for key, values in vary.items():
+            for index, value in enumerate(values):
+                part = {"$ref": f"#/$defs/sampling/properties/{key}", "$defs": schemas.load("suite")["$defs"]}
+                self._known((*place, "vary", key), "sampling parameter", key, part["$defs"]["sampling"]["properties"])
+                check_value(self._document, (*place, "vary", key, index), value, part)
+        for cell in cells(vary, pairs=entry.get("pairs", False)):
+            name = entry["name"] + cell.suffix
+            if len(name) > LONGEST_NAME:
+                problem = f"the arm {quoted(name)} would have more than {LONGEST_NAME} characters; shorten name"
+                raise self._document.error((*place, "name"), problem)
+            sampling = {**entry.get("sampling", {}), **cell.sampling}
+            yield self._arm(place, {**entry, "name": name, "sampling": sampling}, defaults)
+
+    def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> CandidateSpec:
+        sampling = self._sampling(place, entry.get("sampling", {}))
+        options = _verifier_entry(entry["verifier"])
+        verifier = Protocol(options.pop("kind"))
+        self._verifier((*place, "verifier"), verifier, options)
+        if verifier is Protocol.GREEDY and not sampling.greedy:
+            problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
+            raise self._document.error((*place, "verifier"), problem)
+        return CandidateSpec(
+            name=entry["name"],
+            proposer=self._proposer((*place, "proposer"), entry["proposer"]),
+            verifier=verifier,
+            sampling=sampling,
+            record=RecordLevel(entry.get("record", self._document.data.get("record", "full"))),
+            checks=self._checks((*place, "checks"), entry.get("checks"), defaults),
+            fault=self._fault((*place, "fault"), entry.get("fault")),
+            verifier_options=options,
+            engine=self._engine((*place, "engine"), entry.get("engine")),
+            beside=self._beside((*place, "beside"), entry.get("beside")),
+        )
+
+    def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The backend's own settings, held against the backend's own schema."""
+        if entry is None:
+            return {}
+        if self._kind.options is None:
+            raise self._document.error(place, f"backend {self._backend} has no settings of its own; remove engine")
+        check_part(self._document, place, schemas.load(self._kind.options))
+        return dict(entry)
+
+    def _beside(self, place: Place, entry: Mapping[str, Any] | None) -> SamplingParams | None:
+        """The sampling parameters of the requests that share the batch with the arm's own."""
+        if entry is None:
+            return None
+        try:
+            return SamplingParams(**{key: _typed(key, value) for key, value in entry.items()})
+        except InvalidRequest as error:
+            raise self._document.error((*place, str(error).split()[0]), f"{error}; change the value") from error
+
+    def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
+        values = {**self._document.data.get("sampling", {}), **overrides}
+        try:
+            return SamplingParams(**{key: _typed(key, value) for key, value in values.items()})
+        except InvalidRequest as error:
+            key = str(error).split()[0]
+            place = (*arm, "sampling", key) if key in overrides else ("sampling", key)
+            raise self._document.error(place, f"{error}; change the value") from error
+
+    def _verifier(self, place: Place, rule: Protocol, options: Mapping[str, Any]) -> None:
+        """Hold a rule's options against what it takes, one by one, so that a mistake is told on its own line."""
+        from engine import verify
+
+        if self._kind.rules is not None:
+            self._known(place, f"rule of backend {self._backend}", rule.value, self._kind.rules)
+        for key, value in options.items():
+            try:
+                verify.load(rule, {key: value})
+            except InvalidRequest as error:
+                raise self._document.error((*place, key), f"{error}; change the option") from error
+
+    def _proposer(self, place: Place, entry: Mapping[str, Any]) -> ProposerSpec:
+        # Imported here: the engine's packages take seconds to import, a malformed file should not wait for them.
+        from engine.proposers import REGISTRY
+
+        kinds = REGISTRY if self._kind.proposers is None else self._kind.proposers
+        self._known((*place, "kind"), "proposer", entry["kind"], kinds)
+        model = entry.get("model")
+        if model is not None:
+            self._known((*place, "model"), "model", model, self._document.data["models"])
+        for i, other in enumerate(entry.get("others", ())):
+            self._known((*place, "others", i), "model", other, self._document.data["models"])
+        others = tuple(entry.get("others", ()))
+        spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}), others)
+        # the options of another engine's proposer are that engine's to refuse
+        problem = _proposer_problem(spec) if self._kind.ours else None
+        if problem is not None:
+            raise self._document.error((*place, "options") if spec.options else place, problem)
+        return spec
+
+    def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
+        from audit.checks import REGISTRY, STANDARD
+
+        if entry is None:
+            entry = list(STANDARD)
+        if isinstance(entry, list):
+            for index, name in enumerate(entry):
+                self._known((*place, index), "check", name, REGISTRY)
+            entry = {name: {} for name in entry}
+        own = self._parameters(place, entry)
+        return {name: {**defaults.get(name, {}), **values} for name, values in own.items()}
+
+    def _parameters(self, place: Place, entry: Mapping[str, Any]) -> Parameters:
+        """Check parameters by check, each known and of the type of its default."""
+        from audit.checks import REGISTRY, load
+
+        for name, values in entry.items():
+            self._known((*place, name), "check", name, REGISTRY)
+            known = load(name).defaults
+            for key, value in values.items():
+                self._known((*place, name, key), f"parameter of {name}", key, known)
+                if not _same_type(value, known[key]):
+                    problem = f"{key} is {quoted(value)}; write something like its default, {quoted(known[key])}"
+                    raise self._document.error((*place, name, key), problem)
+        return {name: dict(values) for name, values in entry.items()}
+
+    def _fault(self, place: Place, name: str | None) -> str | None:
+        from engine.faults import REGISTRY
+
+        if name is not None:
+            self._known(place, "fault", name, REGISTRY)
+        if name is not None and not self._kind.ours:
+            raise self._document.error(place, f"backend {self._backend} cannot be broken on purpose; remove fault")
+        return name
+
+    def _known(self, place: Place, kind: str, name: str, accepted: Iterable[str]) -> None:
+        words = list(accepted)
+        if name not in words:
+            raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
+
+
+def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A rule's entry as a mapping, its kind among the options."""
+    return {"kind": entry} if isinstance(entry, str) else dict(entry)
+
+
+def _proposer_problem(spec: ProposerSpec) -> str | None:
+    """What the proposer's own constructor has against its options; its weights are not loaded."""
+    from engine.proposers import build
+    from engine.proposers.build import ProposerParts
+
+    parts = ProposerParts(1, 1, DraftRule.GREEDY, _no_draw, eos_ids=(), options=spec.options)
+    try:
+        build(spec.kind, parts)
+    except ModelNeeded as error:
+        return None if spec.model else f"{error}; add model: with the name of one of the suite's models"
+    except InvalidRequest as error:
+        return f"{error}; change the options" if "option" in str(error) else None
+    return None
+
+
+def _no_draw(*_: object) -> NoReturn:
+    raise AssertionError("a proposer drew a token while it was being built")
+
+
+def _same_type(value: object, default: object) -> bool:
+    """JSON's view: numbers are one type, true and false are not numbers; a null default takes anything."""
+    if default is None:
+        return True
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, (int, float)):
+        return isinstance(value, (int, float))
+    if isinstance(default, (list, tuple)):
+        return isinstance(value, (list, tuple))
+    return isinstance(value, type(default))
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A JSON value as the type that the sampling field has: `5.0` is an integer in JSON, lists become tuples."""
+    if key == "logit_bias":
+        return tuple((int(token), float(bias)) for token, bias in value)
+    default = SAMPLING_DEFAULTS[key]
+    return _whole(value) if isinstance(default, tuple) else type(default)(value)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_whole(item) for item in value)
+    return int(value) if isinstance(value, float) else value
+
+
+def _digest(raw: bytes, prompts: Iterable[WorkloadCases]) -> str:
+    """SHA-256 over the digest of the YAML bytes and the digests of the prompt files, in order."""
+    parts = [hashlib.sha256(raw).digest(), *(each.digest for each in prompts)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()

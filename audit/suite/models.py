@@ -1,0 +1,92 @@
+"""The models of a suite: sources held against the backend that is to run them. Loads no model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from audit.suite.spec import ModelSpec
+from audit.text.documents import Document, Place, quoted
+from audit.text.schema_errors import suggestion
+from engine.backends.catalogue import BackendKind, SourceKind
+
+BUNDLED: Final = "bundled:"
+HUB: Final = "hf:"
+SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
+
+
+class ModelsParser:
+    """One suite's models on their way from a schema-valid document to values."""
+
+    def __init__(self, document: Document, folder: Path, kind: BackendKind) -> None:
+        self._document = document
+        self._folder = folder
+        self._kind = kind
+
+    def spec(self, name: str, entry: str | Mapping[str, Any]) -> ModelSpec:
+        """The model under its name; its source is held against the backend."""
+        place: Place = ("models", name) if isinstance(entry, str) else ("models", name, "source")
+        spec = {"source": entry} if isinstance(entry, str) else dict(entry)
+        source = self._source(place, str(spec.pop("source")))
+        if "revision" in spec and not source.startswith(HUB):
+            raise self._document.error(("models", name, "revision"), "only an hf: source has a revision; remove it")
+        self._numerics(("models", name, "numerics"), source, spec)
+        return ModelSpec(name, source, **spec)
+
+    def _numerics(self, place: Place, source: str, spec: Mapping[str, Any]) -> None:
+        """Hold a model's numerics against its loader."""
+        mode = spec.get("numerics")
+        if mode is None:
+            return
+        # Imported here, as the registries are: the engine's packages take seconds to import.
+        from engine.models.numerics.probe.choose import FOREIGN
+
+        if _source_kind(source) is SourceKind.SCRIPTED:
+            raise self._document.error(place, "a scripted model computes nothing; remove numerics")
+        if spec.get("loader") == "hf" and mode not in FOREIGN:
+            problem = f"loader hf has no numerics {mode}; write loader: lean, or numerics: fast"
+            raise self._document.error(place, problem)
+
+    def _source(self, place: Place, source: str) -> str:
+        kind = _source_kind(source)
+        if kind not in self._kind.sources or (kind is SourceKind.SCRIPTED and not SEEDED.fullmatch(source)):
+            raise self._document.error(place, f"{quoted(source)} is no source for this backend; write {self._mend()}")
+        if kind is SourceKind.BUNDLED:
+            return self._bundled(place, source)
+        if kind is SourceKind.HUB:
+            parts = source.removeprefix(HUB).split("/")
+            if len(parts) != 2 or not all(parts):
+                raise self._document.error(place, f"{quoted(source)} is no model; write hf:ORG/NAME")
+        return source if kind is not SourceKind.FOLDER else self._model_folder(place, source)
+
+    def _mend(self) -> str:
+        """What a source of this backend looks like."""
+        if SourceKind.SCRIPTED in self._kind.sources:
+            return "scripted:SEED"
+        served = "served:NAME, " if SourceKind.SERVED in self._kind.sources else ""
+        return f"{served}a folder, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
+
+    def _model_folder(self, place: Place, source: str) -> str:
+        folder = self._folder / Path(source).expanduser()
+        if not folder.is_dir():
+            problem = f"no model folder {quoted(str(folder))}; write a folder, bundled:NAME or hf:ORG/NAME"
+            raise self._document.error(place, problem)
+        if not (folder / "config.json").is_file():
+            raise self._document.error(place, f"{quoted(str(folder))} has no config.json; name a model folder")
+        return str(folder)
+
+    def _bundled(self, place: Place, source: str) -> str:
+        home = Path(str(files("engine"))) / "bundled"
+        known = [f"{BUNDLED}{each.parent.name}" for each in home.glob("*/config.json")]
+        if source not in known:
+            problem = f"no bundled model {quoted(source)}; {suggestion(source, known)}"
+            raise self._document.error(place, problem)
+        return source
+
+
+def _source_kind(source: str) -> SourceKind:
+    """By the prefix; what has none is a folder."""
+    return next((kind for kind in SourceKind if source.startswith(kind)), SourceKind.FOLDER)

@@ -1,0 +1,100 @@
+"""Prompt files: JSONL rows, each one case of a workload.
+
+Knows nothing about suites beyond a workload's name, domain and limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+
+import schemas
+from audit.suite.spec import Case
+from audit.text.documents import MIB, decode_text, mistake, parse_json, quoted, read_bytes
+from audit.text.schema_errors import first_problem
+
+MAX_PROMPT_BYTES: Final = 64 * MIB
+FORMS: Final = ("messages", "prompt", "tokens")
+"""Of these a row has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One entry of a suite's `workloads`, its path resolved."""
+
+    name: str
+    path: Path
+    domain: str
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCases:
+    """A workload's cases, and the SHA-256 digest of the whole prompt file (32 bytes)."""
+
+    cases: tuple[Case, ...]
+    digest: bytes
+
+
+def read_prompts(workload: Workload) -> WorkloadCases:
+    """Read a workload. Every row of the file is validated, also those beyond the limit.
+
+    Raises:
+        UserError: the file, or the first bad row with its line.
+    """
+    raw = read_bytes(workload.path, MAX_PROMPT_BYTES)
+    cases = tuple(_cases(workload, decode_text(str(workload.path), raw)))
+    if not cases:
+        raise mistake(str(workload.path), 1, "the file has no rows; write one JSON object per line")
+    return WorkloadCases(cases[: workload.limit], hashlib.sha256(raw).digest())
+
+
+def _cases(workload: Workload, text: str) -> Iterator[Case]:
+    validator = Draft202012Validator(schemas.load("prompt"))
+    first_line: dict[str, int] = {}
+    # Not str.splitlines: it also cuts at U+2028 and friends, which JSON text may contain.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        row = _row(workload, number, line, validator)
+        if row["id"] in first_line:
+            problem = f"the id {quoted(row['id'])} is already on line {first_line[row['id']]}; give every row its own"
+            raise mistake(str(workload.path), number, problem)
+        first_line[row["id"]] = number
+        yield _case(workload, row)
+
+
+def _row(workload: Workload, number: int, line: str, validator: Draft202012Validator) -> dict[str, Any]:
+    path = str(workload.path)
+    try:
+        row: dict[str, Any] = parse_json(line)
+    except ValueError as error:
+        raise mistake(path, number, f"{error}; write one JSON object per line") from error
+    problem = first_problem(row, validator)
+    if problem is not None:
+        raise mistake(path, number, problem)
+    given = [key for key in FORMS if key in row]
+    if len(given) != 1:
+        count = f"both {' and '.join(given)}" if given else "neither messages nor prompt nor tokens"
+        raise mistake(path, number, f"the row has {count}; write exactly one of them")
+    if "tools" in row and given != ["messages"]:
+        raise mistake(path, number, f"tools need the chat template, which {given[0]} does not use; write messages")
+    return row
+
+
+def _case(workload: Workload, row: dict[str, Any]) -> Case:
+    return Case(
+        id=f"{workload.name}/{row['id']}",
+        workload=workload.name,
+        domain=row.get("domain", workload.domain),
+        messages=tuple(row.get("messages", ())),
+        tools=tuple(row.get("tools", ())),
+        prompt=row.get("prompt"),
+        tokens=tuple(map(int, row.get("tokens", ()))),
+        samples=tuple(map(int, row["samples"])) if "samples" in row else None,
+    )

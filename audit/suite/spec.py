@@ -1,0 +1,109 @@
+"""A validated suite: what to run, on which prompts, with which checks.
+
+Values only; `audit.suite.loader` makes them from YAML. Knows nothing about
+models in memory, stores or statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.core.types import Protocol, RecordLevel, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model of a suite. `source` is `bundled:NAME`, a folder, or `hf:ORG/NAME`."""
+
+    name: str
+    source: str
+    dtype: str = "float32"
+    loader: str = "lean"
+    """`lean` (own forward) or `hf` (unmodified transformers model)."""
+    revision: str | None = None
+    numerics: str | None = None
+    """A mode of `engine.models.numerics.REGISTRY` or `auto`; None is `auto` for the target and `fast` for the others."""
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt. `id` is unique in the suite and keys the random stream."""
+
+    id: str
+    workload: str
+    domain: str
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    prompt: str | None = None
+    """Raw text, used instead of messages and the chat template."""
+    tokens: tuple[int, ...] = ()
+    """Token ids, used instead of any text."""
+    samples: tuple[int, ...] | None = None
+    """The repetitions that run, by number; None runs as many as the suite says, from 0."""
+
+    def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
+        """Which repetitions run after `earlier` rounds where the suite asks for `count`; no round repeats another's."""
+        if self.samples is None:
+            return tuple(range(earlier * count, (earlier + 1) * count))
+        span = max(self.samples) + 1
+        return tuple(earlier * span + sample for sample in self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerSpec:
+    """A key of `engine.proposers.REGISTRY` and its options."""
+
+    kind: str
+    gamma: int
+    model: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    """More draft models, for families that draft with several."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSpec:
+    """One candidate: a proposer under a verification rule at sampling parameters.
+
+    `checks` maps a check's name to its parameters, defaults of the suite merged in.
+    """
+
+    name: str
+    proposer: ProposerSpec
+    verifier: Protocol
+    sampling: SamplingParams
+    record: RecordLevel
+    checks: Mapping[str, Mapping[str, Any]]
+    fault: str | None = None
+    """A key of `engine.faults.REGISTRY`: the arm is broken on purpose."""
+    verifier_options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the rule that the suite gives; the others are at their defaults."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The backend's own settings, over those of the suite."""
+    beside: SamplingParams | None = None
+    """Every request has another of the same prompt with these parameters beside it in the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A whole suite. `sha256` is the digest of the YAML and of every prompt file it names."""
+
+    name: str
+    path: str
+    description: str
+    backend: str
+    seed: int
+    batch_size: int
+    samples: int
+    """Independent repetitions of each case in sampled arms."""
+    models: Mapping[str, ModelSpec]
+    cases: tuple[Case, ...]
+    arms: tuple[CandidateSpec, ...]
+    sha256: str
+    document: Mapping[str, Any]
+    """The validated YAML as JSON, stored with the run."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The backend's own settings, for every arm."""

@@ -1,0 +1,39 @@
+"""Draft lengths as people write them: `4`, `1..8`, `1,2,4`, `1..4,8`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from audit.errors import UserError
+from audit.text.documents import quoted
+
+MOST: Final = 64
+"""Longest draft that is measured; a typing mistake should not run for a day."""
+PART: Final = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
+
+
+def parse_gammas(text: str) -> tuple[int, ...]:
+    """Draft lengths, ascending, each once.
+
+    Raises:
+        UserError: another syntax, a range that runs backwards, or a length outside 1 to 64.
+    """
+    return tuple(sorted({gamma for part in text.split(",") for gamma in _part(text, part.strip())}))
+
+
+def _part(text: str, part: str) -> range:
+    found = PART.fullmatch(part)
+    if found is None:
+        raise _mistake(text, f"{quoted(part)} is no draft length; write 1..8 or 1,2,4")
+    low = int(found[1])
+    high = int(found[2] or low)
+    if low > high:
+        raise _mistake(text, f"{part} runs backwards; write {high}..{low}")
+    if low < 1 or high > MOST:
+        raise _mistake(text, f"{part} leaves 1 to {MOST}; choose lengths between them")
+    return range(low, high + 1)
+
+
+def _mistake(text: str, problem: str) -> UserError:
+    return UserError(f"--gamma {quoted(text)}: {problem}")

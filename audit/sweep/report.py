@@ -1,0 +1,157 @@
+"""A sweep as table rows, sentences and a JSON document. Knows nothing about terminals or how it was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from audit.store.canonical import jsonable
+from audit.sweep.choice import Advice, Recommendation
+from audit.sweep.intervals import MedianInterval
+from audit.sweep.sweep import RECORD, ArmSweep, Sweep, SweepPoint
+
+FORMAT: Final = 1
+COLUMNS: Final = (
+    "gamma",
+    "acceptance length",
+    "draft acceptance",
+    "tokens/forward",
+    "tokens/s",
+    "interval",
+    "speed-up",
+    "interval",
+    "modelled",
+    "rho",
+    "sigma",
+)
+
+
+def table(arm: ArmSweep) -> list[list[Any]]:
+    """Plain decoding, then one row per draft length."""
+    rate = [_rounded(arm.plain.median), _span(arm.plain, 0)]
+    plain = ["plain", None, None, 1.0, *rate, 1.0, None, None, None, None]
+    return [plain, *(_row(point) for point in arm.points)]
+
+
+def _row(point: SweepPoint) -> list[Any]:
+    counts = point.acceptance
+    return [
+        point.gamma,
+        _figure(counts.acceptance_length),
+        _figure(counts.draft_acceptance_rate),
+        _figure(counts.tokens_per_forward),
+        _rounded(point.rate.median),
+        _span(point.rate, 0),
+        _figure(point.speedup.median),
+        _span(point.speedup, 2),
+        _figure(point.modelled),
+        _figure(point.costs.rho),
+        _figure(point.costs.sigma),
+    ]
+
+
+def _figure(value: float) -> str | None:
+    """Two decimals, three below 0.1; nothing for a rate without drafts."""
+    if not math.isfinite(value):
+        return None
+    return f"{value:.3f}" if abs(value) < 0.1 else f"{value:.2f}"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _span(interval: MedianInterval, digits: int) -> str:
+    return f"{interval.low:.{digits}f}..{interval.high:.{digits}f}"
+
+
+def heading(arm: ArmSweep) -> str:
+    """What the arm's table is about."""
+    spec = arm.arm
+    parts = [f"{spec.proposer.kind}, {spec.verifier}, temperature {spec.sampling.temperature:g}"]
+    parts += [f"{arm.requests} requests of at most {spec.sampling.max_new_tokens} tokens"]
+    return f"{spec.name}: " + "; ".join(parts + ([f"broken on purpose: {spec.fault}"] if spec.fault else []))
+
+
+def recommendation(choice: Recommendation) -> str:
+    """One sentence: what to run and what shows it."""
+    interval, gamma = choice.confirmed, choice.gamma
+    again = f"measured again, gamma {gamma} is {interval.median:.2f} times plain decoding ({_span(interval, 2)})"
+    others = ", ".join(str(each) for each in choice.alike)
+    ties = f"; not told apart from it: gamma {others}" if others else ""
+    leads = {
+        Advice.SPECULATE: f"recommended: gamma {gamma}",
+        Advice.PLAIN: "do not speculate",
+        Advice.NO_DIFFERENCE: "no difference shown",
+        Advice.TOO_FEW_ROUNDS: "too few rounds to say",
+    }
+    return f"{leads[choice.advice]}: {again}{ties if choice.advice is Advice.SPECULATE else ''}"
+
+
+def footing(sweep: Sweep) -> Iterator[str]:
+    """What the numbers rest on."""
+    machine = sweep.hardware
+    gpus = ", ".join(machine.get("gpus", ())) or "no GPU"
+    yield f"machine: {machine.get('cpu', 'unknown')}, {machine.get('torch_threads')} torch thread(s), {gpus}"
+    for arm in sweep.arms:
+        yield f"engine of {arm.arm.name}: {_engine(arm)}"
+    covers = sweep.arms[0].choice.confirmed.coverage
+    yield (
+        f"medians of {sweep.rounds} interleaved rounds after one to warm up; intervals hold the median with "
+        f"{covers:.0%}, each by itself; reading prompts is included; record level {RECORD.value}; batches of "
+        f"{sweep.suite.batch_size}"
+    )
+    yield "a measurement of this machine at this time: nothing was checked and nothing was stored"
+
+
+def _engine(arm: ArmSweep) -> str:
+    """Dtype and numerics mode, where the engine says them."""
+    target = arm.config.get("target") or {}
+    numerics = arm.config.get("numerics")
+    mode = numerics.get("mode") if isinstance(numerics, dict) else numerics
+    facts = (("dtype", target.get("dtype")), ("numerics", mode))
+    said = ", ".join(f"{name} {value}" for name, value in facts if value)
+    return f"{arm.config.get('backend', 'unknown')}" + (f", {said}" if said else "")
+
+
+def document(sweep: Sweep) -> dict[str, Any]:
+    """Everything as JSON types; rates in tokens per second, NaN is null."""
+    suite = {"name": sweep.suite.name, "sha256": sweep.suite.sha256, "cases": sweep.cases}
+    found = {
+        "format": FORMAT,
+        "suite": suite,
+        "rounds": sweep.rounds,
+        "record": RECORD,
+        "batch_size": sweep.suite.batch_size,
+        "hardware": sweep.hardware,
+        "arms": [_arm(arm) for arm in sweep.arms],
+    }
+    content: dict[str, Any] = jsonable(found)
+    return content
+
+
+def _arm(arm: ArmSweep) -> dict[str, Any]:
+    return {
+        "name": arm.arm.name,
+        "requests": arm.requests,
+        "config": arm.config,
+        "plain": {"tokens_per_second": arm.plain},
+        "points": [_point(point) for point in arm.points],
+        "recommendation": arm.choice,
+    }
+
+
+def _point(point: SweepPoint) -> dict[str, Any]:
+    counts = point.acceptance
+    return {
+        "gamma": point.gamma,
+        "acceptance_length": counts.acceptance_length,
+        "draft_acceptance_rate": counts.draft_acceptance_rate,
+        "tokens_per_forward": counts.tokens_per_forward,
+        "tokens_per_second": point.rate,
+        "speedup": point.speedup,
+        "modelled_speedup": point.modelled,
+        "rho": point.costs.rho,
+        "sigma": point.costs.sigma,
+    }

@@ -1,0 +1,217 @@
+"""Measures plain decoding and an arm at several draft lengths, and recommends one.
+
+Uses a suite's own prompts, sampling and batch size. Checks nothing and stores
+nothing: a timing is no evidence. Knows nothing about terminals or files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from audit.errors import UserError
+from audit.runs.prepare import PreparedArm, PreparedRun, prepare
+from audit.suite.spec import CandidateSpec, Case, Suite
+from audit.sweep.choice import Recommendation, advise, alike, fastest, paired
+from audit.sweep.interleave import TimedJob, interleaved
+from audit.sweep.intervals import MedianInterval, median_interval
+from audit.text.schema_errors import suggestion
+from engine.core.errors import EngineError
+from engine.core.types import Generation, RecordLevel
+from engine.record import trace
+from engine.record.cost import Costs, StepTimes, costs, speedup_of, step_times
+from engine.record.metrics import Acceptance, acceptance
+
+PLAIN: Final = "plain"
+RECORD: Final = RecordLevel.TOKENS
+"""Every arm records the same, so that record levels do not enter the comparison."""
+
+Note = Callable[[str], None]
+"""Told what is being measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What to measure: draft lengths, arms (none named: all), rounds, prompts (None: all)."""
+
+    gammas: tuple[int, ...]
+    arms: tuple[str, ...] = ()
+    rounds: int = 6
+    max_prompts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One arm at one draft length; rates in tokens per second, speed-ups over plain decoding."""
+
+    gamma: int
+    acceptance: Acceptance
+    rate: MedianInterval
+    speedup: MedianInterval
+    costs: Costs
+    modelled: float
+    """Speed-up by the cost model from tokens per forward, rho and sigma."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSweep:
+    """One arm's measurement. `config` is what its engine says of itself at the chosen length."""
+
+    arm: CandidateSpec
+    requests: int
+    plain: MedianInterval
+    points: tuple[SweepPoint, ...]
+    choice: Recommendation
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A suite's measurement and what it ran on."""
+
+    suite: Suite
+    cases: int
+    rounds: int
+    hardware: Mapping[str, Any]
+    arms: tuple[ArmSweep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """One timed run of all requests."""
+
+    rate: float
+    times: StepTimes
+    acceptance: Acceptance
+
+
+Samples = Mapping[str, Sequence[TimedRun]]
+"""By job, in the order of the rounds."""
+
+
+def sweep(suite: Suite, options: SweepOptions, note: Note) -> Sweep:
+    """Measure the chosen arms one after the other.
+
+    Raises:
+        UserError: an unknown arm, a model that cannot be loaded, or a request that cannot be served.
+    """
+    chosen = _chosen(suite, options.arms)
+    cases = thinned(suite.cases, options.max_prompts)
+    prepared = prepare(_at_lengths(suite, chosen, cases, options.gammas))
+    arms = {arm.planned.name: arm for arm in prepared.arms}
+    try:
+        measured = tuple(_sweep_arm(spec, arms, options, note) for spec in chosen)
+    except EngineError as error:
+        raise UserError(f"{suite.path}: {error}") from error
+    return Sweep(suite, len(cases), options.rounds, _hardware(prepared), measured)
+
+
+def thinned(cases: Sequence[Case], most: int | None) -> tuple[Case, ...]:
+    """At most so many cases, spread evenly over the suite's, so that every workload keeps its share."""
+    if most is None or most >= len(cases):
+        return tuple(cases)
+    return tuple(cases[index * len(cases) // most] for index in range(most))
+
+
+def _chosen(suite: Suite, names: Sequence[str]) -> tuple[CandidateSpec, ...]:
+    known = {arm.name: arm for arm in suite.arms}
+    for name in names:
+        if name not in known:
+            raise UserError(f"{suite.path}: no arm named {name!r}; {suggestion(name, list(known))}")
+    return tuple(known[name] for name in dict.fromkeys(names)) or suite.arms
+
+
+def _job(arm: CandidateSpec, gamma: int) -> str:
+    return f"{arm.name}/gamma={gamma}"
+
+
+def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, ...], gammas: Sequence[int]) -> Suite:
+    """The suite with one arm per chosen arm and length, so that it is prepared as any suite is."""
+    variants = [
+        dataclasses.replace(
+            arm, name=_job(arm, gamma), proposer=dataclasses.replace(arm.proposer, gamma=gamma), record=RECORD
+        )
+        for arm in arms
+        for gamma in gammas
+    ]
+    return dataclasses.replace(suite, cases=cases, arms=tuple(variants))
+
+
+def _hardware(prepared: PreparedRun) -> dict[str, Any]:
+    """What the timings depend on; torch's threads are the arms' affair."""
+    wanted = ("system", "cpu", "torch_cpu", "torch_threads", "gpus")
+    return {key: prepared.environment.hardware[key] for key in wanted if key in prepared.environment.hardware}
+
+
+def _sweep_arm(spec: CandidateSpec, arms: Mapping[str, PreparedArm], options: SweepOptions, note: Note) -> ArmSweep:
+    lengths = {gamma: arms[_job(spec, gamma)] for gamma in options.gammas}
+    some = next(iter(lengths.values()))
+    assert some.planned.baseline is not None
+    plain = arms[some.planned.baseline]
+    jobs = {PLAIN: plain, **{str(gamma): arm for gamma, arm in lengths.items()}}
+    samples = _measure(spec.name, jobs, options.rounds, note)
+    rates = {gamma: _rates(samples[str(gamma)]) for gamma in options.gammas}
+    best = fastest(rates)
+    note(f"{spec.name}: confirming gamma {best}")
+    again = _measure(spec.name, {PLAIN: plain, str(best): lengths[best]}, options.rounds, note)
+    confirmed = median_interval(paired(_rates(again[str(best)]), _rates(again[PLAIN])))
+    return ArmSweep(
+        arm=spec,
+        requests=len(some.requests),
+        plain=median_interval(_rates(samples[PLAIN])),
+        points=tuple(point_of(gamma, samples) for gamma in options.gammas),
+        choice=Recommendation(advise(confirmed), best, confirmed, alike(rates, best)),
+        config=lengths[best].engine.effective_config(),
+    )
+
+
+def _measure(name: str, arms: Mapping[str, PreparedArm], rounds: int, note: Note) -> Samples:
+    samples: dict[str, list[TimedRun]] = {job: [] for job in arms}
+    jobs = {job: _generate(arm) for job, arm in arms.items()}
+    last = -1
+    for timed in interleaved(jobs, rounds):
+        if timed.round != last:
+            last = timed.round
+            note(f"{name}: round {last + 1} of {rounds}")
+        samples[timed.job].append(_sample(timed))
+    return samples
+
+
+def _generate(arm: PreparedArm) -> Callable[[], tuple[Generation, ...]]:
+    requests = list(arm.requests.values())
+
+    def job() -> tuple[Generation, ...]:
+        # a round that remembered the last one's answers would draft from them
+        arm.engine.forget()
+        return tuple(arm.engine.generate(requests))
+
+    return job
+
+
+def _sample(timed: TimedJob[tuple[Generation, ...]]) -> TimedRun:
+    traces = [trace.decode(each.trace) for each in timed.result]
+    tokens = sum(len(each.tokens) for each in timed.result)
+    return TimedRun(tokens / timed.seconds, step_times(traces), acceptance(traces))
+
+
+def _rates(samples: Sequence[TimedRun]) -> list[float]:
+    return [each.rate for each in samples]
+
+
+def point_of(gamma: int, samples: Samples) -> SweepPoint:
+    """One draft length's figures; costs are medians over rounds, each against plain decoding in the same round."""
+    own, plain = samples[str(gamma)], samples[PLAIN]
+    found = [costs(each.times, other.times, gamma) for each, other in zip(own, plain, strict=True)]
+    typical = Costs(float(np.median([each.rho for each in found])), float(np.median([each.sigma for each in found])))
+    return SweepPoint(
+        gamma=gamma,
+        acceptance=own[0].acceptance,
+        rate=median_interval(_rates(own)),
+        speedup=median_interval(paired(_rates(own), _rates(plain))),
+        costs=typical,
+        modelled=speedup_of(own[0].acceptance.tokens_per_forward, gamma, typical),
+    )

@@ -1,0 +1,181 @@
+"""One sentence per schema violation: what is wrong with a document, and what to do.
+
+Knows JSON Schema keywords, and nothing about the documents that they describe.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from audit.text.documents import Document, Place, quoted
+
+TYPE_WORDS: Final[Mapping[str, str]] = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+}
+
+
+def check_document(document: Document, schema: Mapping[str, Any]) -> None:
+    """Hold a document against a schema.
+
+    Raises:
+        UserError: the first violation in the document's order, with its line.
+    """
+    check_part(document, (), schema)
+
+
+def check_part(document: Document, part: Place, schema: Mapping[str, Any]) -> None:
+    """Hold what stands at a place of a document against a schema of its own.
+
+    Raises:
+        UserError: the first violation in the document's order, with its line.
+    """
+    check_value(document, part, reduce(lambda whole, key: whole[key], part, document.data), schema)
+
+
+def check_value(document: Document, part: Place, value: object, schema: Mapping[str, Any]) -> None:
+    """Hold a value that stands at a place of a document against a schema; raises as `check_part`."""
+    errors = [(error, (*part, *_place(error))) for error in Draft202012Validator(schema).iter_errors(value)]
+    found = [
+        (document.line(place), -len(error.absolute_path), str(error.validator), error, place) for error, place in errors
+    ]
+    if found:
+        _, _, _, error, place = min(found, key=lambda item: item[:3])
+        raise document.error(place, sentence(error, part))
+
+
+def first_problem(value: object, validator: Draft202012Validator) -> str | None:
+    """The sentence of a value's first violation, or None."""
+    errors = sorted(validator.iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
+    return sentence(errors[0]) if errors else None
+
+
+def suggestion(word: str, accepted: Iterable[str]) -> str:
+    """What to write instead of an unknown word."""
+    words = sorted(accepted)
+    close = difflib.get_close_matches(word, words, n=1)
+    lead = f"did you mean {close[0]}? " if close else ""
+    return f"{lead}accepted: {', '.join(words) or 'none'}"
+
+
+def sentence(error: ValidationError, part: Place = ()) -> str:
+    """What is wrong, a semicolon, and what to do; `part` is where in the document the value stands."""
+    describe = SENTENCES.get(str(error.validator), _other)
+    return describe(error, name_of((*part, *error.absolute_path)))
+
+
+def name_of(place: Place) -> str:
+    """A place as a reader would write it: `arms[0].proposer.gamma`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return text.removeprefix(".") or "the document"
+
+
+def _place(error: ValidationError) -> Place:
+    """Where the mistake is written: an unknown key has a line of its own."""
+    place = tuple(error.absolute_path)
+    unknown = _unknown_keys(error)
+    if unknown:
+        return (*place, unknown[0])
+    if error.validator in ("pattern", "minLength") and "propertyNames" in error.absolute_schema_path:
+        return (*place, str(error.instance))
+    return place
+
+
+def _unknown_keys(error: ValidationError) -> list[str]:
+    if error.validator != "additionalProperties":
+        return []
+    keys: Mapping[str, Any] = _any(error.instance)
+    return [key for key in keys if key not in _known_keys(error)]
+
+
+def _known_keys(error: ValidationError) -> Mapping[str, Any]:
+    known: Mapping[str, Any] = _any(error.schema).get("properties", {})
+    return known
+
+
+def _any(part: object) -> Any:
+    """A part of an error that its validator has set; the library's type says it may be unset."""
+    return part
+
+
+def _unknown(error: ValidationError, name: str) -> str:
+    key = _unknown_keys(error)[0]
+    return f"unknown key {quoted(key)} in {name}; {suggestion(key, _known_keys(error))}"
+
+
+def _required(error: ValidationError, name: str) -> str:
+    missing = [key for key in _any(error.validator_value) if key not in _any(error.instance)]
+    return f"{name} lacks the key {missing[0]}; add it"
+
+
+def _type(error: ValidationError, name: str) -> str:
+    wanted = _any(error.validator_value)
+    words = " or ".join(TYPE_WORDS[kind] for kind in ([wanted] if isinstance(wanted, str) else wanted))
+    return f"{name} is {quoted(error.instance)}; write {words}"
+
+
+def _enum(error: ValidationError, name: str) -> str:
+    words = [str(word) for word in _any(error.validator_value)]
+    return f"{name} is {quoted(error.instance)}, which is unknown; {suggestion(str(error.instance), words)}"
+
+
+def _const(error: ValidationError, name: str) -> str:
+    return f"{name} is {quoted(error.instance)}; write {quoted(error.validator_value)}"
+
+
+def _bound(words: str) -> Callable[[ValidationError, str], str]:
+    def describe(error: ValidationError, name: str) -> str:
+        return f"{name} is {quoted(error.instance)}; write a number {words} {error.validator_value}"
+
+    return describe
+
+
+def _empty(error: ValidationError, name: str) -> str:
+    return f"{name} has fewer than {error.validator_value} entries or characters; add what is missing"
+
+
+def _long(error: ValidationError, name: str) -> str:
+    return f"{name} has more than {error.validator_value} entries or characters; shorten it"
+
+
+def _unique(error: ValidationError, name: str) -> str:
+    return f"{name} names something twice: {quoted(error.instance)}; keep one of them"
+
+
+def _pattern(error: ValidationError, name: str) -> str:
+    return f"{name} has {quoted(error.instance)}; write something that matches {error.validator_value}"
+
+
+def _other(error: ValidationError, name: str) -> str:
+    return f"{name} is {quoted(error.instance)}, which breaks the rule {error.validator}; see `audit schema`"
+
+
+SENTENCES: Final[Mapping[str, Callable[[ValidationError, str], str]]] = {
+    "additionalProperties": _unknown,
+    "required": _required,
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    "minimum": _bound("of at least"),
+    "exclusiveMinimum": _bound("above"),
+    "maximum": _bound("of at most"),
+    "exclusiveMaximum": _bound("below"),
+    "minItems": _empty,
+    "minLength": _empty,
+    "minProperties": _empty,
+    "maxItems": _long,
+    "maxLength": _long,
+    "uniqueItems": _unique,
+    "pattern": _pattern,
+}

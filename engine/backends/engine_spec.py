@@ -1,0 +1,83 @@
+"""What an arm asks of a backend, and the workshop that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.backends.interface import Engine
+from engine.core import types
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model comes from and how it is loaded (see `engine.models.loading`).
+
+    numerics: a mode or `auto`; None is `auto` for the target and `fast` for the others, whose bits change how many
+    drafts are accepted, and never which tokens a greedy or coupled arm emits.
+    """
+
+    source: str
+    dtype: str = "float32"
+    loader: str = "lean"
+    revision: str | None = None
+    base: Path | None = None
+    numerics: str | None = None
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """One arm. `proposer` None is plain decoding; `draft` and `others` name models of the suite, for proposers that
+    draft with several.
+    """
+
+    protocol: types.Protocol
+    proposer: str | None = None
+    gamma: int = 0
+    draft: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = 8
+    level: types.RecordLevel = types.RecordLevel.FULL
+    fault: str | None = None
+    others: tuple[str, ...] = ()
+    verifier_options: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The backend's own settings, for backends that have any."""
+    beside: types.SamplingParams | None = None
+    """Beside every request goes another of the same prompt with these parameters (`engine.backends.neighbour`)."""
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """All models that draft, in the arm's order."""
+        return (self.draft, *self.others) if self.draft else self.others
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What identifies one loaded model: digests of its weights and of its tokenizer."""
+
+    name: str
+    source: str
+    revision: str | None
+    sha256: str
+    tokenizer_sha256: str | None
+    manifest: Mapping[str, Any]
+
+
+class Backend(Protocol):
+    """A suite's models in memory."""
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """The models by name."""
+        ...
+
+    def arm(self, plan: EngineSpec) -> Engine:
+        """A backend for one arm.
+
+        Raises:
+            InvalidRequest: a combination that this backend cannot run.
+        """
+        ...

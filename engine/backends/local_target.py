@@ -1,0 +1,129 @@
+"""A target whose files are here and which another engine runs.
+
+Gives what no engine has to be trusted for: digests of the files, the tokenizer,
+and the teacher-forced pass of `engine.models.reference_pass` over tokens that the engine
+emitted. The weights are read only when that pass is asked for. Knows nothing
+about the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Prompt
+from engine.backends.tokenizer import PromptTokenizer, tokens_by
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import FinishReason, Generation, Protocol, Request
+from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
+from engine.models.reference_pass import Reference, TransformersReference, anchored
+from engine.record.foreign import ForeignEngine, header_of
+
+
+class LocalTarget:
+    """One target's files.
+
+    Raises:
+        ModelError: no such files, or they hold no model that runs alone.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+        self._opened: OpenedSource = open_source(source.source, source.revision, source.base)
+        self._tokenizer = load_tokenizer(self._opened.folder)
+        self._reference: Reference | None = None
+        self.eos_ids: tuple[int, ...] = self._opened.folder.eos_ids
+        self.vocabulary = self._number("vocab_size")
+        self.context = self._number("max_position_embeddings")
+
+    def _number(self, key: str) -> int:
+        value = self._opened.folder.config.get(key)
+        if not isinstance(value, int):
+            raise ModelError(f"{self._opened.folder.name('config.json')}: {key} is not a whole number; name a model")
+        return value
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._opened.folder.path
+
+    @property
+    def tokens(self) -> PromptTokenizer:
+        """The tokenizer.
+
+        Raises:
+            ModelError: there is none.
+        """
+        if self._tokenizer is None:
+            raise ModelError(f"{self._source.source}: the target has no tokenizer; add tokenizer.json to its folder")
+        return tokens_by(self._tokenizer, self._source.source)
+
+    def bare(self, text: str) -> tuple[int, ...]:
+        """A text's tokens, without those that begin or end a prompt.
+
+        Raises:
+            ModelError: there is no tokenizer.
+        """
+        _ = self.tokens  # says so where there is none
+        tokenizer: Any = self._tokenizer
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens, by the chat template unless it is raw text."""
+        return tuple(self.tokens.encode(prompt))
+
+    def facts(self, name: str) -> ModelFacts:
+        """Digests and source, under the suite's name for the model."""
+        return facts_of(name, self._opened)
+
+    def reference(self) -> Reference:
+        """Transformers' own forward in float64 where memory allows; read when first asked for.
+
+        Raises:
+            ModelError: transformers cannot load the files.
+        """
+        if self._reference is None:
+            loaded = load_model(
+                self._source.source,
+                dtype=self._source.dtype,
+                loader="hf",
+                revision=self._source.revision,
+                base=self._source.base,
+            )
+            network: Any = getattr(loaded.model, "network")  # noqa: B009 - the protocol of models has no network
+            self._reference = TransformersReference(network, loaded.model.facts)
+        return self._reference
+
+    def anchor_config(self, backend: str, plan: EngineSpec) -> Mapping[str, Any]:
+        """What the pass is; opens the reference."""
+        return {
+            "backend": backend,
+            "target": dict(self._opened.facts),
+            "pass": "one forward over prompt and tokens; no cache, no draft, no batch",
+            "reference": dict(self.reference().facts),
+            "protocol": plan.protocol.value,
+            "lossless": True,
+            "rows": 1,
+            "gamma": 0,
+            "record": plan.level.value,
+        }
+
+    def anchor(self, request: Request, tokens: Sequence[int], plan: EngineSpec) -> Generation:
+        """The reference's rows at every one of `tokens`, as a plain generation whose tokens were given."""
+        if plan.protocol not in (Protocol.GREEDY, Protocol.GUMBEL):
+            raise InvalidRequest(f"a reference pass has no {plan.protocol} rule")
+        given = ForeignEngine(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)
+        header = header_of(request, given, FinishReason.LENGTH, {})
+        return anchored(self.reference(), request, tokens, header, self.tokens.decode)
+
+
+def facts_of(name: str, opened: OpenedSource) -> ModelFacts:
+    """What identifies files that are not loaded."""
+    source = opened.source
+    revision = opened.resolved.partition("@")[2] or None if source.startswith("hf:") else None
+    files = {file.name: {"sha256": file.sha256, "size": file.size} for file in opened.folder.files}
+    digests = opened.facts
+    manifest = {"facts": dict(digests), "files": files}
+    return ModelFacts(name, source, revision, digests["model_sha256"], digests["tokenizer_sha256"], manifest)

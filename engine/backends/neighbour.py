@@ -1,0 +1,64 @@
+"""An engine whose requests never run alone: beside each one goes another, with other sampling parameters.
+
+For engines that mix up the parameters of the rows of a batch. The other
+request has the same prompt and a stream of its own; what comes of it is
+dropped. Knows nothing about which engine it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.core.types import Generation, Request, SamplingParams
+from engine.sampling.rng import stream_of
+
+SUFFIX = "/beside"
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourEngine:
+    """A backend with company; everything else is the backend's."""
+
+    engine: Engine
+    sampling: SamplingParams
+
+    def capabilities(self) -> Capabilities:
+        """The backend's."""
+        return self.engine.capabilities()
+
+    def effective_config(self) -> Mapping[str, Any]:
+        """The backend's, and the company's parameters."""
+        return {**self.engine.effective_config(), "beside": asdict(self.sampling)}
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The backend's."""
+        return self.engine.encode(prompt)
+
+    def require(self, requests: Sequence[Request]) -> None:
+        """As the backend, of both."""
+        self.engine.require(self._pairs(requests))
+
+    def memory(self) -> str | None:
+        """The backend's."""
+        return self.engine.memory()
+
+    def forget(self) -> None:
+        """The backend's."""
+        self.engine.forget()
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Both run; the arm's own are yielded."""
+        for generation in self.engine.generate(self._pairs(requests)):
+            if not generation.request.id.endswith(SUFFIX):
+                yield generation
+
+    def _pairs(self, requests: Sequence[Request]) -> list[Request]:
+        return [each for request in requests for each in (self._neighbour(request), request)]
+
+    def _neighbour(self, request: Request) -> Request:
+        name = request.id + SUFFIX
+        sampling = replace(self.sampling, seed=request.sampling.seed)
+        return replace(request, id=name, sampling=sampling, stream=stream_of(name))

@@ -1,0 +1,81 @@
+"""What can go wrong between a client and a server, and whether to try again.
+
+A trouble is of one request and one attempt. Knows nothing about how long to
+wait (`pace`), nor about who catches it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+WORDS: Final = 300
+"""Characters of a server's own message that are kept."""
+AGAIN: Final = frozenset((408, 409, 425, 429))
+"""Refusals that pass; so do all errors of the server itself, 500 and above."""
+
+
+class FailureKind(StrEnum):
+    """What a failed request died of (`engine.backends.interface.Engine.generate`)."""
+
+    ENGINE_DIED = "engine_died"
+    """Nobody listens any more."""
+    REFUSED = "refused"
+    """The server does not want this request."""
+    TIMEOUT = "timeout"
+    HTTP = "http"
+    """The server or the connection failed."""
+    MALFORMED = "malformed"
+    """The answer is not one."""
+
+
+@dataclass(slots=True)
+class AttemptError(Exception):
+    """One attempt failed. `after` is how many seconds the server asks to wait."""
+
+    kind: FailureKind
+    message: str
+    again: bool
+    status: int | None = None
+    after: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def facts(self, attempts: int) -> dict[str, Any]:
+        """For the record of a request that failed for good."""
+        told: dict[str, Any] = {"kind": self.kind.value, "message": self.message, "attempts": attempts}
+        return told if self.status is None else told | {"status": self.status}
+
+
+def malformed(message: str) -> AttemptError:
+    """An answer that is not one: a broken one may be whole the next time."""
+    return AttemptError(FailureKind.MALFORMED, message, again=True)
+
+
+def of_status(status: int, text: str, after: float | None) -> AttemptError:
+    """What a status other than 200 means."""
+    told = f"status {status}: {said(text)}"
+    if status in AGAIN or status >= 500:
+        return AttemptError(FailureKind.HTTP, told, again=True, status=status, after=after)
+    if 300 <= status < 400:
+        told = f"status {status}: the server answers from another address; write that one as url"
+    return AttemptError(FailureKind.REFUSED, told, again=False, status=status)
+
+
+def said(text: str) -> str:
+    """A server's own words in one line: the message of an error document, or the text as it is."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = text
+    while isinstance(document, Mapping):
+        inner = next((document[key] for key in ("error", "message", "detail") if document.get(key)), None)
+        if inner is None:
+            break
+        document = inner
+    words = " ".join(str(document).split())
+    return words[:WORDS] or "no words"

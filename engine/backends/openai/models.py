@@ -1,0 +1,149 @@
+"""Opening endpoints: whether they are there, serve the model, and what they say of themselves.
+
+Asked before anything is stored, so that a wrong address, key or model is one
+line. Knows nothing about generation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Engine
+from engine.backends.local_target import LocalTarget
+from engine.backends.openai.backend import AnchoredEngine, ArmParts, OpenAIEngine
+from engine.backends.openai.client import Endpoint
+from engine.backends.openai.errors import AttemptError, FailureKind
+from engine.backends.openai.facts import EndpointFacts
+from engine.backends.openai.metrics import counters, speculates
+from engine.backends.openai.settings import OpenAISettings, settings_of
+from engine.backends.openai.tokens import CharacterCodec, LocalCodec
+from engine.core.errors import EngineError, InvalidRequest
+
+SERVED: Final = "served:"
+NAMED: Final = 8
+"""Models that a message lists."""
+
+
+class OpenAIBackend:
+    """The endpoints of a suite, opened arm by arm."""
+
+    def __init__(self, models: Mapping[str, ModelSource]) -> None:
+        others = sorted(set(models) - {"target"})
+        if others:
+            raise InvalidRequest(f"models: a server has its own {others[0]}; name the target alone")
+        self._source = models["target"]
+        self._local = None if self._source.source.startswith(SERVED) else LocalTarget(self._source)
+        self._seen: dict[str, EndpointFacts] = {}
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """The target's files, or only its name, whose digest is no digest of weights."""
+        if self._local is not None:
+            return (self._local.facts("target"),)
+        source = self._source.source
+        name = hashlib.sha256(source.encode()).hexdigest()
+        return (ModelFacts("target", source, None, name, None, {"facts": {"weights": "not seen: a served model"}}),)
+
+    def arm(self, plan: EngineSpec) -> Engine:
+        """A backend at the arm's endpoint.
+
+        Raises:
+            InvalidRequest: a setting that cannot be.
+            EngineError: the endpoint does not answer, refuses the key, or does not have the model.
+        """
+        _require_served(plan)
+        settings = self._named(settings_of(plan.engine))
+        served = self._served(settings)
+        codec = CharacterCodec() if self._local is None else LocalCodec(self._local)
+        parts = ArmParts(settings, served, codec)
+        return OpenAIEngine(plan, parts) if self._local is None else AnchoredEngine(plan, parts, self._local)
+
+    def _named(self, settings: OpenAISettings) -> OpenAISettings:
+        source = self._source.source
+        if settings.model is not None or not source.startswith(SERVED):
+            return settings
+        return replace(settings, model=source.removeprefix(SERVED))
+
+    def _served(self, settings: OpenAISettings) -> EndpointFacts:
+        known = json.dumps([settings.url, settings.model, settings.api_key_env, settings.metrics])
+        if known not in self._seen:
+            with Endpoint(settings, 1) as endpoint:
+                self._seen[known] = probe_endpoint(settings, endpoint)
+        return self._seen[known]
+
+
+def _require_served(plan: EngineSpec) -> None:
+    if plan.options or plan.drafts:
+        raise InvalidRequest("the server chooses how it drafts; remove the proposer's options and models")
+    if plan.verifier_options:
+        raise InvalidRequest("the server chooses how it verifies; remove the verifier's options")
+    if plan.fault is not None:
+        raise InvalidRequest("a server cannot be broken on purpose; remove fault")
+
+
+def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFacts:
+    """What the endpoint says of itself.
+
+    Raises:
+        EngineError: it does not answer, or has not the model.
+    """
+    url = f"{settings.url}/models"
+    try:
+        document = endpoint.get_json(url, settings.connect_s + settings.silence_s)
+    except AttemptError as attempt_error:
+        raise EngineError(f"{settings.url}: {_mend(attempt_error, settings)}") from None
+    listed = _entry(settings, document)
+    page = endpoint.aside(settings.metrics) or ""
+    context = listed.get("max_model_len")
+    return EndpointFacts(
+        model=settings.model or str(listed["id"]),
+        listed=listed,
+        version=_version(endpoint, settings),
+        context=context if isinstance(context, int) else None,
+        speculates=speculates(page),
+        counters=bool(counters(page)),
+    )
+
+
+def _mend(attempt_error: AttemptError, settings: OpenAISettings) -> str:
+    variable = settings.api_key_env
+    if attempt_error.status in (401, 403):
+        mend = f"look at the key in {variable}" if variable else "name the variable with the key in engine.api_key_env"
+        return f"the server refuses us ({attempt_error.message}); {mend}"
+    if attempt_error.status == 404:
+        return f"the server has no list of models ({attempt_error.message}); does the address end in /v1?"
+    if attempt_error.kind in (FailureKind.ENGINE_DIED, FailureKind.TIMEOUT):
+        return f"{attempt_error.message}; is the server running?"
+    return f"the list of models cannot be read ({attempt_error.message})"
+
+
+def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
+    """The model's entry in the list of models."""
+    data = document.get("data") if isinstance(document, Mapping) else None
+    entries = [each for each in data if isinstance(each, Mapping) and "id" in each] if isinstance(data, list) else []
+    names = [str(each["id"]) for each in entries]
+    if not entries:
+        raise EngineError(f"{settings.url}: the list of models is empty or is none; is this the address of the API?")
+    if settings.model is None and len(entries) > 1:
+        raise EngineError(f"{settings.url}: several models are served, {_told(names)}; set engine.model to one of them")
+    if settings.model is not None and settings.model not in names:
+        raise EngineError(f"{settings.url}: no model {settings.model!r} is served, there is {_told(names)}")
+    return entries[0 if settings.model is None else names.index(settings.model)]
+
+
+def _told(names: Sequence[str]) -> str:
+    return ", ".join(repr(each) for each in names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def _version(endpoint: Endpoint, settings: OpenAISettings) -> str | None:
+    page = endpoint.aside(f"{settings.root}/version")
+    try:
+        document = json.loads(page or "null")
+    except (ValueError, RecursionError):
+        return None
+    found = document.get("version") if isinstance(document, Mapping) else None
+    return str(found)[:200] if found is not None else None

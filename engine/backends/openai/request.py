@@ -1,0 +1,108 @@
+"""What a request says on the wire.
+
+Every sampling parameter that the server knows is sent, also those that are off:
+servers and models bring defaults of their own. One that the server does not
+know is refused, never dropped. Knows nothing about connections.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.backends.interface import Prompt
+from engine.backends.openai.settings import Api, OpenAISettings
+from engine.core.errors import InvalidRequest
+from engine.core.types import Request, SamplingParams
+
+OFF = SamplingParams()
+SHARED = "shared"
+"""The salt of arms that are to draw the same numbers as their baseline."""
+
+
+def path(settings: OpenAISettings) -> str:
+    """The route."""
+    return "/chat/completions" if settings.api is Api.CHAT else "/completions"
+
+
+def body_of(
+    settings: OpenAISettings, model: str, prompt: Prompt, ids: Sequence[int] | None, request: Request, salt: str
+) -> dict[str, Any]:
+    """The body without what says how the answer shall come; `ids` are the prompt's tokens, None where not known."""
+    asked = (
+        _chat(settings, prompt)
+        if settings.api is Api.CHAT
+        else {"prompt": prompt.text if ids is None else list(ids), **_logprobs(settings)}
+    )
+    special = {"return_token_ids": True} if settings.dialect.token_ids else {}
+    seed = seed_of(request, salt, settings.dialect.seed_bits)
+    return {"model": model, **asked, **_sampling(settings, request.sampling), "seed": seed, **special, **settings.body}
+
+
+def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, to come in parts, with the counts of tokens at the end."""
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def seed_of(request: Request, salt: str, bits: int) -> int:
+    """The server's seed: a digest of our seed and stream, and of a salt that keeps arms apart."""
+    name = f"{request.sampling.seed}/{request.stream}/{salt}"
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> (64 - bits)
+
+
+def _chat(settings: OpenAISettings, prompt: Prompt) -> dict[str, Any]:
+    told: dict[str, Any] = {"messages": [dict(each) for each in prompt.messages], **_logprobs(settings)}
+    if prompt.tools:
+        told["tools"] = [_tool(each) for each in prompt.tools]
+    if prompt.tools and settings.tool_choice is not None:
+        told["tool_choice"] = settings.tool_choice
+    if settings.response_format is not None:
+        told["response_format"] = settings.response_format
+    return told
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in OpenAI's form; prompts may name the function alone."""
+    return dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
+
+
+def _logprobs(settings: OpenAISettings) -> dict[str, Any]:
+    if not settings.logprobs:
+        return {}
+    if settings.api is Api.CHAT:
+        return {"logprobs": True, "top_logprobs": settings.logprobs}
+    return {"logprobs": settings.logprobs}
+
+
+def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, Any]:
+    length = settings.dialect.max_tokens if settings.api is Api.CHAT else "max_tokens"
+    told: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        length: sampling.max_new_tokens,
+    }
+    if sampling.stop:
+        told["stop"] = list(sampling.stop)
+    if sampling.logit_bias:
+        told["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    for ours, theirs in settings.dialect.extras.items():
+        value = getattr(sampling, ours)
+        told[theirs] = list(value) if isinstance(value, tuple) else value
+    return told
+
+
+def require_known(settings: OpenAISettings, name: str, sampling: SamplingParams) -> None:
+    """Refuse what this kind of server has no word for.
+
+    Raises:
+        InvalidRequest: the parameter, and which servers know it.
+    """
+    known = {*settings.dialect.extras, "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"}
+    known |= {"stop", "max_new_tokens", "seed"}
+    for ours in SamplingParams.__dataclass_fields__:
+        if ours not in known and getattr(sampling, ours) != getattr(OFF, ours):
+            mend = "no server takes token ids for it" if ours == "bad_words" else "or set server to a kind that has it"
+            raise InvalidRequest(f"{name}: a server of kind {settings.server} has no {ours}; remove it; {mend}")

@@ -1,0 +1,279 @@
+"""What a server answered, read strictly: from one document, or from the parts of a stream.
+
+Both ways give the same `Answer` of the same generation. A field of a wrong type
+makes the answer malformed; a field that is absent makes it say less. Knows
+nothing about token ids beyond those that the server names, nor what was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from engine.backends.openai.errors import AttemptError, FailureKind, malformed
+
+NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
+"""A token that some servers name by its id in the place of its text."""
+META: Final = ("id", "model", "system_fingerprint", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One generated token with its log-probability.
+
+    lead: its reported rivals' largest log-probability minus the second largest; NaN where fewer than two are told.
+    """
+
+    text: str
+    logprob: float
+    lead: float = math.nan
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the server read out of the text; `arguments` as the server gives them, parsed by no one."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One choice of one answer.
+
+    stop_reason: what stopped it, where the server tells the cause apart; `known_stop` says that it does.
+    token_ids, prompt_ids: None where the server does not name them.
+    """
+
+    content: str
+    finish: str
+    reasoning: str = ""
+    refusal: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    stop_reason: int | str | None = None
+    known_stop: bool = False
+    token_ids: tuple[int, ...] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    pieces: tuple[Piece, ...] | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    speculation: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """All that was said: the content, or a JSON document where there is more than content."""
+        told: dict[str, Any] = {"reasoning": self.reasoning, "refusal": self.refusal}
+        calls = [{"name": each.name, "arguments": each.arguments} for each in self.tool_calls]
+        more = {key: value for key, value in {**told, "tool_calls": calls}.items() if value}
+        return self.content if not more else json.dumps({"content": self.content, **more}, ensure_ascii=False)
+
+
+@dataclass(slots=True)
+class Collector:
+    """Puts an answer together from parts; a whole document is one part."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    names: dict[int, list[str]] = field(default_factory=dict)
+    arguments: dict[int, list[str]] = field(default_factory=dict)
+    token_ids: list[int] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    finish: str | None = None
+    stop_reason: int | str | None = None
+    known_stop: bool = False
+    scored: bool = False
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    speculation: Mapping[str, Any] | None = None
+    parts: int = 0
+
+    def add(self, document: Any) -> bool:
+        """Take one part; whether it said anything of the text.
+
+        Raises:
+            Trouble: the part is not of an answer.
+        """
+        whole = _mapping(document, "the answer")
+        if whole.get("error"):
+            raise AttemptError(
+                FailureKind.HTTP, f"the server answers with an error: {str(whole['error'])[:200]}", again=True
+            )
+        self.parts += 1
+        self.meta |= {key: whole[key] for key in META if whole.get(key) is not None}
+        self.usage = _mapping(whole.get("usage") or self.usage, "usage")
+        self.speculation = _speculation(whole) or self.speculation
+        self.prompt_ids = _ids(whole.get("prompt_token_ids"), "prompt_token_ids") or self.prompt_ids
+        choices = _list(whole.get("choices", ()), "choices")
+        if len(choices) > 1:
+            raise malformed(f"the answer has {len(choices)} choices, one was asked for")
+        return bool(choices) and self._choice(_mapping(choices[0], "the choice"))
+
+    def _choice(self, choice: Mapping[str, Any]) -> bool:
+        self.prompt_ids = _ids(choice.get("prompt_token_ids"), "prompt_token_ids") or self.prompt_ids
+        ids = _ids(choice.get("token_ids"), "token_ids")
+        if ids is not None:
+            self.token_ids = [*(self.token_ids or ()), *ids]
+        if choice.get("finish_reason") is not None:
+            self.finish = _text(choice["finish_reason"], "finish_reason")
+            self.stop_reason, self.known_stop = choice.get("stop_reason"), "stop_reason" in choice
+        if choice.get("logprobs"):
+            self.scored = True
+            self.pieces.extend(_pieces(_mapping(choice["logprobs"], "logprobs")))
+        said = choice.get("message", choice.get("delta"))
+        return self._said(_mapping(said if said is not None else {"content": choice.get("text")}, "the message"))
+
+    def _said(self, message: Mapping[str, Any]) -> bool:
+        told = False
+        reasoning = "reasoning" if message.get("reasoning") else "reasoning_content"
+        for key, into in (("content", self.content), (reasoning, self.reasoning), ("refusal", self.refusal)):
+            if message.get(key):
+                into.append(_text(message[key], key))
+                told = True
+        for place, call in enumerate(_list(message.get("tool_calls") or (), "tool_calls")):
+            self._call(place, _mapping(call, "the tool call"))
+            told = True
+        return told
+
+    def _call(self, place: int, call: Mapping[str, Any]) -> None:
+        """A call or a part of one; parts of one call have the same index."""
+        index = call.get("index", place)
+        function = _mapping(call.get("function", {}), "function")
+        if not isinstance(index, int):
+            raise malformed("the index of a tool call is no number")
+        for key, into in (("name", self.names), ("arguments", self.arguments)):
+            into.setdefault(index, [])
+            if function.get(key):
+                into[index].append(_text(function[key], key))
+
+    def answer(self) -> Completion:
+        """The answer.
+
+        Raises:
+            Trouble: it has no end.
+        """
+        if self.finish is None:
+            raise malformed("the answer does not say why it ended" if self.parts else "the answer is empty")
+        calls = (ToolCall("".join(self.names[at]), "".join(self.arguments[at])) for at in sorted(self.names))
+        return Completion(
+            content="".join(self.content),
+            finish=self.finish,
+            reasoning="".join(self.reasoning),
+            refusal="".join(self.refusal),
+            tool_calls=tuple(calls),
+            stop_reason=self.stop_reason,
+            known_stop=self.known_stop,
+            token_ids=None if self.token_ids is None else tuple(self.token_ids),
+            prompt_ids=self.prompt_ids,
+            pieces=tuple(self.pieces) if self.scored else None,
+            usage=dict(self.usage),
+            meta=dict(self.meta),
+            speculation=self.speculation,
+        )
+
+
+def read(document: Any) -> Completion:
+    """The answer in one document.
+
+    Raises:
+        Trouble: it is none.
+    """
+    collector = Collector()
+    collector.add(document)
+    return collector.answer()
+
+
+def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Counts of drafts, where the server tells them per request (vLLM: `metrics`; llama.cpp: `timings`)."""
+    metrics, timings = whole.get("metrics"), whole.get("timings")
+    if isinstance(metrics, Mapping) and isinstance(metrics.get("speculative_decoding"), Mapping):
+        found = metrics["speculative_decoding"]
+        names = {"num_draft_tokens": "drafted", "num_accepted_draft_tokens": "accepted", "num_spec_steps": "steps"}
+        return {new: found[old] for old, new in names.items() if isinstance(found.get(old), int)} | {
+            key: found[key] for key in ("per_step_drafted", "per_step_accepted") if isinstance(found.get(key), list)
+        }
+    if isinstance(timings, Mapping) and isinstance(timings.get("draft_n"), int):
+        return {"drafted": timings["draft_n"], "accepted": timings.get("draft_n_accepted", 0)}
+    return None
+
+
+def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
+    """Tokens with log-probabilities: chat's list of entries, or the parallel lists of the older route."""
+    if logprobs.get("content") is not None:
+        return [_piece(_mapping(each, "logprobs")) for each in _list(logprobs["content"], "logprobs")]
+    if "tokens" not in logprobs:
+        return []
+    texts, values = _list(logprobs["tokens"], "tokens"), _list(logprobs.get("token_logprobs"), "token_logprobs")
+    tops = _list(logprobs.get("top_logprobs") or [None] * len(texts), "top_logprobs")
+    if not len(texts) == len(values) == len(tops):
+        raise malformed(f"logprobs has {len(texts)} tokens, {len(values)} numbers and {len(tops)} lists")
+    found = []
+    for text, value, top in zip(texts, values, tops, strict=True):
+        rivals = [_number(each) for each in _mapping(top or {}, "top_logprobs").values()]
+        found.append(_named(_text(text, "tokens"), _number(value), _lead(rivals), None))
+    return found
+
+
+def _piece(entry: Mapping[str, Any]) -> Piece:
+    tops = _list(entry.get("top_logprobs") or (), "top_logprobs")
+    rivals = [_number(_mapping(each, "top_logprobs").get("logprob")) for each in tops]
+    own = entry.get("id")
+    return _named(
+        _text(entry.get("token"), "token"), _number(entry.get("logprob")), _lead(rivals), own if _whole(own) else None
+    )
+
+
+def _named(text: str, logprob: float, lead: float, own: int | None) -> Piece:
+    named = NAMED.fullmatch(text)
+    return Piece(text, logprob, lead, int(named[1]) if named else own)
+
+
+def _lead(rivals: Sequence[float]) -> float:
+    first, *rest = sorted(rivals, reverse=True) or [math.nan]
+    return first - rest[0] if rest else math.nan
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise malformed(f"{name} is no JSON object")
+    return value
+
+
+def _list(value: Any, name: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise malformed(f"{name} is no list")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise malformed(f"{name} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    """A log-probability; NaN where the server gives none."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise malformed("a log-probability is no number")
+    return float(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _ids(value: Any, name: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    ids = tuple(_list(value, name))
+    if not all(_whole(each) for each in ids):
+        raise malformed(f"{name} holds something that is no token id")
+    return ids

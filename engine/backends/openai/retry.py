@@ -1,0 +1,118 @@
+"""One request asked until it is answered: tries, pauses, and both ways of getting the answer.
+
+Knows nothing about records, nor about what the answer means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engine.backends.openai.client import Endpoint
+from engine.backends.openai.errors import AttemptError
+from engine.backends.openai.rate_limit import RateLimiter, pause
+from engine.backends.openai.request import path, streamed
+from engine.backends.openai.response import Collector, Completion, read
+from engine.backends.openai.settings import OpenAISettings, Streaming
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """What came of a request: an answer, or the last trouble.
+
+    lost: the troubles of the tries before, in words.
+    streamed: the other answer, where both ways were asked for.
+    first_us: microseconds to the first text, where the answer was streamed.
+    """
+
+    attempts: int
+    answer: Completion | None = None
+    attempt_error: AttemptError | None = None
+    streamed: Completion | None = None
+    latency_us: int = 0
+    first_us: int | None = None
+    lost: tuple[str, ...] = field(default=())
+
+    def facts(self) -> dict[str, Any]:
+        """Of a request without an answer."""
+        assert self.attempt_error is not None
+        error = self.attempt_error.facts(self.attempts)
+        last = f"{error['kind']}: {error['message']}"
+        if self.lost and self.lost[0] != last:
+            # a server that died is unreachable in the end; the first try has the reason
+            error["message"] += f"; the first try: {self.lost[0]}"
+        return {"error": error, **({"lost": list(self.lost)} if self.lost else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedAnswer:
+    answer: Completion
+    first_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryingClient:
+    """How requests are asked in one arm."""
+
+    settings: OpenAISettings
+    endpoint: Endpoint
+    rate_limiter: RateLimiter
+
+    def ask(self, name: str, body: Mapping[str, Any]) -> RequestResult:
+        """Ask until there is an answer, a refusal, or no try left.
+
+        Raises:
+            pace.Stopped: the arm is over.
+        """
+        lost: list[str] = []
+        for attempt in range(1, self.settings.tries + 1):
+            self.rate_limiter.turn()
+            began = time.monotonic()
+            try:
+                found = self._once(body)
+            except AttemptError as attempt_error:
+                latency = int(1e6 * (time.monotonic() - began))
+                if not self._again(attempt_error, attempt):
+                    return RequestResult(attempt, attempt_error=attempt_error, latency_us=latency, lost=tuple(lost))
+                lost.append(f"{attempt_error.kind.value}: {attempt_error.message}")
+                self._wait(attempt_error, attempt, name)
+            else:
+                return _with(found, attempt, lost)
+        raise AssertionError("the last try returns")
+
+    def _again(self, attempt_error: AttemptError, attempt: int) -> bool:
+        """Whether another try is worth it; a server that asks for more than `max_wait_s` is not waited for."""
+        patient = attempt_error.after is None or attempt_error.after <= self.settings.max_wait_s
+        return attempt_error.again and patient and attempt < self.settings.tries
+
+    def _wait(self, attempt_error: AttemptError, attempt: int, name: str) -> None:
+        if attempt_error.after is not None:
+            self.rate_limiter.hold(attempt_error.after)
+        else:
+            self.rate_limiter.sleep(pause(attempt, name, self.settings.backoff_s, self.settings.max_wait_s))
+
+    def _once(self, body: Mapping[str, Any]) -> RequestResult:
+        began = time.monotonic()
+        way = self.settings.stream
+        whole = None if way is Streaming.STREAMED else read(self.endpoint.ask(path(self.settings), body))
+        latency = int(1e6 * (time.monotonic() - began))
+        if way is Streaming.WHOLE:
+            return RequestResult(1, whole, latency_us=latency)
+        if way is Streaming.BOTH:
+            self.rate_limiter.turn()
+        got = self._streamed(body)
+        latency = latency if whole is not None else int(1e6 * (time.monotonic() - began))
+        return RequestResult(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
+
+    def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
+        began, collector, first = time.monotonic(), Collector(), None
+        for part in self.endpoint.stream(path(self.settings), streamed(body)):
+            if collector.add(part) and first is None:
+                first = int(1e6 * (time.monotonic() - began))
+        return _TimedAnswer(collector.answer(), first)
+
+
+def _with(found: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
+    return replace(found, attempts=attempts, lost=tuple(lost))

@@ -1,0 +1,189 @@
+"""Token ids of prompts and answers: by the target's own tokenizer, or characters where there is none.
+
+Ids that the server names are the engine's. Without them the text is tokenized
+here, which need not give the tokens that were generated, and where there is no
+tokenizer either the ids are Unicode code points: text, written as numbers.
+Every record says which. Knows nothing about connections.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from engine.backends.interface import Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.openai.response import Completion, Piece
+from engine.core.types import FinishReason, Request
+
+CODE_POINTS: Final = 0x110000
+
+
+class TokenOrigin(StrEnum):
+    """Where the token ids of a record come from."""
+
+    SERVER = "server"
+    """The server named every generated token."""
+    LOGPROBS = "log-probabilities"
+    """The server named the tokens that it gave log-probabilities of."""
+    TOKENIZER = "tokenizer"
+    """The text, tokenized here."""
+    CHARACTERS = "characters"
+    """The text's code points."""
+
+
+class Codec(Protocol):
+    """A tokenizer, as far as records need one."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids are below this."""
+        ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """End tokens; empty where they are not known."""
+        ...
+
+    @property
+    def origin(self) -> TokenOrigin:
+        """What `ids` gives."""
+        ...
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """A prompt's ids; another prompt has others."""
+        ...
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """A text's ids."""
+        ...
+
+    def piece(self, token: int) -> str:
+        """One id's text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCodec:
+    """The target's own tokenizer."""
+
+    target: LocalTarget
+
+    @property
+    def vocabulary(self) -> int:
+        """The target's."""
+        return self.target.vocabulary
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The target's."""
+        return self.target.eos_ids
+
+    @property
+    def origin(self) -> TokenOrigin:
+        """Tokens of the text."""
+        return TokenOrigin.TOKENIZER
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """By the chat template, unless it is raw text."""
+        return self.target.encode(prompt)
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """The text's tokens, without those that begin a text."""
+        return tuple(self.target.bare(text))
+
+    def piece(self, token: int) -> str:
+        """Empty for special tokens."""
+        return self.target.tokens.decode([token])
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterCodec:
+    """No tokenizer: characters."""
+
+    vocabulary: int = CODE_POINTS
+    eos_ids: tuple[int, ...] = ()
+    origin: TokenOrigin = TokenOrigin.CHARACTERS
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt as it stands in the suite; chats as a JSON document."""
+        if prompt.text is not None:
+            return self.ids(prompt.text)
+        document = {"messages": list(prompt.messages), **({"tools": list(prompt.tools)} if prompt.tools else {})}
+        return self.ids(json.dumps(document, sort_keys=True, ensure_ascii=False))
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Code points."""
+        return tuple(map(ord, text))
+
+    def piece(self, token: int) -> str:
+        """The character."""
+        return chr(token)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTokens:
+    """An answer's tokens. `logprob` and `lead` are empty, or one number per token; `less` says why they are empty."""
+
+    tokens: tuple[int, ...]
+    origin: TokenOrigin
+    logprob: tuple[float, ...] = ()
+    lead: tuple[float, ...] = ()
+    less: str | None = None
+
+
+def tokens_of(answer: Completion, codec: Codec, reason: FinishReason) -> AnswerTokens:
+    """The answer's tokens by the best way there is, with their log-probabilities where these are the same tokens'."""
+    pieces = answer.pieces
+    if answer.token_ids is not None:
+        return _scored(
+            answer.token_ids, TokenOrigin.SERVER, pieces, "the server names tokens without log-probabilities"
+        )
+    if pieces and all(each.id is not None for each in pieces):
+        ids = tuple(each.id for each in pieces if each.id is not None)
+        return _scored(ids, TokenOrigin.LOGPROBS, pieces, "")
+    ids = codec.ids(answer.text)
+    why = "without token ids the text was tokenized here, and the log-probabilities are of other tokens"
+    if codec.origin is TokenOrigin.CHARACTERS or pieces is None:
+        why = f"the server names no {'token ids' if pieces is not None else 'log-probabilities'}"
+        return AnswerTokens(ids, codec.origin, less=why)
+    return _scored(ids, codec.origin, _same(ids, pieces, codec, reason), why)
+
+
+def _same(ids: Sequence[int], pieces: Sequence[Piece], codec: Codec, reason: FinishReason) -> tuple[Piece, ...] | None:
+    """The pieces, if they are the text's tokens one by one; one more for the end is left out."""
+    if len(pieces) == len(ids) + 1 and reason is FinishReason.EOS:
+        pieces = pieces[:-1]
+    equal = len(pieces) == len(ids) and all(
+        codec.piece(token) == each.text for token, each in zip(ids, pieces, strict=True)
+    )
+    return tuple(pieces) if equal else None
+
+
+def _scored(ids: tuple[int, ...], origin: TokenOrigin, pieces: Sequence[Piece] | None, why: str) -> AnswerTokens:
+    if pieces is None or len(pieces) != len(ids) or any(math.isnan(each.logprob) for each in pieces):
+        told = f"{len(pieces)} log-probabilities for {len(ids)} tokens" if pieces and len(pieces) != len(ids) else why
+        return AnswerTokens(ids, origin, less=told or "a log-probability is missing")
+    lead = tuple(each.lead for each in pieces)
+    known = not any(math.isnan(each) for each in lead)
+    return AnswerTokens(ids, origin, tuple(each.logprob for each in pieces), lead if known else ())
+
+
+def finish_of(answer: Completion, request: Request, codec: Codec) -> FinishReason | None:
+    """Our word for the end; None for an end that is none, such as a filter's."""
+    sampling = request.sampling
+    if answer.finish == "length":
+        return FinishReason.LENGTH
+    if answer.finish not in ("stop", "tool_calls", "function_call"):
+        return None
+    stopped = answer.stop_reason
+    if answer.known_stop:
+        told = stopped is not None and not (isinstance(stopped, int) and stopped in codec.eos_ids)
+        return FinishReason.STOP if told else FinishReason.EOS
+    last = answer.token_ids[-1] if answer.token_ids else None
+    ended = last in codec.eos_ids or not (sampling.stop or sampling.stop_token_ids)
+    return FinishReason.EOS if ended else FinishReason.STOP

@@ -1,0 +1,39 @@
+"""Prompts as tokens and tokens as text, by a model's own tokenizer. Knows nothing about engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.backends.interface import Prompt
+from engine.core.errors import ModelError
+from engine.sampling.stopping import Decode
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokenizer:
+    """How prompts become tokens and tokens text: a tokenizer, reduced to what a loop needs."""
+
+    encode: Callable[[Prompt], Sequence[int]]
+    decode: Decode
+
+
+def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
+    """A transformers tokenizer with its chat template; `source` is what messages name."""
+
+    def encode(prompt: Prompt) -> list[int]:
+        if prompt.text is not None:
+            return list(tokenizer(prompt.text)["input_ids"])
+        if not tokenizer.chat_template:
+            raise ModelError(f"{source}: no chat template; use prompts with raw text (key prompt)")
+        template = {"tools": list(prompt.tools)} if prompt.tools else {}
+        text = tokenizer.apply_chat_template(
+            list(prompt.messages), tokenize=False, add_generation_prompt=True, **template
+        )
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    return PromptTokenizer(encode, decode)

@@ -1,0 +1,108 @@
+"""Whether the internals that the hooks wrap are still what the hooks were written for.
+
+A hook on a callable whose parameters have changed would record something else
+than it says. So every wrapped callable is looked at first, by the names of its
+parameters, and the version must be one that was tried; whatever does not match
+is a problem, and with any problem the evidence is incomplete. Imports nothing of
+vLLM by itself, and does not know whether a callable with the same parameters
+still does the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+TRIED: Final = ("0.32.0",)
+"""Versions that the tests ran on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookPoint:
+    """One callable: where it is, and the parameters that it begins with."""
+
+    module: str
+    path: str
+    parameters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return f"{self.module}.{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPoint:
+    """What was found at a point: the callable and the object that holds it, or a problem."""
+
+    holder: Any = None
+    function: Callable[..., Any] | None = None
+    problem: str | None = None
+
+
+V1: Final = (
+    HookPoint("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("self", "logits", "spec_decode_metadata")),
+    HookPoint(
+        "vllm.v1.sample.rejection_sampler",
+        "rejection_sample",
+        (
+            "draft_token_ids",
+            "num_draft_tokens",
+            "max_spec_len",
+            "cu_num_draft_tokens",
+            "draft_probs",
+            "target_logits",
+            "bonus_token_ids",
+            "sampling_metadata",
+        ),
+    ),
+    HookPoint("vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", ("logits", "k", "p")),
+)
+"""Model runner V1: a step's raw rows, its verification, and the law of tokens that stand behind a draft."""
+
+V2: Final = (
+    HookPoint("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),
+    HookPoint(
+        "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
+        "RejectionSampler.__call__",
+        ("self", "logits", "input_batch", "draft_logits", "invalid_drafts"),
+    ),
+)
+"""Model runner V2: the same two places."""
+
+SCHEDULER: Final = (
+    HookPoint(
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler.update_from_output",
+        ("self", "scheduler_output", "model_runner_output"),
+    ),
+)
+"""The second witness, in another process."""
+
+
+def resolve(point: HookPoint) -> ResolvedPoint:
+    """The callable, if it is there and begins with the expected parameters."""
+    try:
+        holder: Any = importlib.import_module(point.module)
+        *owners, last = point.path.split(".")
+        for owner in owners:
+            holder = getattr(holder, owner)
+        function = getattr(holder, last)
+    except (ImportError, AttributeError) as error:
+        return ResolvedPoint(problem=f"{point.name}: not there ({error})")
+    found = tuple(inspect.signature(function).parameters)
+    if found[: len(point.parameters)] != point.parameters:
+        expected = ", ".join(point.parameters)
+        return ResolvedPoint(
+            problem=f"{point.name}: its parameters are {', '.join(found)}; expected to begin {expected}"
+        )
+    return ResolvedPoint(holder, function)
+
+
+def problems(points: Sequence[HookPoint], version: str) -> list[str]:
+    """Everything that does not match, the version first."""
+    unknown = [] if version in TRIED else [f"vLLM {version} was never tried; tried: {', '.join(TRIED)}"]
+    return [*unknown, *(found.problem for found in map(resolve, points) if found.problem)]

@@ -1,0 +1,1 @@
+"""The code that runs inside vLLM's processes and records every step."""

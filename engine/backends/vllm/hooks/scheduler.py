@@ -1,0 +1,53 @@
+"""The second witness: vLLM's scheduler, which writes down what it was told of every step.
+
+Given to vLLM as `scheduler_cls`, it lives in the engine's core process, sees
+neither rows nor probabilities, and shares no code with the hook in the worker.
+One JSON line per step, into the file that `additional_config` names; flushed, so
+that a dying engine leaves what it did. Changes nothing of what it passes on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TextIO
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+KEY: Final = "specaudit"
+"""Of `additional_config`: a mapping with the file's path under `scheduler`."""
+
+
+class LoggingScheduler(Scheduler):  # type: ignore[misc]  # vLLM ships no annotations that mypy reads here
+    """vLLM's scheduler that keeps a diary."""
+
+    specaudit_scheduler_log: TextIO | None = None
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Write down the step before vLLM cuts it at a stop."""
+        if self.specaudit_scheduler_log is None:
+            path = self.vllm_config.additional_config[KEY]["scheduler"]
+            self.specaudit_scheduler_log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - as long as the engine
+        self.specaudit_scheduler_log.write(line_of(scheduler_output, model_runner_output) + "\n")
+        self.specaudit_scheduler_log.flush()
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+
+class AsyncLoggingScheduler(LoggingScheduler, AsyncScheduler):  # type: ignore[misc]  # as above
+    """The same for asynchronous scheduling, where drafted tokens are placeholders when they are scheduled."""
+
+
+def line_of(scheduler_output: Any, model_runner_output: Any) -> str:
+    """One step as JSON: by request the tokens that were drafted and those that came out."""
+    sampled, index = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
+    drafted = scheduler_output.scheduled_spec_decode_tokens
+    steps = [
+        {"id": name, "drafted": [int(each) for each in drafted.get(name, ())], "emitted": _tokens(sampled[index[name]])}
+        for name in scheduler_output.num_scheduled_tokens
+        if sampled and name in index
+    ]
+    return json.dumps([step for step in steps if step["emitted"]])
+
+
+def _tokens(row: Any) -> list[int]:
+    return [int(each) for each in row]

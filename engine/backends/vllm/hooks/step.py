@@ -1,0 +1,153 @@
+"""One step of vLLM's sampler, written down as a frame.
+
+Rows are those that decided an emitted token: of a request with a drafts kept,
+the rows of its first a drafted tokens and the one behind them. They are the raw
+logits as the model gave them, before temperature, masks and penalties, and as
+float32 (16-bit rows lose nothing by that); where a grammar is on, vLLM has put
+its mask on them already. Besides them the engine's own numbers: log-probability
+of each drafted and each emitted token by the processed rows, and q where the
+engine has one; where raw rows are not wanted, the processed rows' entropy and
+variance too. Runs in vLLM's worker; knows nothing
+about files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.backends.vllm.frames import LAST, Frame
+
+Ints = NDArray[np.int64]
+FAR: Final = -1e18
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """Who is in a step, in the order of its rows: B requests, D drafted tokens, D + B rows of raw logits."""
+
+    names: tuple[str, ...]
+    discarded: tuple[bool, ...]
+    """[B] the prompt is not read to its end yet; what is sampled is thrown away."""
+    counts: tuple[int, ...]
+    """[B] drafted tokens."""
+    drafted: tuple[int, ...]
+    """[D]"""
+    sampled: NDArray[Any]
+    """[B, most + 1] with a negative number behind the end of each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRows:
+    """What the engine decided by: processed logits, copies that a frame uses up. Each is None where the step has none.
+
+    logits: [D, V] of drafted places.
+    q: [D, V] what drafts were drawn from.
+    last: [B, V] of the place behind the draft, one for every request, also for those that did not come so far.
+    best: [D] the argmax of drafted places, in the place of `logits` where no request of the step is drawn.
+    """
+
+    logits: torch.Tensor | None = None
+    q: torch.Tensor | None = None
+    last: torch.Tensor | None = None
+    best: Ints | None = None
+
+
+class RowsMisplaced(Exception):
+    """The rows do not lie where this version's metadata say."""
+
+
+def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: DecisionRows) -> Frame:
+    """The step as a message; `raw` [D + B, V] None where rows are not wanted."""
+    vocabulary = next((each.shape[1] for each in (raw, law.logits, law.last) if each is not None), None)
+    emitted = [_valid(row, vocabulary) for row in batch.sampled.tolist()]
+    kept = [i for i, gone in enumerate(batch.discarded) if not gone]
+    first = tuple(accumulate(batch.counts, initial=0))
+    requests = [
+        {"id": batch.names[i], "drafted": batch.drafted[first[i] : first[i + 1]], "emitted": emitted[i]} for i in kept
+    ]
+    nodes = [node for i in kept for node in range(first[i], first[i + 1])]
+    arrays: dict[str, NDArray[Any]] = {}
+    if raw is not None:
+        deciding = [first[i] + i + place for i in kept for place in range(len(emitted[i]))]
+        arrays["rows"] = _host(raw[torch.tensor(deciding, dtype=torch.long, device=raw.device)])
+    if law.best is not None:
+        arrays["best"] = law.best[nodes]
+    if law.logits is not None:
+        said = [token for i in kept for token in _decided(emitted[i], batch.counts[i])]
+        drafted = [batch.drafted[node] for node in nodes]
+        # who has the raw rows has the moments
+        arrays |= _drafted_numbers(_rows(law.logits, nodes).float(), [drafted, said], raw is None)
+        if law.q is not None:
+            arrays["q"] = _host(_rows(law.q, nodes))
+    if law.last is not None:
+        reached = [emitted[i][-1] if len(emitted[i]) > batch.counts[i] else -1 for i in kept]
+        arrays |= _last_numbers(_rows(law.last, kept).float(), reached, raw is None)
+    return Frame({"step": step, "batch": len(batch.names), "requests": requests}, arrays)
+
+
+def _valid(row: Sequence[int], vocabulary: int | None) -> list[int]:
+    return [token for token in row if token >= 0 and (vocabulary is None or token < vocabulary)]
+
+
+def _decided(emitted: Sequence[int], count: int) -> list[int]:
+    """[count] what came out at each drafted place; -1 where nothing did."""
+    return [*emitted[:count], *([-1] * max(0, count - len(emitted)))]
+
+
+def _rows(values: torch.Tensor, at: Sequence[int]) -> torch.Tensor:
+    """Rows by increasing index: all of them are the tensor itself."""
+    return values if len(at) == len(values) else values[torch.tensor(at, dtype=torch.long, device=values.device)]
+
+
+def best_of(logits: torch.Tensor) -> Ints:
+    """[N] each row's argmax, the first one where there are several; numpy's is many times as fast as torch's."""
+    wide = logits.float()
+    found: Ints = np.argmax(wide.numpy(), -1) if wide.is_cpu else _host(wide.argmax(-1))
+    return found
+
+
+def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
+    """By drafted token: the engine's own log p of it and of what came out there (`tokens` [2][N]), the row's argmax."""
+    norm = torch.logsumexp(logits, -1)
+    drafted, emitted = _at(logits, norm, tokens)
+    found = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}
+    return found | (_moments(logits, norm) if moments else {})
+
+
+def _last_numbers(logits: torch.Tensor, said: Sequence[int], moments: bool) -> dict[str, NDArray[Any]]:
+    """By request: log p of the token behind the draft, where one came out."""
+    norm = torch.logsumexp(logits, -1)
+    found = {"log_p": _at(logits, norm, [said])[0], **(_moments(logits, norm) if moments else {})}
+    return {LAST + name: each for name, each in found.items()}
+
+
+def _moments(logits: torch.Tensor, norm: torch.Tensor) -> dict[str, NDArray[Any]]:
+    """[N] entropy of each row, and variance of its surprise; in place, for new memory costs more than arithmetic."""
+    logp = logits.sub_(norm[:, None])
+    p = logp.exp()
+    # rows have -inf where p is 0, and 0 times -inf is not a number; the square of this is one in float32
+    logp.clamp_(min=FAR)
+    weighted = p.mul_(logp)
+    entropy = -weighted.sum(-1)
+    square = weighted.mul_(logp).sum(-1)
+    return {"entropy": _host(entropy), "variance": _host(square - entropy.square())}
+
+
+def _at(logits: torch.Tensor, norm: torch.Tensor, tokens: Sequence[Sequence[int]]) -> NDArray[Any]:
+    """[K, N] log p of K tokens of each row; NaN where one is negative."""
+    index = torch.tensor(tokens, dtype=torch.long, device=logits.device)
+    values = logits.gather(1, index.clamp_min(0).T).sub_(norm[:, None]).T
+    return _host(values.masked_fill_(index < 0, torch.nan))
+
+
+def _host(values: torch.Tensor) -> NDArray[Any]:
+    wide = values.float() if values.is_floating_point() else values
+    found: NDArray[Any] = wide.detach().cpu().numpy()
+    return found

@@ -1,0 +1,273 @@
+"""The first witness: vLLM's worker, which writes down every step of its sampler.
+
+Given to vLLM as `worker_extension_cls`; methods are reached by the public
+`collective_rpc`. `specaudit_begin` looks at the callables that are wrapped
+(`guard`) and wraps them if all of them match: the runner's own method on the
+runner, verification in its module. A failure of the recording is a problem that
+is kept and told; it never stops the engine. The rows are copied before the
+sampler runs, because it works in place.
+
+V2's adapter follows its interface and is tried on no device here; its q is not
+recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from engine.backends.vllm import compat as guard
+from engine.backends.vllm.hooks import runner_facts
+from engine.backends.vllm.hooks.spool_writer import SpoolWriter
+from engine.backends.vllm.hooks.step import DecisionRows, RowsMisplaced, StepBatch, best_of, frame_of
+from engine.backends.vllm.patches import repair
+
+
+class WorkerLog:
+    """The record of one worker: where it goes, what is held between two calls of the same step, what went wrong."""
+
+    def __init__(self) -> None:
+        self.rows = False
+        self.on = True
+        self.count = 0
+        self.seconds = 0.0
+        self.law = DecisionRows()
+        self._problems: list[str] = []
+        self._writer: SpoolWriter | None = None
+
+    def go_to(self, path: str, rows: bool) -> None:
+        """Write to another file from here on, with raw rows or without."""
+        self.rows = rows
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = SpoolWriter(path)
+
+    def flush(self) -> None:
+        """Wait until all steps are in the file, or are known not to come there."""
+        if self._writer is not None:
+            self._writer.flush()
+            if self._writer.failure is not None:
+                self.problem(self._writer.failure)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a step is written down."""
+        return self.on and self._writer is not None
+
+    def see(self, logits: Any, q: Any, brief: bool) -> None:
+        """Hold what drafted places are decided by, or only its argmax; copies, for verification may work in place."""
+        began = time.perf_counter()
+        try:
+            if brief:
+                self.law = replace(self.law, best=best_of(logits))
+            else:
+                self.law = replace(self.law, logits=logits.clone(), q=None if q is None else q.clone())
+        except Exception as error:
+            self.problem(f"step {self.count}: rows of drafted places are not known: {type(error).__name__}: {error}")
+        self.seconds += time.perf_counter() - began
+
+    def keep(self, make: Callable[[], StepBatch], raw: Any) -> None:
+        """Write one step; what goes wrong here is a problem of the record, not of the engine."""
+        began = time.perf_counter()
+        law, self.law = self.law, DecisionRows()
+        try:
+            assert self._writer is not None
+            self._writer.put(frame_of(self.count, make(), raw, law))
+        except Exception as error:
+            self.problem(f"step {self.count} could not be recorded: {type(error).__name__}: {error}")
+        self.count += 1
+        self.seconds += time.perf_counter() - began
+
+    def problem(self, text: str) -> None:
+        """Keep the first few; one is enough to lower the evidence."""
+        if len(self._problems) < 8 and text not in self._problems:
+            self._problems.append(text)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What went wrong so far."""
+        return tuple(self._problems)
+
+
+class RecordingWorker:
+    """Methods that vLLM mixes into its worker. `points_v1` and `points_v2` are the callables that are wrapped."""
+
+    points_v1: ClassVar[Sequence[guard.HookPoint]] = guard.V1
+    points_v2: ClassVar[Sequence[guard.HookPoint]] = guard.V2
+
+    def specaudit_begin(self, repairs: str | None) -> dict[str, Any]:
+        """Look, wrap, and say what runs here."""
+        import vllm
+
+        runner: Any = self.model_runner  # type: ignore[attr-defined]  # the worker's own, which this is mixed into
+        newer = runner_facts.is_v2(runner)
+        points = self.points_v2 if newer else self.points_v1
+        steps = WorkerLog()
+        self.specaudit_steps = steps
+        for each in guard.problems(points, vllm.__version__):
+            steps.problem(each)
+        if repairs is not None:
+            repair(repairs)
+        if not steps.problems and self.rank == 0:  # type: ignore[attr-defined]  # as above
+            (wrap_v2 if newer else wrap_v1)(runner, points, steps)
+        return self.specaudit_facts()
+
+    def specaudit_flush(self) -> None:
+        """Return when every step so far is in its file."""
+        self.specaudit_steps.flush()
+
+    def specaudit_facts(self) -> dict[str, Any]:
+        """What runs, what went wrong, and what recording cost; every step so far is in its file then."""
+        steps: WorkerLog = self.specaudit_steps
+        steps.flush()
+        facts = runner_facts.facts_of(self.model_runner)  # type: ignore[attr-defined]  # as above
+        return {**facts, "problems": list(steps.problems), "steps": steps.count, "seconds": steps.seconds}
+
+    def specaudit_spool(self, path: str, rows: bool) -> None:
+        """Write to this file from here on, with raw rows or without."""
+        self.specaudit_steps.go_to(path, rows)
+
+    def specaudit_record(self, on: bool) -> None:
+        """Stop or go on, to measure what recording costs."""
+        self.specaudit_steps.on = on
+
+
+def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
+    """Wrap the runner's `_sample`, and the function that verifies in its module."""
+    sample_point, verify_point, last_point = points
+    original = getattr(runner, sample_point.path.rpartition(".")[2])
+
+    def sample(logits: Any, spec_decode_metadata: Any) -> Any:
+        if not steps.wanted or logits is None:
+            return original(logits, spec_decode_metadata)
+        raw = _copied(logits, steps)
+        output = original(logits, spec_decode_metadata)
+        steps.keep(lambda: batch_v1(runner, spec_decode_metadata, output), raw)
+        return output
+
+    setattr(runner, sample_point.path.rpartition(".")[2], sample)
+    _wrap(verify_point, lambda function: _verifying(function, steps))
+    _wrap(last_point, lambda function: _truncating(function, steps))
+
+
+def _wrap(point: guard.HookPoint, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put a function's wrapper in its place."""
+    found = guard.resolve(point)
+    assert found.function is not None
+    setattr(found.holder, point.path.rpartition(".")[2], functools.wraps(found.function)(wrapped(found.function)))
+
+
+def _truncating(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
+    """The last thing that happens to rows that tokens are drawn from without a draft."""
+
+    def apply_top_k_top_p(logits: Any, k: Any, p: Any, *args: Any, **named: Any) -> Any:
+        processed = function(logits, k, p, *args, **named)
+        if steps.wanted:
+            steps.law = replace(steps.law, last=processed.clone())
+        return processed
+
+    return apply_top_k_top_p
+
+
+def _verifying(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
+    def rejection_sample(
+        draft_token_ids: Any,
+        num_draft_tokens: Any,
+        max_spec_len: Any,
+        cu_num_draft_tokens: Any,
+        draft_probs: Any,
+        target_logits: Any,
+        bonus_token_ids: Any,
+        sampling_metadata: Any,
+        *args: Any,
+        **named: Any,
+    ) -> Any:
+        if steps.wanted:
+            greedy = bool(getattr(sampling_metadata, "all_greedy", False))
+            steps.see(target_logits, draft_probs, brief=greedy and steps.rows)
+        return function(
+            draft_token_ids,
+            num_draft_tokens,
+            max_spec_len,
+            cu_num_draft_tokens,
+            draft_probs,
+            target_logits,
+            bonus_token_ids,
+            sampling_metadata,
+            *args,
+            **named,
+        )
+
+    return rejection_sample
+
+
+def _copied(logits: Any, steps: WorkerLog) -> Any:
+    began = time.perf_counter()
+    raw = logits.clone() if steps.rows else None
+    steps.law = DecisionRows()
+    steps.seconds += time.perf_counter() - began
+    return raw
+
+
+def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
+    """Who was in the step.
+
+    Raises:
+        Misplaced: the rows of a request are not behind each other.
+    """
+    count = runner.input_batch.num_reqs
+    counts = tuple(metadata.num_draft_tokens) if metadata is not None else (0,) * count
+    if metadata is not None:
+        ends, end = metadata.bonus_logits_indices.tolist(), -1
+        for drafted, last in zip(counts, ends, strict=True):
+            end += drafted + 1
+            if last != end:
+                raise RowsMisplaced(f"the last row of a request is {last}, not {end}")
+    return StepBatch(
+        names=tuple(runner.input_batch.req_ids[:count]),
+        discarded=tuple(runner.discard_request_mask.np[:count].tolist()),
+        counts=counts,
+        drafted=tuple(metadata.draft_token_ids.tolist()) if metadata is not None else (),
+        sampled=output.sampled_token_ids.cpu().numpy(),
+    )
+
+
+def wrap_v2(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
+    """Wrap the two samplers' calls on their classes: calls look there, not at the object."""
+    for point in points:
+        _wrap(point, lambda function: _sampling_v2(function, runner, steps))
+
+
+def _sampling_v2(function: Callable[..., Any], runner: Any, steps: WorkerLog) -> Callable[..., Any]:
+    def call(self: Any, logits: Any, input_batch: Any, *args: Any, **named: Any) -> Any:
+        ours = self in (runner.sampler, runner.rejection_sampler)
+        if not (ours and steps.wanted):
+            return function(self, logits, input_batch, *args, **named)
+        raw = _copied(logits, steps)
+        output = function(self, logits, input_batch, *args, **named)
+        steps.keep(lambda: batch_v2(input_batch, output), raw)
+        return output
+
+    return call
+
+
+def batch_v2(input_batch: Any, output: Any) -> StepBatch:
+    """Who was in the step. The first of a request's logits rows reads its last committed token, the others drafts."""
+    ends = input_batch.cu_num_logits_np.tolist()
+    ids = input_batch.input_ids[input_batch.logits_indices].tolist()
+    spans = list(itertools.pairwise(ends))
+    sampled = output.sampled_token_ids.cpu().numpy().copy()
+    lengths = output.num_sampled.tolist()
+    for row, count in zip(sampled, lengths, strict=True):
+        row[count:] = -1
+    return StepBatch(
+        names=tuple(input_batch.req_ids[: len(spans)]),
+        discarded=tuple(count == 0 for count in lengths),
+        counts=tuple(end - start - 1 for start, end in spans),
+        drafted=tuple(token for start, end in spans for token in ids[start + 1 : end]),
+        sampled=sampled,
+    )

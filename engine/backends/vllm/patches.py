@@ -1,0 +1,102 @@
+"""Three defects of vLLM 0.32, put right in a running engine, so that other effects can be seen alone.
+
+`expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k,
+top-p) are spread over the rows into a copy that is thrown away, so they are
+whatever memory held. Two: top-k over no row at all asks for the largest of
+nothing and ends the engine. `min_tokens`, in the first model runner: the row behind a draft is
+masked by the answer's length before the draft, so that an answer cannot end
+there although it is long enough. An engine that was repaired says so in its
+effective configuration. Knows nothing about other versions: where the names are
+not there, it refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+EXPAND: Final = "expand"
+MIN_TOKENS: Final = "min_tokens"
+ALL: Final = "all"
+
+
+def repair(kind: str) -> None:
+    """Put right what `kind` names, in this process.
+
+    Raises:
+        AttributeError: this version has not got what is replaced.
+    """
+    from vllm.v1.sample import rejection_sampler
+    from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
+
+    if kind in (EXPAND, ALL):
+        repair_rows(rejection_sampler)
+    if kind in (MIN_TOKENS, ALL):
+        repair_lengths(rejection_sampler.RejectionSampler, MinTokensLogitsProcessor)
+
+
+def repair_rows(module: Any) -> None:
+    """Replace both functions in `vllm.v1.sample.rejection_sampler`; raises as `repair`."""
+    top = module.apply_top_k_top_p
+    spread = module.expand_batch_to_tokens
+    assert callable(top)
+    assert callable(spread)
+    module.expand_batch_to_tokens = expanded
+    module.apply_top_k_top_p = lambda logits, *args, **named: top(logits, *args, **named) if len(logits) else logits
+
+
+def expanded(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+    """[num_tokens] each request's value of `x` [B] for every one of its drafted tokens.
+
+    Args:
+        x: values by request.
+        cu_num_tokens: [B] drafted tokens up to and with each request.
+        num_tokens: all of them.
+        replace_from: a value that is written as `replace_to`.
+        replace_to: see there.
+    """
+    import torch
+
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).long()
+    values = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+    return torch.repeat_interleave(values, counts, output_size=num_tokens)
+
+
+def repair_lengths(sampler: Any, processor: Any) -> None:
+    """Let `processor` know the drafts while `sampler` works; raises as `repair`.
+
+    Args:
+        sampler: the class RejectionSampler.
+        processor: the class MinTokensLogitsProcessor. A grammar that leaves no token but an end is not looked at.
+    """
+    forward, apply = sampler.forward, processor.apply
+    assert callable(forward)
+    assert callable(apply)
+
+    def counting_forward(self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
+        every = [each for each in sampling_metadata.logitsprocs.all if isinstance(each, processor)]
+        with _drafted_counts(every, metadata.num_draft_tokens):
+            return forward(self, metadata, draft_probs, logits, sampling_metadata)
+
+    def counting_apply(self: Any, logits: Any) -> Any:
+        drafted = getattr(self, "specaudit_drafted", None)
+        if drafted is None:
+            return apply(self, logits)
+        for row, (least, answer, ends, *_) in self.min_toks.items():
+            if len(answer) + drafted[row] < least:
+                logits[row, list(ends)] = float("-inf")
+        return logits
+
+    sampler.forward, processor.apply = counting_forward, counting_apply
+
+
+@contextmanager
+def _drafted_counts(processors: list[Any], drafted: list[int]) -> Iterator[None]:
+    for each in processors:
+        each.specaudit_drafted = drafted
+    try:
+        yield
+    finally:
+        for each in processors:
+            each.specaudit_drafted = None

@@ -1,0 +1,219 @@
+"""Asks an engine for a batch of requests until each has an answer or a reason why not.
+
+An engine that dies is started again. Who was in flight is tried again alone: a
+request that kills the engine alone is the one that failed, the others go on.
+After a number of deaths the rest is given up, with that as its reason. Knows
+nothing about records.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.backends.vllm.options import VllmSettings, sampling_of
+from engine.backends.vllm.process import EngineDied, EngineProcess, Launch, interpreter
+from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
+from engine.core.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What holds for all requests that were asked for together; `counters` None where the engine died."""
+
+    counters: Mapping[str, int] | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutcome:
+    """One request: vLLM's answer with what the witnesses saw, or a failure."""
+
+    request: Request
+    failure: Failure | None = None
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    worker: tuple[SpooledRows, ...] | None = None
+    scheduler: tuple[SpooledStep, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcomes:
+    """The outcomes of one call."""
+
+    call: CallFacts
+    outcomes: tuple[RequestOutcome, ...]
+    died: EngineDied | None = None
+
+
+class EnginePool:
+    """The engines that run, a few at once; facts outlive their engine.
+
+    The one that was used last makes room: a run asks all arms what they are and then runs them in the same order,
+    so that the others are wanted again earlier.
+    """
+
+    def __init__(self) -> None:
+        self._running: OrderedDict[str, EngineProcess] = OrderedDict()
+        self._facts: dict[str, Mapping[str, Any]] = {}
+
+    def facts(self, setting: VllmSettings) -> Mapping[str, Any]:
+        """What the engine said when it started first; starts it if it never did."""
+        if setting.key not in self._facts:
+            self.engine(setting)
+        return self._facts[setting.key]
+
+    def engine(self, setting: VllmSettings) -> EngineProcess:
+        """A running engine.
+
+        Raises:
+            EngineError: it cannot be started.
+        """
+        if setting.key not in self._running:
+            while len(self._running) >= setting.engines:
+                self._running.popitem()[1].close()
+            started = EngineProcess(_launch(setting))
+            self._running[setting.key] = started
+            self._facts.setdefault(setting.key, started.facts)
+        self._running.move_to_end(setting.key)
+        return self._running[setting.key]
+
+    def drop(self, setting: VllmSettings) -> None:
+        """End an engine that has died, whatever is left of it."""
+        running = self._running.pop(setting.key, None)
+        if running is not None:
+            running.close()
+
+    def close(self) -> None:
+        """End all of them."""
+        while self._running:
+            self._running.popitem()[1].close()
+
+
+def _launch(setting: VllmSettings) -> Launch:
+    runners = {"v1": "0", "v2": "1"}
+    chosen = runners.get(setting.job["model_runner"])
+    environment = {} if chosen is None else {"VLLM_USE_V2_MODEL_RUNNER": chosen}
+    return Launch(interpreter(setting.python), setting.job, setting.start_s, setting.silence_s, environment)
+
+
+class GenerateCall:
+    """One `generate`: its engine, its way of asking, and the deaths so far.
+
+    Args:
+        pool: where engines run.
+        setting: which one.
+        rows: whether raw rows are wanted.
+        width: requests in flight at once.
+    """
+
+    def __init__(self, pool: EnginePool, setting: VllmSettings, rows: bool, width: int) -> None:
+        self._pool = pool
+        self._setting = setting
+        self._rows = rows
+        self._width = width
+        self._calls = 0
+        self._deaths = 0
+
+    def ask(self, requests: Sequence[Request]) -> Iterator[CallOutcomes]:
+        """Batches of outcomes, together one for every request.
+
+        Raises:
+            EngineError: the engine cannot be started again.
+        """
+        left, alone = list(requests), 0
+        while left:
+            if self._deaths > self._setting.restarts:
+                yield CallOutcomes(CallFacts(), tuple(RequestOutcome(each, self._given_up()) for each in left))
+                return
+            batch = self._call(left[:1] if alone else left)
+            answered = {each.request.id for each in batch.outcomes}
+            left = [each for each in left if each.id not in answered]
+            if batch.died is not None and alone:
+                batch = CallOutcomes(
+                    batch.call, (*batch.outcomes, RequestOutcome(left.pop(0), _failure(batch.died))), batch.died
+                )
+            alone = max(0, alone - 1) if alone else self._suspects(left) if batch.died else 0
+            yield batch
+
+    def _suspects(self, left: Sequence[Request]) -> int:
+        """Requests are admitted in order, so these were in flight."""
+        return min(self._width, len(left))
+
+    def _given_up(self) -> Failure:
+        return Failure("not_tried", f"not tried: the engine died {self._deaths} times")
+
+    def _call(self, requests: Sequence[Request]) -> CallOutcomes:
+        """Ask once; what the engine had answered before it died counts."""
+        engine = self._pool.engine(self._setting)
+        self._calls += 1
+        names = {f"{self._calls}.{index}": request for index, request in enumerate(requests)}
+        spool = engine.home / f"worker-{self._calls}"
+        said: dict[str, Mapping[str, Any]] = {}
+        call, died = CallFacts(), None
+        try:
+            for answer in engine.ask(self._message(names, str(spool))):
+                if answer["op"] == "done":
+                    call = CallFacts(answer["counters"], tuple(answer["problems"]))
+                else:
+                    said[answer["id"]] = answer
+        except EngineDied as error:
+            died = error
+            self._deaths += 1
+        worker, scheduler = _named(worker_steps(spool)), _named(engine.scheduler_log.steps())
+        spool.unlink(missing_ok=True)
+        if died is not None:
+            self._pool.drop(self._setting)
+        outcomes = (
+            _outcome(names[name], answer, worker.get(name), scheduler.get(name)) for name, answer in said.items()
+        )
+        return CallOutcomes(call, tuple(outcomes), died)
+
+    def _message(self, names: Mapping[str, Request], spool: str) -> dict[str, Any]:
+        requests = [
+            {"id": name, "prompt": list(each.prompt), "sampling": sampling_of(each, self._setting.logprobs)}
+            for name, each in names.items()
+        ]
+        return {
+            "op": "generate",
+            "spool": spool,
+            "rows": self._rows,
+            "together": self._width > 1,
+            "requests": requests,
+        }
+
+
+def _named(steps: Mapping[str, Any]) -> dict[str, Any]:
+    """By our names: vLLM puts a dash and eight random letters behind them."""
+    return {name.rpartition("-")[0]: each for name, each in steps.items()}
+
+
+def _outcome(
+    request: Request, answer: Mapping[str, Any], worker: list[SpooledRows] | None, scheduler: list[SpooledStep] | None
+) -> RequestOutcome:
+    if answer["op"] == "refused":
+        return RequestOutcome(request, Failure("refused", answer["message"]))
+    if answer["finish_reason"] not in ("stop", "length"):
+        return RequestOutcome(
+            request, Failure("malformed", f"vLLM ended it with finish reason {answer['finish_reason']}")
+        )
+    return RequestOutcome(
+        request,
+        None,
+        answer,
+        None if worker is None else tuple(worker),
+        None if scheduler is None else tuple(scheduler),
+    )
+
+
+def _failure(died: EngineDied) -> Failure:
+    return Failure("timeout" if died.timeout else "engine_died", str(died))

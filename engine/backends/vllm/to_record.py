@@ -1,0 +1,213 @@
+"""From what the witnesses saw of a request to its record.
+
+The worker's steps are used where they agree with the output; else the
+scheduler's, without rows; else the output alone. Tokens that the engine put
+behind an end are left out and counted. Knows nothing about engines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
+from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
+from engine.backends.vllm.supervise import CallFacts, RequestOutcome
+from engine.core.types import FinishReason, Floats, Generation, QKind, Request, Timing
+from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
+
+NAN = float("nan")
+INCOMPLETE = 1
+"""The evidence level of text and log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """How records are read: `drawn` says that drafts of sampled requests are drawn from rows."""
+
+    observed: ForeignEngine
+    drawn: bool
+
+
+def generation_of(
+    outcome: RequestOutcome, call: CallFacts, counted: Reconciliation, reading: RecordOptions
+) -> Generation:
+    """The request's generation; `counted` is of the whole call, whose mismatches no single request is known for."""
+    if outcome.failure is not None:
+        return _failed(outcome, reading)
+    request, answer = outcome.request, outcome.answer
+    tokens = tuple(answer["tokens"])
+    reason = _reason(answer, reading.observed)
+    told = told_of(outcome)
+    found = reconcile(told)
+    whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
+    steps = _steps(outcome, told, found)
+    facts = _facts(outcome, whole, call, steps)
+    header = header_of(request, reading.observed, reason, facts)
+    observed = _cut(steps, len(tokens), request, reading.drawn)
+    trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
+    return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)
+
+
+def _failed(outcome: RequestOutcome, reading: RecordOptions) -> Generation:
+    assert outcome.failure is not None
+    facts = {"error": {"kind": outcome.failure.kind, "message": outcome.failure.message}}
+    header = header_of(outcome.request, reading.observed, FinishReason.ERROR, facts)
+    return Generation(outcome.request, (), FinishReason.ERROR, failed_trace(header), facts=facts)
+
+
+def told_of(outcome: RequestOutcome) -> SourceReports:
+    """What every source says of a request that was answered."""
+    answer, steps = outcome.answer, outcome.answer["steps"]
+    return SourceReports(
+        tokens=tuple(answer["tokens"]),
+        worker=None if outcome.worker is None else tuple(each.step for each in outcome.worker),
+        scheduler=outcome.scheduler,
+        metrics=None if steps is None else RequestMetrics(tuple(steps["accepted"]), tuple(steps["drafted"])),
+        open_end=isinstance(answer["stop_reason"], str),
+    )
+
+
+def _reason(answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:
+    if answer["finish_reason"] == "length":
+        return FinishReason.LENGTH
+    ended = answer["tokens"][-1:]
+    return FinishReason.EOS if ended and ended[0] in observed.eos_ids else FinishReason.STOP
+
+
+def _steps(outcome: RequestOutcome, told: SourceReports, found: Reconciliation) -> tuple[SpooledRows, ...]:
+    """The best source that agrees with the output."""
+    spoilt = {line.partition(":")[0] for line in found.mismatches}
+    if outcome.worker is not None and "worker" not in spoilt:
+        return outcome.worker
+    if outcome.scheduler is not None and "scheduler" not in spoilt:
+        # placeholders of a scheduler that works ahead are no tokens
+        return tuple(SpooledRows(valid_drafts(each), 1, None) for each in outcome.scheduler)
+    return tuple(SpooledRows(SpooledStep((), (token,)), 1, None) for token in told.tokens)
+
+
+def _facts(
+    outcome: RequestOutcome, found: Reconciliation, call: CallFacts, steps: Sequence[SpooledRows]
+) -> dict[str, Any]:
+    answer = outcome.answer
+    seen = sum(len(each.step.emitted) for each in steps)
+    facts: dict[str, Any] = {
+        "reconciliation": found.facts,
+        "dropped_tokens": max(0, seen - len(answer["tokens"])),
+        "stop_reason": answer["stop_reason"],
+        "cached_tokens": answer["cached_tokens"],
+    }
+    if call.counters and call.counters.get("preemptions"):
+        facts["preemptions_of_call"] = call.counters["preemptions"]
+    if any("entropy" in each.numbers or "entropy" in each.last for each in steps):
+        facts["processed"] = _moments(steps)
+    if answer["logprobs"] is not None:
+        facts["logprobs"] = answer["logprobs"]
+    why = [*found.mismatches, *call.problems, *([] if outcome.worker else ["no step of it was recorded in the worker"])]
+    return facts | ({"level": INCOMPLETE, "why": "; ".join(why)} if why else {})
+
+
+def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:
+    """Sums over the tokens whose law was seen: the engine's own log p of each, and its row's entropy and variance."""
+    sums = {"tokens": 0, "log_p": 0.0, "entropy": 0.0, "variance": 0.0}
+    for each in steps:
+        if "entropy" in each.numbers:
+            said = ~np.isnan(each.numbers["log_p_emitted"])
+            sums["tokens"] += int(said.sum())
+            for name, column in (("log_p", "log_p_emitted"), ("entropy", "entropy"), ("variance", "variance")):
+                sums[name] += float(each.numbers[column][said].sum(dtype=np.float64))
+        if "entropy" in each.last and not math.isnan(each.last["log_p"]):
+            sums["tokens"] += 1
+            for name in ("log_p", "entropy", "variance"):
+                sums[name] += each.last[name]
+    # a token that the engine's own law forbids has log p -inf, which JSON has no word for
+    return {name: value if math.isfinite(value) else None for name, value in sums.items()}
+
+
+def _logprobs(answer: Mapping[str, Any], steps: Sequence[ForeignStep]) -> tuple[float, ...]:
+    """What the user was told, for records without rows."""
+    said = answer["logprobs"]
+    if said is None or all(each.logits is not None for each in steps):
+        return ()
+    return tuple(NAN if each is None else each for each in said)
+
+
+def _cut(steps: Sequence[SpooledRows], left: int, request: Request, drawn: bool) -> tuple[ForeignStep, ...]:
+    """The steps up to the output's last token."""
+    found = []
+    for each in steps:
+        if left <= 0:
+            break
+        count = min(left, len(each.step.emitted))
+        found.append(_observed(each, count, request, drawn))
+        left -= count
+    return tuple(found)
+
+
+def _observed(seen: SpooledRows, count: int, request: Request, drawn: bool) -> ForeignStep:
+    step = valid_drafts(seen.step)
+    size = len(step.drafted)
+    numbers = sized(seen.numbers, size)
+    kind = _q_kind(step, numbers, request, drawn)
+    return ForeignStep(
+        drafted=step.drafted,
+        emitted=step.emitted[:count],
+        accepted=min(step.accepted, size),
+        q_kind=kind,
+        q=numbers["q"].astype(np.float64) if kind is QKind.FULL else None,
+        logits=None if seen.rows is None else seen.rows[:count],
+        p=_p(seen, step, count, request),
+        examined_p=_drafted_p(step, numbers, request),
+        examined_q=_drafted_q(step, numbers, kind),
+        timing=Timing(batch=seen.batch),
+    )
+
+
+def _q_kind(step: SpooledStep, numbers: Mapping[str, Any], request: Request, drawn: bool) -> QKind:
+    """A greedy request's drafts are argmaxes, also beside sampled ones; a drawn draft without its row has no q."""
+    if not step.drafted:
+        return QKind.NONE
+    if request.sampling.greedy or not drawn:
+        return QKind.ONE_HOT
+    return QKind.FULL if "q" in numbers else QKind.NONE
+
+
+def _p(seen: SpooledRows, step: SpooledStep, count: int, request: Request) -> tuple[float, ...]:
+    """[count] by the engine's own law. A greedy token is its argmax, so that all of p is on it."""
+    if request.sampling.greedy:
+        return tuple(_argmax(seen, i, token) for i, token in enumerate(step.emitted[:count]))
+    known = _chances(seen.numbers.get("log_p_emitted", np.empty(0)))
+    behind = _chances(np.array([seen.last.get("log_p", NAN)]))
+    return (*known, *behind, *(NAN,) * count)[:count]
+
+
+def _argmax(seen: SpooledRows, place: int, token: int) -> float:
+    best = seen.numbers.get("best", ())
+    return float(token == best[place]) if place < len(best) else 1.0
+
+
+def _drafted_p(step: SpooledStep, numbers: Mapping[str, Any], request: Request) -> tuple[float, ...]:
+    if not numbers:
+        return ()
+    if request.sampling.greedy:
+        return tuple(float(token == best) for token, best in zip(step.drafted, numbers["best"], strict=True))
+    return _chances(numbers["log_p_drafted"])
+
+
+def _chances(logp: NDArray[Any]) -> tuple[float, ...]:
+    """A log-probability that rounding put above 0 is 0."""
+    return tuple(np.exp(np.minimum(logp.astype(np.float64), 0.0)).tolist())
+
+
+def _drafted_q(step: SpooledStep, numbers: Mapping[str, Any], kind: QKind) -> tuple[float, ...]:
+    if kind is QKind.ONE_HOT:
+        return (1.0,) * len(step.drafted)
+    if kind is QKind.NONE:
+        return ()
+    rows: Floats = numbers["q"]
+    return tuple(float(row[token]) for row, token in zip(rows, step.drafted, strict=True))

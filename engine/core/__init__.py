@@ -1,0 +1,1 @@
+"""Types, errors, options and the registries: what every other layer may import."""

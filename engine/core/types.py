@@ -1,0 +1,306 @@
+"""Frozen values that travel through the engine.
+
+The convention, stated once: **p is the target, q is the draft, both after all
+sampling transforms** (penalties, masks, temperature, top-k, top-p, min-p).
+A *position* is absolute: index into prompt + generated tokens.
+A *step* is one propose-verify-commit cycle, that is one target forward.
+
+Knows nothing about models, storage or text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.errors import InvalidRequest
+from engine.core.versions import DraftVersion
+
+Floats = NDArray[np.float64]
+
+
+class QKind(IntEnum):
+    """How the drafted tokens of a proposal came to be."""
+
+    NONE = 0
+    """No q is known; only rules that need none may verify it."""
+    ONE_HOT = 1
+    """Each token is a deterministic function of its prefix."""
+    FULL = 2
+    """Each token was drawn from a q row that is kept."""
+
+
+class Role(IntEnum):
+    """Why a token was emitted (vLLM's terms)."""
+
+    ACCEPTED = 0
+    """A drafted token that was kept."""
+    RECOVERED = 1
+    """Drawn from the residual at the first rejection."""
+    BONUS = 2
+    """Drawn from p after every drafted token was accepted."""
+    PLAIN = 3
+    """Drawn from p in a step without any drafted token."""
+
+
+class Protocol(StrEnum):
+    """The verification rule, a recorded field: component tests hold only for their own."""
+
+    GREEDY = "greedy"
+    CHAIN = "chain"
+    TREE = "tree"
+    BLOCK = "block"
+    GUMBEL = "gumbel"
+    TYPICAL = "typical"
+    THRESHOLD = "threshold"
+    ENSEMBLE = "ensemble"
+    SYNTHETIC = "synthetic"
+
+
+class DraftRule(StrEnum):
+    """How a proposer should draw its tokens to suit a verifier."""
+
+    GREEDY = "greedy"
+    INDEPENDENT = "independent"
+    COUPLED = "coupled"
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    EOS = "eos"
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+    """The engine gave no answer: there are no tokens, and the record's facts say why."""
+
+
+class RecordLevel(StrEnum):
+    """How much a trace holds; every level contains the ones before it."""
+
+    TOKENS = "tokens"
+    """Drafted and emitted tokens, counts and roles."""
+    SCALARS = "scalars"
+    """p, q, random numbers, margins of every decision."""
+    TOPK = "topk"
+    """The largest entries of the logits rows behind every decision."""
+    FULL = "full"
+    """The whole logits rows: every decision can be recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """What turns logits into p. Off by default: `temperature=0` is greedy.
+
+    Raises:
+        InvalidRequest: a value outside its range, named.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    max_new_tokens: int = 64
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rules = (
+            (0 <= self.temperature < math.inf, "temperature must be 0 or more, and finite"),
+            (self.top_k >= 0, "top_k must be 0 (off) or more"),
+            (0 < self.top_p <= 1, "top_p must be in (0, 1]"),
+            (0 <= self.min_p < 1, "min_p must be in [0, 1)"),
+            (self.repetition_penalty > 0, "repetition_penalty must be above 0"),
+            (self.min_tokens >= 0, "min_tokens must be 0 or more"),
+            (self.max_new_tokens >= 1, "max_new_tokens must be 1 or more"),
+            (0 <= self.seed < 2**63, "seed must be in [0, 2^63)"),
+            (all(self.bad_words), "bad_words must not contain an empty sequence"),
+            (all(self.stop), "stop must not contain an empty string"),
+        )
+        for holds, message in rules:
+            if not holds:
+                raise InvalidRequest(message)
+
+    @property
+    def greedy(self) -> bool:
+        """Temperature 0: the argmax of the transformed logits, lowest id on exact ties."""
+        return self.temperature == 0.0
+
+    @property
+    def plain_scores(self) -> bool:
+        """No bias, mask or penalty is on: the scores are the logits."""
+        masks = self.logit_bias or self.bad_words or self.min_tokens
+        penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        return not (masks or penalties)
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyDrafts:
+    """Every step drafts a chain as long as gamma and the request's end allow, whatever the text says.
+
+    Said of prefixes of two tokens or more, since hidden states come after one has been read.
+
+    context: tokens of prefix and draft together up to which it holds.
+    most: tokens that the proposer drafts at most in one step; None for as many as it is asked for.
+    """
+
+    context: int
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to continue.
+
+    `stream` keys the random numbers: the same (seed, stream) draws the same
+    numbers at the same positions whatever else is in the batch.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise InvalidRequest(f"request {self.id}: the prompt has no tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Drafted tokens as a parent array; -1 is the root (the last committed token).
+
+    Parents come before their children. A chain is a tree with one child per node.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+    @classmethod
+    def chain(cls, tokens: tuple[int, ...]) -> Tree:
+        """The chain of `tokens`."""
+        return cls(tokens, tuple(range(-1, len(tokens) - 1)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a proposer offers for one request in one step.
+
+    Every token that was drawn is here, also if it is dropped later.
+    """
+
+    tree: Tree = Tree()
+    q_kind: QKind = QKind.NONE
+    q: Floats | None = None
+    """[N, V] the distribution that each token was drawn from, given its earlier siblings (`QKind.FULL`)."""
+    uniforms: Floats | None = None
+    """[N] the draft's own random numbers, NaN where a token was not drawn by one."""
+    lookahead_tokens: Tree = Tree()
+    """Tokens that the target reads in the same forward and that cannot be accepted; -1 is the root here too."""
+    version: DraftVersion | None = None
+    """Which version drafted, of a draft that learns while it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """One token leaving a step, with what decided it."""
+
+    token: int
+    role: Role
+    row: int
+    """Index of the p row that it was decided by: 0 is the root's, i + 1 node i's."""
+    p: float
+    uniform: float = float("nan")
+    """The number that drew a recovered, bonus or plain token; NaN if none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One drafted token on which the verifier decided."""
+
+    node: int
+    p: float
+    q: float
+    uniform: float
+    """The acceptance number; NaN for rules that compare tokens."""
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The verifier's decision on one proposal."""
+
+    emitted: tuple[Emitted, ...]
+    examined: tuple[Examined, ...] = ()
+    residual_mass: float = float("nan")
+    """Mass of max(p - q, 0) at the rejection, before it is normalised (rejection rules only)."""
+    joint: bool = False
+    """One decision on the draft as a whole: it needs every row, and stays whole when the emitted tokens are cut."""
+
+    @property
+    def n_accepted(self) -> int:
+        """Number of drafted tokens kept."""
+        return sum(1 for each in self.emitted if each.role is Role.ACCEPTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall time of the parts of one step, in microseconds, shared by the batch."""
+
+    draft_us: int = 0
+    verify_us: int = 0
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """Everything that one step decided for one request, after stops were applied.
+
+    `logits` [E, V] are the target's rows that decided the E emitted tokens, as the
+    model gave them, in its dtype; `scores` the same rows after bias, masks and
+    penalties, before temperature and truncation, None where these change nothing.
+    `spare` [R, V] are the rows of a joint decision that decided no emitted token, None without any.
+    The arrays belong to whoever holds the record: no one else writes to them.
+    """
+
+    step: int
+    position: int
+    proposal: Proposal
+    verdict: StepOutcome
+    logits: NDArray[np.floating[Any]]
+    scores: Floats | None
+    timing: Timing = Timing()
+    spare: NDArray[np.floating[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished request.
+
+    `trace` is the encoded record (see `engine.record.recorder`), empty if none was asked for.
+    """
+
+    request: Request
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    trace: bytes
+    text: str = ""
+    latency_us: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)

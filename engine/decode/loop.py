@@ -1,0 +1,229 @@
+"""The decoding loop: propose, verify, commit. Plain decoding is the same loop with empty proposals.
+
+Batch-first: rows join as others finish, each row accepts as many tokens as it
+can, and a row's random numbers depend on nothing but its request. Knows nothing
+about tokenizers, storage or what a record is used for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from engine.core.trees import side_by_side
+from engine.core.types import (
+    DraftRule,
+    FinishReason,
+    Generation,
+    Proposal,
+    RecordLevel,
+    Request,
+    StepOutcome,
+    StepRecord,
+    Timing,
+)
+from engine.decode.row_state import RowState
+from engine.decode.seams import LoopParts
+from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
+from engine.models.placement import Placed, place
+from engine.proposers.interface import NOTHING_READ, Context, Proposer, TargetOutputs, require_fits
+from engine.record.recorder import Recorder
+from engine.record.trace import TraceHeader
+from engine.record.writer import RecordWriter
+from engine.sampling.stopping import Decode
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns.
+
+    Without `record` nothing is written down, whatever the level, and traces are empty.
+    """
+
+    rows: int
+    gamma: int
+    capacity: int
+    level: RecordLevel
+    record: bool = True
+
+
+class Loop:
+    """Continues requests with a target, a proposer and a verifier."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        proposer: Proposer,
+        verifier: Verifier,
+        decode: Decode,
+        options: LoopOptions,
+        cache: SlotCache | None = None,
+        parts: LoopParts | None = None,
+    ) -> None:
+        self._target = target
+        self._proposer = proposer
+        self._verifier = verifier
+        self._decode = decode
+        self._options = options
+        self._parts = parts or LoopParts()
+        # a proposer that drafts with the target's own keys and values has the cache before the loop
+        self._cache = cache or target.new_cache(options.rows, options.capacity)
+        self._want = WantedOutputs(hidden=proposer.facts.hidden)
+
+    @torch.inference_mode()
+    def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Yield generations in the order in which they finish; every request must fit the capacity.
+
+        Traces are written in another thread, so a generation may come some steps after it finished.
+        """
+        with RecordWriter() as writer:
+            try:
+                yield from self._decode_all(requests, writer)
+            except Exception:
+                # what finished before the fault is whole, and the caller's
+                yield from writer.rest()
+                raise
+            yield from writer.rest()
+
+    def _decode_all(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Generation]:
+        queue = deque(requests)
+        rows: dict[int, RowState] = {}
+        while queue or rows:
+            # 1) admit: a free row takes the next request and reads its prompt but the last token
+            for row in range(self._options.rows):
+                if row not in rows and queue:
+                    rows[row] = self._admit(row, queue.popleft())
+            # 2) propose: one proposal per active row
+            active = [rows[row] for row in sorted(rows)]
+            contexts = [self._context(state) for state in active]
+            began = time.perf_counter()
+            proposals = self._proposer.propose(contexts)
+            drafted = time.perf_counter()
+            for context, proposal in zip(contexts, proposals, strict=True):
+                require_fits(proposal, context)
+            # 3) verify: one target forward over [root, drafted nodes] of every row
+            forward = self._forward(active, proposals)
+            verified = time.perf_counter()
+            timing = Timing(round((drafted - began) * 1e6), round((verified - drafted) * 1e6), len(active))
+            # 4) commit: keep the accepted path, cut at an end, record, tell the proposer
+            for state, context, proposal in zip(active, contexts, proposals, strict=True):
+                self._commit(state, context, proposal, forward, timing, writer)
+            # 5) release: finished rows become free
+            for state in active:
+                if state.reason is not None:
+                    self._proposer.finish(rows.pop(state.row).row)
+                    writer.finish(state.recorder, state.generation())
+            yield from writer.ready()
+
+    def _admit(self, row: int, request: Request) -> RowState:
+        randomness = self._parts.numbers(request.sampling.seed, request.stream)
+        stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
+        recorder = Recorder(self._header(request)) if self._options.record else None
+        fresh = self._verifier.facts.fresh_numbers
+        state = RowState(row, request, randomness, stops, recorder, list(request.prompt), fresh)
+        prompt, hidden = state.history[:-1], self._want.hidden
+        read = NOTHING_READ
+        if prompt:
+            placement = chain_placement([prompt], [0], self._cache.trash, first_row=row)
+            forward = self._target.forward(self._cache, placement, WantedOutputs(logits=False, hidden=hidden))
+            read = TargetOutputs({layer: forward.hidden[layer][0] for layer in hidden})
+        self._proposer.start(replace(self._context(state), read=read))
+        return state
+
+    def _context(self, state: RowState) -> Context:
+        return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
+
+    def _header(self, request: Request) -> TraceHeader:
+        facts = self._verifier.facts
+        return TraceHeader(
+            request=request.id,
+            level=self._options.level,
+            protocol=facts.protocol,
+            lossless=facts.lossless,
+            proposer=self._proposer.facts.name,
+            vocabulary=self._target.vocabulary,
+            stream=request.stream,
+            sampling=request.sampling,
+            eos_ids=self._target.eos_ids,
+            finish_reason=FinishReason.LENGTH,
+            prompt=request.prompt,
+            coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
+        )
+
+    def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> Forward:
+        """Logits and hidden states after the root, the drafts and the scouts, in this order, of each row."""
+        steps: list[Placed | None] = [None] * (active[-1].row + 1)
+        for state, proposal in zip(active, proposals, strict=True):
+            tree = (
+                side_by_side(proposal.tree, proposal.lookahead_tokens)
+                if len(proposal.lookahead_tokens)
+                else proposal.tree
+            )
+            steps[state.row] = Placed(state.history[-1], len(state.history), tree)
+        return self._target.forward(self._cache, place(steps, self._cache.trash), self._want)
+
+    def _commit(
+        self,
+        state: RowState,
+        context: Context,
+        proposal: Proposal,
+        forward: Forward,
+        timing: Timing,
+        writer: RecordWriter,
+    ) -> None:
+        request = state.request
+        assert forward.logits is not None
+        values = to_numpy(forward.logits[state.row, : 1 + len(proposal.tree)])
+        rows = self._parts.rows(
+            values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
+        )
+        cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
+        path = [each.node for each in cut.verdict.examined if each.accepted]
+        self._parts.keep(self._cache, state.row, len(state.history), path)
+        if state.recorder is not None:
+            record = _step_record(state, proposal, cut.verdict, rows, timing)
+            writer.step(state.recorder, self._parts.record(request, record))
+        state.commit(cut)
+        context = replace(context, read=self._read(state.row, proposal, cut.verdict, forward, rows))
+        self._proposer.observe(context, cut.verdict)
+
+    def _read(
+        self, row: int, proposal: Proposal, verdict: StepOutcome, forward: Forward, rows: TargetRows
+    ) -> TargetOutputs:
+        """What one row's proposer gets to see of a step's forward."""
+        decided = rows.logits[[each.row for each in verdict.emitted]] if self._proposer.facts.decided else None
+        if not (self._want.hidden or len(proposal.lookahead_tokens)):
+            return NOTHING_READ if decided is None else TargetOutputs(decided=decided)
+        kept = [0, *(1 + each.node for each in verdict.examined if each.accepted)]
+        first = 1 + len(proposal.tree)
+        assert forward.logits is not None
+        looked_ahead = forward.logits[row, first : first + len(proposal.lookahead_tokens)]
+        return TargetOutputs(
+            {layer: states[row, kept] for layer, states in forward.hidden.items()}, looked_ahead, decided
+        )
+
+
+def _step_record(
+    state: RowState, proposal: Proposal, verdict: StepOutcome, rows: TargetRows, timing: Timing
+) -> StepRecord:
+    """Copies of the rows that decided: the model may use its own again."""
+    decided = [each.row for each in verdict.emitted]
+    spared = [row for row in range(len(rows.logits)) if row not in decided] if verdict.joint else []
+    plain = state.request.sampling.plain_scores
+    return StepRecord(
+        step=state.step,
+        position=len(state.history),
+        proposal=proposal,
+        verdict=verdict,
+        logits=rows.logits[decided],
+        scores=None if plain else np.stack([rows[row].scores for row in decided]),
+        timing=timing,
+        spare=rows.logits[spared] if spared else None,
+    )

@@ -1,0 +1,69 @@
+"""One active request in a row of the batch. Mutable, and private to the loop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from engine.core.types import FinishReason, Generation, Request
+from engine.proposers.interface import Context, Shape
+from engine.record.recorder import Recorder
+from engine.sampling.rng import Randomness
+from engine.sampling.stopping import StopRule, TruncatedOutcome
+
+
+@dataclass(slots=True)
+class RowState:
+    """What a row knows about its request."""
+
+    row: int
+    request: Request
+    randomness: Randomness
+    stops: StopRule
+    recorder: Recorder | None
+    history: list[int]
+    fresh_numbers: bool = False
+    """Each step has random numbers of its own (`engine.verify.interface.VerifierFacts`)."""
+    step: int = 0
+    reason: FinishReason | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def generated(self) -> list[int]:
+        """Tokens generated so far."""
+        return self.history[len(self.request.prompt) :]
+
+    @property
+    def numbers(self) -> Randomness:
+        """The random numbers of the step that comes next."""
+        return self.randomness.of_step(len(self.history)) if self.fresh_numbers else self.randomness
+
+    def context(self, shape: Shape, gamma: int, capacity: int) -> Context:
+        """What the proposer sees.
+
+        A step always emits one token beside the accepted ones, so drafting deeper
+        than the remaining length minus one would be wasted.
+        """
+        depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
+        room = max(0, capacity - len(self.history))
+        budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
+        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room)
+
+    def commit(self, cut: TruncatedOutcome) -> None:
+        """Append the emitted tokens."""
+        self.history.extend(each.token for each in cut.verdict.emitted)
+        self.step += 1
+        self.reason = cut.reason
+
+    def generation(self) -> Generation:
+        """The finished request, its trace still to be written."""
+        assert self.reason is not None
+        tokens = tuple(self.generated)
+        return Generation(
+            request=self.request,
+            tokens=tokens,
+            finish_reason=self.reason,
+            trace=b"",
+            text=self.stops.text(tokens, self.reason),
+            latency_us=round((time.perf_counter() - self.began) * 1e6),
+        )

@@ -1,0 +1,58 @@
+"""Where tensors live: moving what a forward needs to the model's device, and asking torch for stable kernels there.
+
+Placements and layouts are made on the CPU, from Python numbers, and moved once
+per forward. Knows nothing about models. Nothing here has been run on a GPU by
+the tests: the probe decides there, as everywhere, what a mode may promise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import torch
+
+from engine.core.errors import ModelError
+
+CPU: Final = torch.device("cpu")
+
+
+def usable_device(name: str, where: str) -> torch.device:
+    """The device called `name`.
+
+    Raises:
+        ModelError: torch does not know it, or this machine does not have it.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ModelError(f"{where}: device {name!r} cannot be used on this machine ({reason}); use cpu") from error
+    return device
+
+
+def ask_for_stable_kernels(device: torch.device) -> None:
+    """Switch off what lets a GPU's products depend on shapes: TF32, reduced precision sums, split reductions.
+
+    These are settings of torch for the whole process. Nothing on a CPU.
+    """
+    if device.type != "cuda":
+        return
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = False
+    # the second value forbids splitting the sum over blocks, whose number depends on the shape
+    matmul.allow_bf16_reduced_precision_reduction = (False, False)
+    matmul.allow_fp16_reduced_precision_reduction = (False, False)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """A tensor, or a frozen dataclass or sequence of such, on another device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: moved(getattr(value, each.name), device) for each in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, list | tuple):
+        return type(value)(moved(each, device) for each in value)
+    return value

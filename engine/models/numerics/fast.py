@@ -1,0 +1,160 @@
+"""The fastest arithmetic that torch offers; promises nothing about bits.
+
+In float32 one row goes through a matrix-vector product and more rows through a
+packed matrix product, which round differently; attention's sums depend on how
+many columns there are. Plain and speculative decoding then agree in the first
+six digits or so, not in the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.models.cache import CacheShape, TensorSlotCache
+from engine.models.interface import Placement
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Invariance,
+    Matrix,
+    Norm,
+    RopeTables,
+)
+from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, padding, working_dtype
+from engine.models.numerics.packed import packed, plain
+
+
+@dataclass(frozen=True, slots=True)
+class FastLayout:
+    """`mask` [B, 1, T, S] is None where every query sees every column."""
+
+    placement: Placement
+    heads: HeadSizes
+    pads: Padding
+    mask: Tensor | None
+
+
+class FastNumerics:
+    """Matrix-vector products, packed products, fused attention."""
+
+    name = "fast"
+    promises = Invariance.NONE
+    most_tree_nodes: int | None = None
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """Packed if that exists; in float32 the plain product of one row is faster."""
+        single, several = plain(affine), packed(affine)
+        if several is None or affine.weight.dtype is not torch.float32:
+            return several or single
+        many = several
+        return lambda x: single(x) if x.shape[0] == 1 else many(x)
+
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """In float32 for 16-bit models."""
+        return short_rms_norm(weight, eps, width)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up."""
+        return gated(gate_up)
+
+    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+        """Rotary embedding in the half-split layout."""
+        return rotated(x, rope)
+
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+        """Computed in float64 and rounded once."""
+        return rope_tables(frequencies, positions, dtype)
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
+        """Keys and values in the attention's dtype."""
+        return TensorSlotCache(shape, working_dtype(dtype))
+
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+        """A mask only where something is hidden."""
+        pads = padding(placement)
+        single = len(placement.lengths) == 1 and pads.width == 1 and placement.branches is None
+        mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
+        return FastLayout(placement, heads, pads, mask)
+
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+        """The columns that somebody sees."""
+        rows, span = batch_rows(layout.placement), layout.placement.span
+        keys, values = cache.all_keys[:, rows, :, :span].unbind(), cache.all_values[:, rows, :, :span].unbind()
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+        """Fused attention."""
+        assert isinstance(layout, FastLayout)
+        pads, wide = layout.pads, queries.to(window.keys.dtype)
+        alone = pads.width == 1 and pads.gather is None
+        seen = F.scaled_dot_product_attention(
+            wide.unsqueeze(2) if alone else pads.pad(wide).transpose(1, 2),
+            window.keys,
+            window.values[0],
+            layout.mask,
+            enable_gqa=layout.heads.group > 1,
+        )
+        rows = seen if alone else pads.unpad(seen.transpose(1, 2))
+        return rows.flatten(1).to(queries.dtype)
+
+
+def rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
+    """The norm x / sqrt(mean of x^2 + eps) * weight in few and simple torch calls: its own takes twice as long.
+
+    Each call works on single numbers or whole rows, so that a row's bits depend on nothing but the row.
+    """
+    gain = math.sqrt(width) if weight is None else weight.to(working_dtype(weight.dtype)) * math.sqrt(width)
+    floor = eps * width
+
+    def norm(x: Tensor) -> Tensor:
+        # widened first, for a product of two dtypes would be slower than both together
+        wide = x.to(working_dtype(x.dtype))
+        length = torch.linalg.vector_norm(wide, 2.0, -1, True)
+        normed: Tensor = (wide * length.mul_(length).add_(floor).rsqrt_()).mul_(gain).to(x.dtype)
+        return normed
+
+    return norm
+
+
+def short_rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
+    """The same in one call less; the root of the sum of two squares may round otherwise for many rows than for few."""
+    gain = math.sqrt(width) if weight is None else weight.to(working_dtype(weight.dtype)) * math.sqrt(width)
+    device = None if weight is None else weight.device
+    floor = torch.tensor(math.sqrt(eps * width), dtype=torch.float64, device=device)
+
+    def norm(x: Tensor) -> Tensor:
+        wide = x.to(working_dtype(x.dtype))
+        length = torch.hypot(torch.linalg.vector_norm(wide, 2.0, -1, True), floor)
+        return (wide / length).mul_(gain).to(x.dtype)
+
+    return norm
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """The silu of the first half times the second."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def rotated(x: Tensor, rope: RopeTables) -> Tensor:
+    """Rotary position embedding of [..., head_dim] (Su et al., 2104.09864, in the half-split layout)."""
+    return torch.addcmul(x * rope.cos, x.roll(x.shape[-1] // 2, -1), rope.sin)
+
+
+def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+    """The rotations of every position, computed in float64 and rounded once.
+
+    transformers computes them in float32, so at far positions ours are the more
+    accurate: the angle's error there is about position * 1e-7.
+    """
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))

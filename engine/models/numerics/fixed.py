@@ -1,0 +1,192 @@
+"""Bitwise equal rows for chains: fixed row counts and fixed key lengths.
+
+Products go through a kernel whose rows do not depend on each other. Attention
+is explicit: a query at position t always works on the first
+(t // BUCKET + 1) * BUCKET columns, hidden ones included as exact zeros, in a
+product with a multiple of ROWS query rows. The softmax's denominator comes from
+the same product as the numerator, through a column of ones beside the values.
+A chain's column is its position, so plain and speculative decoding then do the
+same sums in the same order; a tree puts tokens into other columns, so for trees
+nothing is promised. Attention is in float32 for bfloat16 models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from engine.models.cache import CacheShape, TensorSlotCache
+from engine.models.interface import Placement
+from engine.models.numerics.fast import gated, rms_norm, rope_tables, rotated
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Invariance,
+    Matrix,
+    Norm,
+    RopeTables,
+)
+from engine.models.numerics.layouts import (
+    Padding,
+    additive_mask,
+    batch_rows,
+    grouped,
+    padded_positions,
+    padding,
+    per_head,
+    ungrouped,
+    working_dtype,
+)
+from engine.models.numerics.packed import packed, padded
+
+ROWS = 4
+"""Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
+BUCKET = 256
+SERIAL = 32768
+"""From this many numbers on, torch shares an elementwise operation among threads (its GRAIN_SIZE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBucket:
+    """A key length, and which queries [B * kv_heads, width * group, 1] have it; None means all."""
+
+    columns: int
+    mine: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLayout:
+    """`mask` [B * kv_heads, width * group, columns] is additive."""
+
+    placement: Placement
+    heads: HeadSizes
+    pads: Padding
+    mask: Tensor
+    buckets: Sequence[LengthBucket]
+
+
+class FixedNumerics:
+    """Row-invariant products and bucketed explicit attention."""
+
+    name = "fixed"
+    promises = Invariance.CHAIN
+    most_tree_nodes: int | None = None
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """The packed product; where there is none, the plain one on padded rows."""
+        return packed(affine) or padded(affine, ROWS)
+
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """Row by row, in float32 for 16-bit models."""
+        return rms_norm(weight, eps, width)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up."""
+        return gated_in_parts(gate_up)
+
+    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+        """Rotary embedding in the half-split layout."""
+        return rotated(x, rope)
+
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+        """Computed in float64 and rounded once."""
+        return rope_tables(frequencies, positions, dtype)
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
+        """Whole buckets of keys, and values with a column of ones."""
+        return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, BUCKET))
+
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+        """The mask over the largest bucket, and who belongs to which."""
+        pads = padding(placement, row_multiple(heads))
+        columns = round_up(placement.span, BUCKET)
+        mask = additive_mask(placement, pads, columns, working_dtype(dtype))
+        return FixedLayout(placement, heads, pads, per_head(mask, heads), buckets(placement, pads, heads))
+
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+        """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
+        rows = batch_rows(layout.placement)
+        keys = cache.all_keys[:, rows].flatten(1, 2).transpose(2, 3).unbind()
+        values = cache.all_values[:, rows].flatten(1, 2).unbind()
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+        """One product per bucket; each query keeps the answer of its own."""
+        assert isinstance(layout, FixedLayout)
+        pads, heads = layout.pads, layout.heads
+        turned = grouped(queries.to(window.keys.dtype), pads, heads)
+        total = None
+        for bucket in layout.buckets:
+            columns = bucket.columns
+            weights = softmax_weights(turned, window.keys[..., :columns], layout.mask[..., :columns], heads)
+            found = torch.bmm(weights, window.values[0][:, :columns])
+            total = found if total is None or bucket.mine is None else torch.where(bucket.mine, found, total)
+        assert total is not None
+        return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def gated_in_parts(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [N, 2 F], by as many rows at once as torch leaves to one thread.
+
+    Two threads would meet in the middle of a row, and what stands at the end of a thread's share is
+    computed by other instructions than the rest, with another exponential.
+    """
+    most = max(1, (SERIAL - 1) // (gate_up.shape[-1] // 2))
+    if len(gate_up) <= most:
+        return gated(gate_up)
+    return torch.cat([gated(part) for part in torch.split(gate_up, most)])
+
+
+def buckets(placement: Placement, pads: Padding, heads: HeadSizes) -> list[LengthBucket]:
+    """The key lengths of a placement, ascending; a tree has one, that of its last column."""
+    largest = round_up(placement.span, BUCKET)
+    if placement.branches is not None or largest == BUCKET:
+        return [LengthBucket(largest, None)]
+    lengths = padded_positions(placement, pads) // BUCKET * BUCKET + BUCKET
+    kinds = sorted(set(lengths.flatten().tolist()))
+    if len(kinds) == 1:
+        return [LengthBucket(kinds[0], None)]
+    per_head = lengths[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group)
+    rows = per_head.reshape(pads.batch * heads.kv_heads, -1, 1)
+    return [LengthBucket(length, rows == length) for length in kinds]
+
+
+def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:
+    """A cache in the attention's dtype whose values end in a one."""
+    wide = replace(shape, columns=columns, value_dim=shape.head_dim + 1)
+    cache = TensorSlotCache(wide, working_dtype(dtype))
+    for values in cache.values:
+        values[..., -1] = 1.0
+    return cache
+
+
+def row_multiple(heads: HeadSizes) -> int:
+    """The width multiple that makes query rows (width times group) a multiple of ROWS."""
+    multiple = 1
+    while multiple * heads.group % ROWS:
+        multiple += 1
+    return multiple
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is at least `count`."""
+    return count + -count % multiple
+
+
+def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: HeadSizes) -> Tensor:
+    """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised.
+
+    `keys` [B * kv_heads, head_dim, columns]; scores are divided by sqrt(head_dim).
+    """
+    scores = torch.baddbmm(mask, queries, keys, alpha=heads.head_dim**-0.5)
+    return scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+
+
+def divided(total: Tensor, heads: HeadSizes) -> Tensor:
+    """Numerators by the denominator that stands after them."""
+    return total.narrow(2, 0, heads.head_dim) / total.narrow(2, heads.head_dim, 1)

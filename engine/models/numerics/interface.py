@@ -1,0 +1,144 @@
+"""What a numerics mode is: the arithmetic of one decoder, as one object.
+
+A model asks the mode for every product, norm, activation and attention, so the
+bits of its logits are the mode's affair alone. A mode says what it promises;
+`engine.models.numerics.probe.probe` finds out whether this machine keeps the promise.
+Knows nothing about weights' names, tokens or what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.models.cache import CacheShape, TensorSlotCache
+from engine.models.interface import Placement
+
+Matrix = Callable[[Tensor], Tensor]
+"""A prepared affine map: [N, in] -> [N, out] in the model's dtype."""
+Norm = Callable[[Tensor], Tensor]
+"""A prepared root-mean-square norm over the last dimension."""
+
+
+class Invariance(IntEnum):
+    """Which placements leave a committed position's logits unchanged, bit by bit. Each contains the ones before."""
+
+    NONE = 0
+    """The shape of a forward may change the last bits."""
+    CHAIN = 1
+    """One token at a time, chains of any length, and any batch give the same bits."""
+    TREE = 2
+    """So do tokens placed as nodes of a tree."""
+    EVERYWHERE = 3
+    """So do any thread count, instruction set and machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """A matrix [out, in] and its bias [out], if it has one."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTables:
+    """[positions, head_dim] each; the first half of `sin` is negated, so a rotation is x * cos + swapped(x) * sin."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSizes:
+    """How attention splits the hidden state."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    """Most columns that a query can ever see."""
+
+    @property
+    def group(self) -> int:
+        """Query heads per key-value head."""
+        return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWindow:
+    """What one layer's attention reads, as the mode laid it out: views of the cache's keys and values."""
+
+    keys: Tensor
+    values: tuple[Tensor, ...]
+
+
+class AttentionLayout(Protocol):
+    """What one forward's attention needs beside queries, keys and values; made once, used by every layer."""
+
+    @property
+    def placement(self) -> Placement:
+        """The placement that it was made for."""
+        ...
+
+
+class Numerics(Protocol):
+    """The arithmetic of one decoder. Stateless: everything that a forward needs is passed in.
+
+    Activations are flat, one row per placed token (padding left out): x is [N, hidden].
+    """
+
+    name: str
+    promises: Invariance
+    most_tree_nodes: int | None
+    """Tokens beside a chain's, drafts and scouts of one step, that there is room for; None without a limit."""
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """Prepare an affine map, once per model."""
+        ...
+
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """Prepare a norm over a last dimension of `width`, times `weight`, once per model."""
+        ...
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up for [N, 2 F] -> [N, F]."""
+        ...
+
+    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+        """Rotary embedding of [N, heads, head_dim] by rows [N, 1, head_dim] of the tables."""
+        ...
+
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+        """Tables for positions 0 to `positions` - 1 and float64 `frequencies` [head_dim / 2]."""
+        ...
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
+        """An empty cache as `attend` wants it, for a model of `dtype`."""
+        ...
+
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+        """Everything about a placement that the layers share."""
+        ...
+
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+        """What the layers' attention will read in this forward: views, which see later writes."""
+        ...
+
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+        """Attention of queries [N, heads, head_dim], already rotated, over the batch's cache rows.
+
+        Args:
+            queries: one row per placed token.
+            window: of this layer and forward.
+            layout: of this forward.
+
+        Returns:
+            [N, heads * head_dim] in the queries' dtype.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Measure on this machine which ways of computing logits are bitwise stable."""

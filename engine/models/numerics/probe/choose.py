@@ -1,0 +1,149 @@
+"""Which numerics mode a model gets: the one asked for if its probe passes, or the strongest that does.
+
+A mode that was asked for by name and fails is refused, never replaced. Knows
+nothing about folders, suites or stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.core.errors import InvalidRequest, NumericsRefused
+from engine.models.interface import TargetModel
+from engine.models.numerics import AUTO, PREFERENCE, REGISTRY, load
+from engine.models.numerics.interface import Invariance, Numerics
+from engine.models.numerics.probe.model_parts import ModelParts
+from engine.models.numerics.probe.probe import ProbeReport, probe
+
+REQUESTS: Final = (AUTO, *REGISTRY)
+"""What can be asked for."""
+FOREIGN: Final = ("fast", AUTO)
+"""What can be asked of a model whose arithmetic is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsFacts:
+    """Which arithmetic a model runs with, and why.
+
+    reason: why it is not what `requested` says or prefers; None where it is.
+    probe: of the mode that runs; None where nothing could be probed.
+    refused: reports of the preferred modes that failed.
+    most_tree_nodes: as the mode has it (`engine.models.numerics.interface.Numerics`).
+    """
+
+    mode: str
+    requested: str
+    promises: Invariance
+    reason: str | None = None
+    probe: ProbeReport | None = None
+    refused: tuple[ProbeReport, ...] = ()
+    most_tree_nodes: int | None = None
+
+    def facts(self) -> Mapping[str, Any]:
+        """Mode, request and promise as JSON."""
+        return {"mode": self.mode, "requested": self.requested, "promises": self.promises.name.lower()}
+
+    def full_facts(self) -> Mapping[str, Any]:
+        """Everything, reports included, as JSON; without times."""
+        return {
+            **self.facts(),
+            "reason": self.reason,
+            "probe": None if self.probe is None else self.probe.facts(),
+            "refused": [each.facts() for each in self.refused],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsChoice:
+    """A mode, ready to be given to a model."""
+
+    numerics: Numerics
+    facts: NumericsFacts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWithNumerics:
+    """A model and the arithmetic that it runs with."""
+
+    model: TargetModel
+    numerics: NumericsFacts
+
+
+def require_known(requested: str, where: str) -> None:
+    """Refuse a request for a mode that there is not.
+
+    Raises:
+        InvalidRequest: names the modes that there are.
+    """
+    if requested not in REQUESTS:
+        raise InvalidRequest(f"{where}: numerics {requested!r} is not one of {', '.join(REQUESTS)}")
+
+
+def choose(requested: str, parts: ModelParts, where: str) -> NumericsChoice:
+    """The mode for a model, probed.
+
+    Args:
+        requested: a registered mode, or `auto` for the first of `PREFERENCE` whose probe passes.
+        parts: of the model.
+        where: what messages call the model.
+
+    Raises:
+        InvalidRequest: no such mode.
+        NumericsRefused: the mode that was asked for does not keep its promise here.
+    """
+    require_known(requested, where)
+    if requested == AUTO:
+        return _first_that_holds(parts)
+    mode = load(requested)
+    report = probe(parts, mode)
+    if not report.passed:
+        raise NumericsRefused(
+            f"{where}: numerics {requested} is refused, for this machine does not keep its promise in {report.dtype} "
+            f"with {_counted(report.threads)}: {_failure(report)}; use numerics: auto, or another mode"
+        )
+    return NumericsChoice(
+        mode, NumericsFacts(mode.name, requested, mode.promises, None, report, (), mode.most_tree_nodes)
+    )
+
+
+def _first_that_holds(parts: ModelParts) -> NumericsChoice:
+    failed: list[ProbeReport] = []
+    for name in PREFERENCE:
+        mode = load(name)
+        report = probe(parts, mode)
+        if report.passed:
+            reason = "; ".join(f"{each.mode} fails {_failure(each)}" for each in failed) or None
+            return NumericsChoice(
+                mode, NumericsFacts(name, AUTO, mode.promises, reason, report, tuple(failed), mode.most_tree_nodes)
+            )
+        failed.append(report)
+    raise NumericsRefused(f"numerics auto: {_failure(failed[-1])}; no mode of {', '.join(PREFERENCE)} holds here")
+
+
+def foreign(requested: str, where: str) -> NumericsFacts:
+    """The facts of a transformers model, which computes as transformers does.
+
+    Raises:
+        InvalidRequest: a mode that only our own forward has.
+    """
+    require_known(requested, where)
+    if requested not in FOREIGN:
+        raise InvalidRequest(f"{where}: loader hf has no numerics {requested}; use loader: lean, or numerics: fast")
+    reason = "loader hf runs the arithmetic of transformers, which promises nothing; use loader: lean"
+    return NumericsFacts("fast", requested, Invariance.NONE, reason)
+
+
+def scripted() -> NumericsFacts:
+    """The facts of a scripted model: logits are looked up by prefix, whatever the placement."""
+    return NumericsFacts("scripted", "scripted", Invariance.TREE, "logits are looked up by prefix, not computed")
+
+
+def _failure(report: ProbeReport) -> str:
+    failure = report.failure
+    return "nothing" if failure is None else f"{failure.name} ({failure.detail})"
+
+
+def _counted(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"

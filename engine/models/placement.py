@@ -1,0 +1,75 @@
+"""Where the tokens of one step go: the root and its drafted nodes, for a ragged batch.
+
+Node i of a row with n committed tokens is written to column n + i and sees the
+committed columns and its own path; a chain's nodes then sit in their final
+columns. Knows nothing about probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.core.trees import ancestors, depths, is_chain
+from engine.core.types import Tree
+from engine.models.interface import Placement, SlotCache, chain_placement
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One row's step: `last` is the newest committed token, at position `committed - 1`."""
+
+    last: int
+    committed: int
+    tree: Tree
+
+
+def place(steps: Sequence[Placed | None], trash: int) -> Placement:
+    """The placement of one step; None makes a row of padding."""
+    if all(step is None or is_chain(step.tree) for step in steps):
+        tokens = [[step.last, *step.tree.tokens] if step else [] for step in steps]
+        return chain_placement(tokens, [step.committed - 1 if step else 0 for step in steps], trash)
+    return _place_trees(steps, trash)
+
+
+def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
+    lengths = tuple(1 + len(step.tree) if step else 0 for step in steps)
+    width, span = max(lengths), max(step.committed + len(step.tree) for step in steps if step)
+    shape = (len(steps), width)
+    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    slots = np.full(shape, trash, np.int64)
+    visible = np.zeros((*shape, span), np.bool_)
+    visible[:, :, 0] = True
+    for b, step in enumerate(steps):
+        if step is None:
+            continue
+        count, root = lengths[b], step.committed - 1
+        tokens[b, :count] = [step.last, *step.tree.tokens]
+        positions[b, :count] = root + np.array([0, *depths(step.tree)])
+        slots[b, :count] = root + np.arange(count)
+        visible[b, :count, : step.committed] = True
+        visible[b, 1:count, step.committed : step.committed + len(step.tree)] = ancestors(step.tree)
+    return Placement(
+        tokens=torch.from_numpy(tokens),
+        positions=torch.from_numpy(positions),
+        slots=torch.from_numpy(slots),
+        lengths=lengths,
+        span=span,
+        branches=torch.from_numpy(visible),
+    )
+
+
+def accepted_columns(committed: int, path: Sequence[int]) -> tuple[int, ...]:
+    """The scratch columns of an accepted path's nodes."""
+    return tuple(committed + node for node in path)
+
+
+def keep_path(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
+    """Move the accepted nodes' columns behind the `committed` tokens of before the step, unless they are there."""
+    source = accepted_columns(committed, path)
+    target = accepted_columns(committed, range(len(path)))
+    if source != target:
+        cache.commit(row, source, target)

@@ -1,0 +1,129 @@
+"""The reference pass: the target's rows over tokens that are there already.
+
+One forward over prompt and tokens, for one request at a time: no cache, no
+draft, no tree, no batch. Models run in transformers' own code, loaded anew from
+their files and computed in float64 where memory allows, so that a fault of the
+decoding loop, of its cache or of the lean forward is not in here. What both
+share are the files, the tokenizer and `engine.sampling.transforms`. Knows nothing about how
+the tokens came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.types import Emitted, FinishReason, Generation, Proposal, Request, Role, StepOutcome, StepRecord
+from engine.models.loading import LoadedModel, load_model
+from engine.models.scripted import Script
+from engine.record.recorder import Recorder
+from engine.record.trace import Rows, TraceHeader
+from engine.sampling.stopping import Decode
+from engine.sampling.transforms import transform
+
+MOST_WIDE = 2**30
+"""Parameters of the largest model that is computed in float64: 8 GiB."""
+
+
+class Reference(Protocol):
+    """A target that can be asked about a whole text."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Code, dtype and digest of the weights."""
+        ...
+
+    def rows(self, tokens: Sequence[int], first: int) -> Rows:
+        """[len(tokens) - first, V] the logits that decide the tokens from index `first` >= 1 on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReference:
+    """The script itself."""
+
+    script: Script
+    facts: Mapping[str, Any]
+
+    def rows(self, tokens: Sequence[int], first: int) -> Rows:
+        """[len(tokens) - first, V] float64."""
+        return np.stack([self.script(tuple(tokens[:end])) for end in range(first, len(tokens))])
+
+
+class TransformersReference:
+    """A model of transformers in its own forward, with the weights that the target has in its dtype."""
+
+    def __init__(self, network: Any, facts: Mapping[str, Any]) -> None:
+        wide = sum(each.numel() for each in network.parameters()) <= MOST_WIDE
+        self._network = network.to(torch.float64 if wide else torch.float32).eval()
+        self._context: int = network.config.get_text_config().max_position_embeddings
+        self.facts: Mapping[str, Any] = {
+            "code": f"transformers {type(network).__name__}",
+            "dtype": "float64" if wide else "float32",
+            "weights_dtype": facts["dtype"],
+            "model_sha256": facts["model_sha256"],
+        }
+
+    @torch.no_grad()
+    def rows(self, tokens: Sequence[int], first: int) -> Rows:
+        """[len(tokens) - first, V] float32.
+
+        Raises:
+            CapacityError: more tokens than the model was made for.
+        """
+        if len(tokens) > self._context:
+            raise CapacityError(f"{len(tokens)} tokens exceed the target's context of {self._context}")
+        answer = self._network(input_ids=torch.tensor([list(tokens[:-1])]), use_cache=False)
+        rows: Rows = answer.logits[0, first - 1 :].float().numpy()
+        return rows
+
+
+def open_reference(target: LoadedModel) -> Reference:
+    """The target's files once more, in transformers.
+
+    Raises:
+        ModelError: transformers cannot load them, or they are no longer what the target was loaded from.
+    """
+    facts = target.model.facts
+    source, _, revision = (
+        target.resolved.partition("@") if target.source.startswith("hf:") else (target.resolved, "", "")
+    )
+    loaded = load_model(source, dtype=facts["dtype"], loader="hf", revision=revision or None)
+    if loaded.model.facts["model_sha256"] != facts["model_sha256"]:
+        raise ModelError(f"{target.source}: the files changed after the target was loaded; start again")
+    network: Any = getattr(loaded.model, "network")  # noqa: B009 - the protocol of models has no network
+    return TransformersReference(network, facts)
+
+
+def anchored(
+    reference: Reference, request: Request, tokens: Sequence[int], header: TraceHeader, text: Decode
+) -> Generation:
+    """The reference's rows on `tokens` as the record of a plain generation whose tokens were given.
+
+    Roles are plain and random numbers NaN: nothing was drawn.
+
+    Raises:
+        InvalidRequest: no tokens.
+    """
+    if not tokens:
+        raise InvalidRequest(f"request {request.id}: there are no tokens to read")
+    history, start = [*request.prompt, *tokens], len(request.prompt)
+    recorder = Recorder(header)
+    for index, row in enumerate(reference.rows(history, start)):
+        recorder.step(_step(index, row, history[: start + index + 1], header))
+    trace = recorder.finish(FinishReason.LENGTH)
+    return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))
+
+
+def _step(index: int, row: Rows, history: list[int], header: TraceHeader) -> StepRecord:
+    """The step that emits the last token of `history`."""
+    token, sampling = history[-1], header.sampling
+    decided = transform(row, history[:-1], len(header.prompt), sampling, header.eos_ids)
+    verdict = StepOutcome((Emitted(token, Role.PLAIN, 0, float(decided.p[token])),))
+    scores = None if sampling.plain_scores else decided.scores[None]
+    return StepRecord(index, len(history) - 1, Proposal(), verdict, row[None].copy(), scores)

@@ -1,0 +1,1 @@
+"""Proposers that copy earlier text: no draft model."""

@@ -1,0 +1,77 @@
+"""Prompt lookup: propose what followed the last occurrence of the current suffix.
+
+The longest suffix of `max_ngram` down to `min_ngram` tokens that occurred
+earlier in the history wins, the latest occurrence among equals. The draft is a
+deterministic function of the prefix, so q is one-hot. No weights, no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.core.errors import InvalidRequest
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Context, ProposerFacts
+
+DEFAULTS = {"min_ngram": 2, "max_ngram": 4}
+
+
+class NgramProposer:
+    """Copies continuations from the request's own history."""
+
+    def __init__(self, min_ngram: int, max_ngram: int) -> None:
+        self._sizes = range(max_ngram, min_ngram - 1, -1)
+        self.facts = ProposerFacts(
+            "ngram",
+            shape="chain",
+            q_kind=QKind.ONE_HOT,
+            can_couple=False,
+            state="none",
+            options={"min_ngram": min_ngram, "max_ngram": max_ngram},
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> NgramProposer:
+        """From options `min_ngram` and `max_ngram`.
+
+        Raises:
+            InvalidRequest: the smallest suffix is longer than the largest, so that nothing would ever be drafted.
+        """
+        options = parts.require_options("ngram", DEFAULTS)
+        if options["min_ngram"] > options["max_ngram"]:
+            raise InvalidRequest(
+                f"proposer ngram: min_ngram {options['min_ngram']} is above max_ngram {options['max_ngram']}"
+            )
+        return cls(options["min_ngram"], options["max_ngram"])
+
+    def start(self, context: Context) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """A chain where a suffix recurs, an empty proposal elsewhere."""
+        return [self._lookup(context) for context in contexts]
+
+    def _lookup(self, context: Context) -> Proposal:
+        history = list(context.history)
+        for size in self._sizes:
+            found = last_occurrence(history, size)
+            if found is not None:
+                tokens = tuple(history[found + size : found + size + context.budget])
+                return Proposal(Tree.chain(tokens), QKind.ONE_HOT) if tokens else Proposal()
+        return Proposal()
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Nothing to learn: the history says it all."""
+
+    def finish(self, row: int) -> None:
+        """Nothing to forget."""
+
+
+def last_occurrence(history: list[int], size: int) -> int | None:
+    """Where the last `size` tokens occurred before, latest first; None if they did not."""
+    suffix = history[-size:]
+    for start in range(len(history) - size - 1, -1, -1):
+        if history[start : start + size] == suffix:
+            return start
+    return None

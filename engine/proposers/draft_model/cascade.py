@@ -1,0 +1,185 @@
+"""Staged speculation (Spector and Re 2308.04623): the draft model is itself decoded speculatively.
+
+A tiny drafter, a second draft model or prompt lookup, drafts a few tokens; the draft
+model reads them in one forward and decides, as a target would, how many of them and
+which token after them it proposes. What it proposes follows its own q exactly, and is
+verified as if it had drafted token by token. Two rules decide, both exact:
+
+* matching: the draft model draws its own token at every place, with the number or the
+  noise that is the place's anyway, and goes on while the tiny drafter foresaw it. The
+  proposal is that of `draft_model`, token by token, in fewer forwards;
+* rejection: a drawn token is tested as by the chain rule, with numbers of its own. More
+  of the tiny drafter's tokens are kept, but no single number gives a proposed token.
+
+Knows nothing about the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.errors import ModelNeeded
+from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
+from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
+from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
+from engine.proposers.build import ProposerParts
+from engine.proposers.copying.ngram import NgramProposer
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.draft_model import DraftModelProposer
+from engine.proposers.draft_model.own_cache import read_prompt, within
+from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
+from engine.sampling.draw import Draw
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.verify.chain import ChainVerifier
+
+MATCHING: Final = "matching"
+REJECTION: Final = "rejection"
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "inner_gamma": ScalarOption(4, 1, 64),
+    "inner_rule": ChoiceOption(MATCHING, (MATCHING, REJECTION)),
+}
+INNER: Final[Mapping[Purpose, Purpose]] = {
+    Purpose.DRAFT: Purpose.INNER_DRAFT,
+    Purpose.ACCEPT: Purpose.INNER_ACCEPT,
+    Purpose.RESIDUAL: Purpose.INNER_RESIDUAL,
+    Purpose.BONUS: Purpose.INNER_BONUS,
+}
+
+
+class InnerRandomness(Randomness):
+    """The request's numbers for the inner stage; none of them is one of the outer stage's.
+
+    Args:
+        outer: the request's numbers.
+    """
+
+    def __init__(self, outer: Randomness) -> None:
+        self._outer = outer
+
+    def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
+        """[count] numbers of the inner stage's purpose."""
+        return self._outer.uniforms(position, INNER[purpose], count, index)
+
+    def uniform(self, position: int, purpose: Purpose, index: int = 0) -> float:
+        """One number of the inner stage's purpose."""
+        return self._outer.uniform(position, INNER[purpose], index)
+
+
+class CascadeProposer:
+    """A draft model with a drafter of its own."""
+
+    def __init__(self, parts: ProposerParts, model: TargetModel, tiny: Proposer, options: Mapping[str, Any]) -> None:
+        self._model = model
+        self._cache = model.new_cache(parts.rows, min(parts.capacity, model.context))
+        self._valid = [0] * parts.rows
+        self._tiny = tiny
+        self._how = DrawSettings.of(parts, stop_below=0.0)
+        self._inner_gamma = options["inner_gamma"]
+        self._rejects = options["inner_rule"] == REJECTION and parts.rule is DraftRule.INDEPENDENT
+        self.facts = ProposerFacts(
+            "cascade",
+            shape="chain",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            options={**options, "tiny": tiny.facts.name},
+            steady=SteadyDrafts(model.context),
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> CascadeProposer:
+        """From the first draft model, the second one or prompt lookup, and two options.
+
+        Raises:
+            InvalidRequest: an option that is not taken.
+            ModelNeeded: there is no draft model.
+        """
+        options = read_options("proposer cascade", parts.options, OPTIONS)
+        if parts.draft is None:
+            raise ModelNeeded("proposer cascade needs a draft model")
+        bare = replace(parts, draft=parts.others[0] if parts.others else None, others=(), options={})
+        tiny = DraftModelProposer.build(bare) if parts.others else NgramProposer.build(bare)
+        return cls(parts, parts.draft, tiny, options)
+
+    def start(self, context: Context) -> None:
+        """Both stages read the prompt but its last token."""
+        self._tiny.start(context)
+        self._valid[context.row] = read_prompt(self._model, self._cache, context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of the rows' budgets; rows that no longer fit the draft model's context get shorter ones or none."""
+        drafts = [ChainDraft(within(self._cache, context)) for context in contexts]
+        while any(each.unread for each in drafts):
+            self._round({each.context.row: each for each in drafts if each.unread})
+        return [each.proposal() for each in drafts]
+
+    def _round(self, drafts: Mapping[int, ChainDraft]) -> None:
+        """The tiny drafter drafts, the draft model reads it all in one forward and adds to every row's draft."""
+        found = self._tiny.propose([self._inner(each) for each in drafts.values()])
+        offered = dict(zip(drafts, found, strict=True))
+        for row, rows in self._read(drafts, offered).items():
+            draft = drafts[row]
+            before = len(draft.history)
+            rejects = self._rejects and not draft.context.request.sampling.greedy
+            verdict = (self._test if rejects else self._match)(draft, offered[row], rows)
+            self._valid[row] = before + verdict.n_accepted
+            self._tiny.observe(self._inner(draft), verdict)
+
+    def _inner(self, draft: ChainDraft) -> Context:
+        """The tiny drafter's view: a round adds one token to those that it keeps."""
+        most = draft.context.budget - len(draft.draws) - 1
+        randomness = InnerRandomness(draft.context.randomness) if self._rejects else draft.context.randomness
+        budget = max(0, min(self._inner_gamma, most))
+        return replace(draft.context, history=draft.history, budget=budget, depth=budget, randomness=randomness)
+
+    def _read(
+        self, drafts: Mapping[int, ChainDraft], offered: Mapping[int, Proposal]
+    ) -> Mapping[int, NDArray[np.floating[Any]]]:
+        """[1 + n, V] the draft model's logits after each row's newest token and the n offered ones."""
+        tokens = [
+            [*drafts[row].history[valid:], *offered[row].tree.tokens] if row in drafts else []
+            for row, valid in enumerate(self._valid)
+        ]
+        placement = chain_placement(tokens, list(self._valid), self._cache.trash)
+        logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
+        assert logits is not None
+        ends = {row: len(tokens[row]) for row in drafts}
+        return {row: to_numpy(logits[row, end - 1 - len(offered[row].tree) : end]) for row, end in ends.items()}
+
+    def _match(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
+        """The draft model's own draws, up to and with the first that was not foreseen."""
+        before, tokens = len(draft.draws), offered.tree.tokens
+        for place, logits in enumerate(rows):
+            draft.extend(logits, self._how)
+            if place == len(tokens) or draft.draws[-1].token != tokens[place]:
+                break
+        drawn = draft.draws[before:]
+        roles = [*[Role.ACCEPTED] * (len(drawn) - 1), Role.BONUS if len(drawn) > len(tokens) else Role.RECOVERED]
+        chances = [1.0 if each.q is None else float(each.q[each.token]) for each in drawn]
+        return StepOutcome(
+            tuple(Emitted(each.token, roles[i], i, chances[i], each.uniform) for i, each in enumerate(drawn))
+        )
+
+    def _test(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
+        """Rejection sampling with the draft model in the target's place."""
+        request, how = draft.context.request, self._how
+        own = TargetRows(rows, offered.tree, draft.history, len(request.prompt), request.sampling, how.eos_ids)
+        verdict = ChainVerifier().verify(offered, own, InnerRandomness(draft.context.randomness))
+        draft.draws += [Draw(each.token, QKind.FULL, own[each.row].p, float("nan")) for each in verdict.emitted]
+        return verdict
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """In both caches, what was accepted stays valid: all but the newest token, which came from the target."""
+        self._valid[context.row] = min(self._valid[context.row], len(context.history) - 1)
+        self._tiny.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._valid[row] = 0
+        self._tiny.finish(row)

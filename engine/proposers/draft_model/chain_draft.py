@@ -1,0 +1,73 @@
+"""One row's chain while it is being drafted, and how its tokens are drawn.
+
+Shared by all proposers that draft a chain token by token from logits. Knows
+nothing about where the logits come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.types import DraftRule, Proposal, QKind, Tree
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.confidence import unsure
+from engine.proposers.interface import Context
+from engine.sampling.draw import DraftContext, Draw, DrawRule
+
+
+@dataclass(frozen=True, slots=True)
+class DrawSettings:
+    """How every token of a proposer is drawn, and below which confidence none is."""
+
+    rule: DraftRule
+    draw: DrawRule
+    eos_ids: tuple[int, ...]
+    stop_below: float
+
+    @classmethod
+    def of(cls, parts: ProposerParts, stop_below: float) -> DrawSettings:
+        """As the parts say."""
+        return cls(parts.rule, parts.draw, parts.eos_ids, stop_below)
+
+
+@dataclass(slots=True)
+class ChainDraft:
+    """Draws of one row in one step. Mutable, and private to a proposer's `propose`."""
+
+    context: Context
+    draws: list[Draw] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def unread(self) -> bool:
+        """More tokens are wanted."""
+        return not self.stopped and len(self.draws) < self.context.budget
+
+    @property
+    def history(self) -> list[int]:
+        """Committed and drafted tokens."""
+        return [*self.context.history, *(each.token for each in self.draws)]
+
+    def extend(self, logits: NDArray[np.floating[Any]], how: DrawSettings) -> None:
+        """Draw the next token from its row of logits [V], or stop before it."""
+        request = self.context.request
+        context = DraftContext(
+            self.history, len(request.prompt), request.sampling, how.eos_ids, self.context.randomness
+        )
+        self.stopped = unsure(how.stop_below, logits, context)
+        if not self.stopped:
+            self.draws.append(how.draw(how.rule, logits, context))
+
+    def proposal(self) -> Proposal:
+        """What was drawn, with its q rows if it was drawn from one."""
+        if not self.draws:
+            return Proposal()
+        tree = Tree.chain(tuple(each.token for each in self.draws))
+        if self.draws[0].q is None:
+            return Proposal(tree, QKind.ONE_HOT)
+        q = np.stack([each.q for each in self.draws if each.q is not None])
+        return Proposal(tree, QKind.FULL, q, np.array([each.uniform for each in self.draws]))

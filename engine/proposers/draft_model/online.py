@@ -1,0 +1,154 @@
+"""A draft model that learns from the target while it serves (Liu et al., Online Speculative Decoding, 2310.07177).
+
+With `learn` off it is `draft_model`. With it, the target's rows at positions that
+were decided are collected, and after `update_every` of them the draft takes one
+step towards the target. An update happens at the beginning of `propose`, for all
+rows at once: what the draft's cache holds is then read anew, so that q is always
+that of one version, and every proposal says of which.
+
+Why this is lossless. q at a position must not depend on a random number that is
+still to be used there. A draft's numbers are keyed by position, and a step also
+draws tokens behind the one that is refused, whose numbers the next step uses
+again. So only rows that decided an emitted token are collected: their contexts
+are committed, and what is learnt is a function of numbers at committed positions.
+The dropped tokens, and the target's rows after them, are never looked at.
+
+Knows nothing about how a draft is taught.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core import versions
+from engine.core.errors import ModelNeeded
+from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
+from engine.core.types import Proposal, QKind, Role, StepOutcome
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.confidence import STOP_BELOW
+from engine.proposers.draft_model.distilling import DistillationSample, Student, student_of
+from engine.proposers.draft_model.draft_model import DraftModelProposer
+from engine.proposers.interface import Context, ProposerFacts
+
+OPTIONS: Final[dict[str, OptionType]] = {
+    "learn": ScalarOption(default=False),
+    "update_every": ScalarOption(64, 1, 100_000),
+    "learning_rate": ScalarOption(0.001, 0.0, 1.0),
+    "divergence": ChoiceOption("forward", ("forward", "reverse")),
+    "positions": ChoiceOption("rejected", ("rejected", "all")),
+    "stop_below": STOP_BELOW,
+}
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What the target said in one request, not yet learnt."""
+
+    history: Sequence[int]
+    places: list[int] = field(default_factory=list)
+    rows: list[NDArray[np.floating[Any]]] = field(default_factory=list)
+
+    def lesson(self) -> DistillationSample:
+        """What there is now."""
+        return DistillationSample(tuple(self.history[: self.places[-1] + 1]), tuple(self.places), np.stack(self.rows))
+
+
+class OnlineProposer:
+    """`draft_model` with a student that gives it a new model now and then; None never does."""
+
+    def __init__(self, parts: ProposerParts, draft: DraftModelProposer, student: Student | None) -> None:
+        options = read_options("proposer online", parts.options, OPTIONS)
+        self._draft = draft
+        self._student = student
+        self._every = options["update_every"]
+        self._rejected_only = options["positions"] == "rejected"
+        self._notes: dict[int, _Notes] = {}
+        self._closed: list[_Notes] = []
+        self._collected = 0
+        self._version = versions.first(student.digest()) if student else None
+        self.facts = ProposerFacts(
+            "online",
+            shape="chain",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="shared" if student else "request",
+            decided=student is not None,
+            version=self._version,
+            options=options,
+            steady=draft.facts.steady,
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> OnlineProposer:
+        """From a draft model and the options in `OPTIONS`.
+
+        Raises:
+            InvalidRequest: an option that is not taken, no draft model, or one that cannot learn.
+        """
+        options = read_options("proposer online", parts.options, OPTIONS)
+        if parts.draft is None:
+            raise ModelNeeded("proposer online needs a draft model")
+        draft = DraftModelProposer(parts, parts.draft, options["stop_below"])
+        rate, divergence = options["learning_rate"], options["divergence"]
+        return cls(parts, draft, student_of(parts.draft, rate, divergence) if options["learn"] else None)
+
+    def start(self, context: Context) -> None:
+        """Read the prompt with the draft as it is now."""
+        self._close(context.row)
+        self._draft.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Learn if enough is collected, then draft; every proposal names the version, an empty one too."""
+        if self._student and self._collected >= self._every:
+            self._update(self._student, contexts)
+        drafted = self._draft.propose(contexts)
+        return [replace(each, version=self._version) for each in drafted] if self._version else drafted
+
+    def _update(self, student: Student, contexts: Sequence[Context]) -> None:
+        noted = [each for each in (*self._closed, *self._notes.values()) if each.places]
+        lessons = [each.lesson() for each in noted]
+        self._draft.replace_model(student.learn(lessons), contexts)
+        assert self._version is not None
+        self._version = versions.after(self._version, _update_digest(lessons, student.digest()))
+        self._closed, self._notes, self._collected = [], {}, 0
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Collect the rows of decided positions."""
+        self._draft.observe(context, verdict)
+        if context.read.decided is None:
+            return
+        notes = self._notes.setdefault(context.row, _Notes(context.history))
+        first = len(context.history) - len(verdict.emitted)
+        for index, emitted in enumerate(verdict.emitted):
+            if emitted.role is Role.RECOVERED or not self._rejected_only:
+                notes.places.append(first + index - 1)
+                notes.rows.append(context.read.decided[index])
+                self._collected += 1
+
+    def finish(self, row: int) -> None:
+        """Forget the row, but not what was collected in it."""
+        self._close(row)
+        self._draft.finish(row)
+
+    def _close(self, row: int) -> None:
+        if row in self._notes:
+            self._closed.append(self._notes.pop(row))
+
+
+def _update_digest(lessons: Sequence[DistillationSample], weights: str) -> str:
+    """Hex SHA-256 of each lesson's tokens and places with their counts, as 64-bit integers, its rows as float32,
+    little-endian all, and of the digest of the weights that came of it.
+    """
+    digest = hashlib.sha256()
+    for lesson in lessons:
+        counted = [len(lesson.tokens), *lesson.tokens, len(lesson.places), *lesson.places]
+        digest.update(np.array(counted, dtype="<i8").tobytes())
+        digest.update(lesson.rows.astype("<f4").tobytes())
+    digest.update(bytes.fromhex(weights))
+    return digest.hexdigest()

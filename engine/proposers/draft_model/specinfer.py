@@ -1,0 +1,75 @@
+"""SpecInfer (Miao et al. 2305.09781): token trees of fixed widths, merged from one or several draft models.
+
+Every drafter expands the root `widths[0]` times, each of these nodes `widths[1]`
+times, and so on; the trees hang side by side under the root. Siblings of
+different drafters are drawn independently, each from its drafter's own q. Knows
+nothing about which drafter is the better one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.core.errors import ModelNeeded
+from engine.core.options import ChoiceOption, NumberListOption, OptionType, ScalarOption, numbers, read_options
+from engine.core.trees import ROOT
+from engine.core.types import QKind
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of
+from engine.proposers.draft_model.tree_planning import TreeShape
+from engine.proposers.interface import ProposerFacts
+from engine.sampling.draw import Siblings
+
+OPTIONS: Final[Mapping[str, OptionType]] = {
+    "widths": NumberListOption("2,1,1", ScalarOption(1, 1, 64)),
+    "siblings": ChoiceOption(str(Siblings.WITH_REPLACEMENT), (Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT)),
+}
+
+
+class SpecInferProposer(StaticTreeProposer):
+    """Expansion by widths, and a merge of the drafters' trees."""
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> SpecInferProposer:
+        """From all draft models and the options `widths` and `siblings`.
+
+        Raises:
+            InvalidRequest: an option that is none, or no draft model.
+        """
+        options = read_options("proposer specinfer", parts.options, OPTIONS)
+        if not parts.drafts:
+            raise ModelNeeded("proposer specinfer needs a draft model")
+        widths = [int(width) for width in numbers(options["widths"])]
+        growth = TreeGrowth(Siblings(options["siblings"]), lambda size, depth: widths_shape(widths[:depth], size))
+        facts = ProposerFacts(
+            "specinfer", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
+        )
+        return cls(parts, readers_of(parts, parts.drafts), growth, facts)
+
+
+def widths_shape(widths: Sequence[int], size: int) -> TreeShape:
+    """`widths[d]` children under every node at depth d, cut to the first `size` nodes, branch after branch.
+
+    A small size so drops the last branches and leaves the first ones their depth.
+    """
+    parents: list[int] = []
+    waiting = _children(ROOT, widths)
+    while waiting and len(parents) < size:
+        child = waiting.pop()
+        parents.append(child.parent)
+        waiting += _children(len(parents) - 1, child.widths)
+    return TreeShape(tuple(parents))
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A node that is to come, and the widths below it."""
+
+    parent: int
+    widths: Sequence[int]
+
+
+def _children(node: int, widths: Sequence[int]) -> list[_Child]:
+    return [_Child(node, widths[1:])] * widths[0] if widths else []

@@ -1,0 +1,262 @@
+"""Token trees whose shape is fixed before anything is drawn, from one or several draft models.
+
+Every drafter grows a tree of its own under the common root, level by level, and
+reads it in its own cache; the whole tree is their union. The levels are drawn
+drafter after drafter, so that a draw's order is the node's place among the nodes
+as far from the root. Below a child that repeats the token of an earlier sibling
+nothing is drawn: no rule ever accepts it. Knows nothing about how shapes are
+chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.core.trees import ROOT
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
+from engine.models.interface import TargetModel, to_numpy
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.tree_draft import TreeLevel, TreeReader
+from engine.proposers.draft_model.tree_planning import TreeShape
+from engine.proposers.interface import Context, ProposerFacts
+from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGrowth:
+    """How trees grow.
+
+    shape: of at most so many nodes in at most so many levels; a function of these numbers and nothing else, for what
+        was drawn must not decide what is kept of it.
+    """
+
+    siblings: Siblings
+    shape: Callable[[int, int], TreeShape]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DraftedNode:
+    """A drafted node, or a drafter's root.
+
+    own: its number in its drafter's tree. whole: its number in the proposal. below: the numbers of its children in the
+    shape. drawn: None at the root.
+    """
+
+    parent: _DraftedNode | None
+    drawn: Draw | None
+    own: int
+    whole: int
+    below: Sequence[int]
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The tokens from the root to this node."""
+        if self.parent is None or self.drawn is None:
+            return ()
+        return (*self.parent.path, self.drawn.token)
+
+
+@dataclass(slots=True)
+class _DrafterTree:
+    """One drafter's tree while it grows: its nodes, how many of them it has read, and those of the newest level.
+
+    below: by node of the shape, the root first, the numbers of its children.
+    """
+
+    below: list[list[int]]
+    frontier: list[_DraftedNode]
+    nodes: list[_DraftedNode] = field(default_factory=list)
+    read: int = 0
+
+    @classmethod
+    def of(cls, shape: TreeShape) -> _DrafterTree:
+        """A tree that is to get a shape."""
+        below: list[list[int]] = [[] for _ in range(1 + len(shape))]
+        for place, parent in enumerate(shape.parents):
+            below[parent + 1].append(place)
+        return cls(below, [_DraftedNode(None, None, ROOT, ROOT, below[0])])
+
+    @property
+    def growing(self) -> bool:
+        """Some node of the newest level is to have children."""
+        return any(node.below for node in self.frontier)
+
+
+@dataclass(slots=True)
+class _Grown:
+    """One row's tree while it grows: `nodes` in the proposal's order, the newest level from `level` on."""
+
+    context: Context
+    branches: list[_DrafterTree]
+    nodes: list[_DraftedNode] = field(default_factory=list)
+    level: int = 0
+    _tokens: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def order(self) -> int:
+        """How many nodes there are as far from the root as the next one."""
+        return len(self.nodes) - self.level
+
+    def add(self, branch: _DrafterTree, parent: _DraftedNode, place: int, drawn: Draw) -> _DraftedNode:
+        """A new node; a token that an earlier sibling has gets no children."""
+        token = (parent.whole, drawn.token)
+        below = () if token in self._tokens else branch.below[place + 1]
+        self._tokens.add(token)
+        node = _DraftedNode(parent, drawn, len(branch.nodes), len(self.nodes), below)
+        branch.nodes.append(node)
+        self.nodes.append(node)
+        return node
+
+
+def trimmed(shape: TreeShape, size: int, depth: int) -> TreeShape:
+    """The first `size` nodes of a shape that stand in its first `depth` levels."""
+    kept: dict[int, int] = {ROOT: ROOT}
+    levels, parents = {ROOT: 0}, list[int]()
+    for node, parent in enumerate(shape.parents):
+        if parent in kept and levels[parent] < depth and len(parents) < size:
+            kept[node], levels[node] = len(parents), levels[parent] + 1
+            parents.append(kept[parent])
+    return TreeShape(tuple(parents))
+
+
+class DraftReader(Protocol):
+    """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
+
+    def room(self, context: Context) -> int:
+        """How many nodes can be read behind the row's committed tokens."""
+        ...
+
+    def start(self, context: Context) -> None:
+        """A request enters a row."""
+        ...
+
+    def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
+        """[V] logits after each row's newest committed token."""
+        ...
+
+    def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
+        """[n, V] logits after the n new nodes of each row."""
+        ...
+
+    def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
+        """What became of the row's tree, whose first `read` nodes were read."""
+        ...
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        ...
+
+
+def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[TreeReader]:
+    """One reader for each draft model."""
+    return [TreeReader(model, parts.rows, parts.capacity) for model in drafts]
+
+
+class StaticTreeProposer:
+    """Draws trees of fixed shapes; the drafters share the budget evenly, the first ones take what is left over."""
+
+    def __init__(
+        self, parts: ProposerParts, readers: Sequence[DraftReader], growth: TreeGrowth, facts: ProposerFacts
+    ) -> None:
+        self._readers = readers
+        self._rule = parts.rule
+        self._draw_siblings = parts.draw_siblings
+        self._eos_ids = parts.eos_ids
+        self._growth = growth
+        self._grown: dict[int, _Grown] = {}
+        self.facts = facts
+
+    def start(self, context: Context) -> None:
+        """Every drafter reads the prompt but its last token."""
+        for reader in self._readers:
+            reader.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """One tree per row; a drafter whose context a row has outgrown adds nothing to it."""
+        grown = [_Grown(context, self._branches(context)) for context in contexts]
+        depth = 0
+        while any(branch.growing for each in grown for branch in each.branches):
+            for each in grown:
+                each.level = len(each.nodes)
+            for drafter in range(len(self._readers)):
+                self._grow_level(drafter, depth, grown)
+            depth += 1
+        self._grown |= {each.context.row: each for each in grown}
+        return [_proposal(each.nodes) for each in grown]
+
+    def _branches(self, context: Context) -> list[_DrafterTree]:
+        share, over = divmod(context.budget, len(self._readers))
+        sizes = [share + (drafter < over) for drafter in range(len(self._readers))]
+        return [
+            _DrafterTree.of(self._growth.shape(min(size, reader.room(context)), context.depth))
+            for size, reader in zip(sizes, self._readers, strict=True)
+        ]
+
+    def _grow_level(self, drafter: int, depth: int, grown: Sequence[_Grown]) -> None:
+        """One level of one drafter's trees, for all rows at once."""
+        growing = {each.context.row: each for each in grown if each.branches[drafter].growing}
+        if not growing:
+            return
+        rows = self._read(drafter, depth, growing)
+        for row, each in growing.items():
+            branch, level = each.branches[drafter], []
+            for node, logits in zip(branch.frontier, rows[row], strict=True):
+                draws = self._children(each, node, logits) if node.below else []
+                # fewer than the shape has, if q has fewer tokens
+                level += [each.add(branch, node, *pair) for pair in zip(node.below, draws, strict=False)]
+            branch.frontier = level
+
+    def _read(self, drafter: int, depth: int, growing: Mapping[int, _Grown]) -> Mapping[int, NDArray[np.floating[Any]]]:
+        """[n, V] draft logits after the n nodes of each row's newest level."""
+        reader = self._readers[drafter]
+        if depth == 0:
+            roots = reader.roots([each.context for each in growing.values()])
+            return {row: to_numpy(logits[None]) for row, logits in roots.items()}
+        levels = {row: _level(each, each.branches[drafter]) for row, each in growing.items()}
+        return {row: to_numpy(logits) for row, logits in reader.read(levels).items()}
+
+    def _children(self, grown: _Grown, node: _DraftedNode, logits: NDArray[np.floating[Any]]) -> list[Draw]:
+        context, request = grown.context, grown.context.request
+        history = [*context.history, *node.path]
+        drafting = DraftContext(history, len(request.prompt), request.sampling, self._eos_ids, context.randomness)
+        siblings = SiblingSpec(len(node.below), self._growth.siblings, grown.order)
+        return self._draw_siblings(self._rule, siblings, logits, drafting)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Each drafter keeps what was accepted of its own tree."""
+        grown = self._grown.pop(context.row)
+        for reader, branch in zip(self._readers, grown.branches, strict=True):
+            own = {node.whole: node.own for node in branch.nodes}
+            examined = tuple(replace(each, node=own[each.node]) for each in verdict.examined if each.node in own)
+            reader.observe(context, replace(verdict, examined=examined), branch.read)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        for reader in self._readers:
+            reader.finish(row)
+
+
+def _level(grown: _Grown, branch: _DrafterTree) -> TreeLevel:
+    """What a drafter reads next of its tree; it has read it then."""
+    tokens = tuple(node.path[-1] for node in branch.nodes)
+    parents = tuple(node.parent.own for node in branch.nodes if node.parent is not None)
+    first, branch.read = branch.read, len(branch.nodes)
+    return TreeLevel(len(grown.context.history), Tree(tokens, parents), first)
+
+
+def _proposal(nodes: Sequence[_DraftedNode]) -> Proposal:
+    draws = [node.drawn for node in nodes if node.drawn is not None]
+    if not draws:
+        return Proposal()
+    parents = tuple(node.parent.whole for node in nodes if node.parent is not None)
+    tree = Tree(tuple(each.token for each in draws), parents)
+    if draws[0].q is None:
+        return Proposal(tree, QKind.ONE_HOT)
+    q = np.stack([each.q for each in draws if each.q is not None])
+    return Proposal(tree, QKind.FULL, q, np.array([each.uniform for each in draws]))

@@ -1,0 +1,128 @@
+"""What a proposer is: `start`, `propose`, `observe`, `finish`, and declared facts.
+
+Calls are batch-first: one `propose` serves every active row, so that a drafting
+model runs once per drafted position and not once per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.core.errors import InvalidRequest
+from engine.core.trees import require_valid
+from engine.core.types import Proposal, QKind, Request, StepOutcome
+from engine.core.types import SteadyDrafts as SteadyDrafts
+from engine.core.versions import DraftVersion
+from engine.sampling.rng import Randomness
+
+Shape = Literal["chain", "tree"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerFacts:
+    """What a proposer declares about itself."""
+
+    name: str
+    shape: Shape
+    q_kind: QKind
+    """The kind at temperature above 0; at 0 every draft is deterministic."""
+    can_couple: bool
+    """It can draw with the target's own noise."""
+    state: Literal["none", "request", "shared"]
+    """What it remembers: nothing, the request, or other requests too."""
+    hidden: tuple[int, ...] = ()
+    """Target layers whose hidden states it needs (`engine.models.interface.WantedOutputs`)."""
+    lookahead_tokens: int = 0
+    """Most tokens beside its drafts that the target reads for it in one step."""
+    decided: bool = False
+    """It learns from the target's rows that decided the emitted tokens."""
+    version: DraftVersion | None = None
+    """What drafts first, of a draft that learns while it serves."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    steady: SteadyDrafts | None = None
+    """How long its drafts are; None where that depends on the text, or is not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutputs:
+    """What the target computed for one row, beside what the verifier needs.
+
+    hidden: [n, H] by layer id, of the n tokens that the target has newly read and that are committed: at `start` the
+        prompt but its last token, in `observe` the step's root and the accepted tokens.
+    scouted: [M, V] logits after each of the proposal's scouts.
+    decided: [E, V] the rows of the E emitted tokens, as the target gave them; in `observe`, to who declares `decided`.
+    """
+
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    looked_ahead: Tensor | None = None
+    decided: NDArray[np.floating[Any]] | None = None
+
+
+NOTHING_READ: Final = TargetOutputs()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One active row, as a proposer sees it."""
+
+    row: int
+    request: Request
+    history: Sequence[int]
+    """Prompt and committed tokens."""
+    budget: int
+    """Most nodes that may be drafted now; 0 or more."""
+    randomness: Randomness
+    depth: int = 2**31
+    """Deepest node that can still be emitted; a chain's budget is never above it."""
+    room: int = 0
+    """Free columns in the target's cache: what drafts and scouts together may take."""
+    read: TargetOutputs = NOTHING_READ
+    """Given to `start` and `observe`."""
+
+
+class Proposer(Protocol):
+    """Yields draft tokens by any means."""
+
+    facts: ProposerFacts
+
+    def start(self, context: Context) -> None:
+        """A request enters a row; whatever the row knew before is void."""
+        ...
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """One proposal per context, each of at most its budget; an empty one is fine."""
+        ...
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """The verdict on the row's last proposal; `context.history` already holds the emitted tokens."""
+        ...
+
+    def finish(self, row: int) -> None:
+        """The row's request is done."""
+        ...
+
+
+def require_fits(proposal: Proposal, context: Context) -> None:
+    """Refuse a proposal that the caches have no columns for, or whose tree is not one.
+
+    Raises:
+        InvalidRequest: more nodes than the budget, or a parent that does not come before its child.
+    """
+    require_valid(proposal.tree)
+    require_valid(proposal.lookahead_tokens)
+    if len(proposal.tree) > context.budget:
+        raise InvalidRequest(
+            f"request {context.request.id}: the proposer drafted {len(proposal.tree)} tokens, "
+            f"its budget was {context.budget}"
+        )
+    taken = len(proposal.tree) + len(proposal.lookahead_tokens)
+    if proposal.lookahead_tokens.tokens and taken > context.room:
+        raise InvalidRequest(
+            f"request {context.request.id}: the proposer wants {taken} tokens read, there is room for {context.room}"
+        )

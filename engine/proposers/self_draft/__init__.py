@@ -1,0 +1,1 @@
+"""Proposers that draft with a part of the target itself."""

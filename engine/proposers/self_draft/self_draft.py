@@ -1,0 +1,70 @@
+"""Drafting with a part of the target, in the loop's own cache.
+
+After every step the target's cache holds all committed tokens but the newest.
+Drafting feeds that one at its column and goes on in the scratch columns after it;
+the drafted part reads the committed keys and values, which are the whole target's.
+The verifying forward begins at the newest token too and writes all of these columns
+anew, so nothing that the part wrote is ever seen by the target. Knows nothing about
+which part is drafted with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.core.errors import InvalidRequest
+from engine.core.types import Proposal, StepOutcome
+from engine.models.interface import Sublayers, WantedOutputs, chain_placement, to_numpy
+from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.interface import Context, ProposerFacts
+
+
+class SelfDraftProposer:
+    """Autoregressive drafting with a part of the target."""
+
+    def __init__(self, side: TargetSide, part: Sublayers, how: DrawSettings, facts: ProposerFacts) -> None:
+        self._model, self._cache = side.model, side.cache
+        self._want = WantedOutputs(part=part)
+        self._how = how
+        self.facts = facts
+
+    def start(self, context: Context) -> None:
+        """Nothing to prepare: the loop has read the prompt."""
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of up to the rows' budgets."""
+        drafted = [ChainDraft(context) for context in contexts]
+        while any(each.unread for each in drafted):
+            self._round(drafted)
+        return [each.proposal() for each in drafted]
+
+    def _round(self, drafted: list[ChainDraft]) -> None:
+        """One forward of the part for all rows that want another token."""
+        waiting = {each.context.row: each for each in drafted if each.unread}
+        histories = [waiting[row].history if row in waiting else [] for row in range(1 + max(waiting))]
+        newest, starts = [each[-1:] for each in histories], [max(0, len(each) - 1) for each in histories]
+        placement = chain_placement(newest, starts, self._cache.trash)
+        logits = self._model.forward(self._cache, placement, self._want).logits
+        assert logits is not None
+        for row, each in waiting.items():
+            each.extend(to_numpy(logits[row, 0]), self._how)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Nothing to keep: the verifying forward wrote what is committed."""
+
+    def finish(self, row: int) -> None:
+        """Nothing to forget."""
+
+
+def require_divisible(kind: str, parts: ProposerParts) -> TargetSide:
+    """The target, if it can run in part.
+
+    Raises:
+        InvalidRequest: there is no target to draft with, or it runs whole only.
+    """
+    if parts.target is None:
+        raise InvalidRequest(f"proposer {kind} needs the target and its cache")
+    if not parts.target.model.divisible:
+        raise InvalidRequest(f"proposer {kind} needs a target that can run in part; use loader: lean")
+    return parts.target

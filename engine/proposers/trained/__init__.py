@@ -1,0 +1,1 @@
+"""Proposers that run trained heads on the target's hidden states."""

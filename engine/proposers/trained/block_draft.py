@@ -1,0 +1,122 @@
+"""One pass of a DFlash drafter for several rows: logits of the next positions, each given the context only.
+
+The block is the newest committed token and masks. It is always whole, whatever is
+drafted of it, for its rows see one another. Position t of the context holds the
+target's states after token t. Knows nothing about what is drafted from the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.types import StepOutcome
+from engine.heads.dflash import BlockDecoder
+from engine.models.interface import Placement, chain_placement
+from engine.models.lean_weights import read_config
+from engine.models.numerics.devices import CPU
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Context
+from engine.proposers.trained.fitted_head import FittedHead, fitted_head
+
+
+class BlockDrafter:
+    """A drafter with its cache, and what the target has newly read of each row."""
+
+    def __init__(self, parts: ProposerParts, fitted: FittedHead) -> None:
+        settings, weights = fitted.head.settings, fitted.model.weights
+        config = read_config(fitted.head.config, f"{fitted.head.layout} head")
+        self.hidden: tuple[int, ...] = settings["states"]
+        self.most = settings["block"] - 1
+        """Most tokens that one pass drafts."""
+        self._masks = [settings["mask"]] * self.most
+        self.context = config.context
+        """Most tokens that one pass sees, its whole block included."""
+        self._decoder = BlockDecoder(config, fitted.head.tensors, weights.embedding.dtype)
+        self._cache = self._decoder.new_cache(parts.rows, parts.capacity + settings["block"])
+        self._embedding = weights.embedding
+        self._head = FastNumerics().matrix(Affine(weights.head, None))
+        self._nothing = weights.embedding.new_empty(0, config.hidden * len(self.hidden))
+        self._unread = [self._nothing] * parts.rows
+        self._read = [0] * parts.rows
+
+    @classmethod
+    def build(cls, kind: str, parts: ProposerParts) -> BlockDrafter:
+        """Over the parts' head.
+
+        Raises:
+            ModelNeeded: there is no head.
+            InvalidRequest: a head of another family, or a target that is not a lean model on the cpu.
+            ModelError: a head that does not fit the target.
+        """
+        fitted = fitted_head(kind, parts, ("dflash",))
+        if fitted.model.device != CPU:
+            raise InvalidRequest(f"proposer {kind} drafts on the cpu; use device: cpu for the target")
+        wanted, layers = fitted.head.settings["target_layers"], fitted.model.config.layers
+        if wanted != layers:
+            raise ModelError(f"dflash head: num_target_layers is {wanted}, the target has {layers}; use its own head")
+        return cls(parts, fitted)
+
+    def room(self, context: Context) -> int:
+        """How many tokens can be drafted: the whole block or, beyond the drafter's context, none."""
+        return self.most if len(context.history) + self.most <= self.context else 0
+
+    def start(self, context: Context) -> None:
+        """Keep the prompt's states."""
+        self._read[context.row], self._unread[context.row] = 0, self._nothing
+        self._keep(context, len(context.history) - 1)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Keep the states of the root and of the accepted tokens."""
+        self._keep(context, len(verdict.emitted))
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._read[row], self._unread[row] = 0, self._nothing
+
+    def _keep(self, context: Context, most: int) -> None:
+        hidden = context.read.hidden
+        if hidden:
+            states = torch.cat([hidden[layer][:most] for layer in self.hidden], 1)
+            self._unread[context.row] = torch.cat([self._unread[context.row], states])
+
+    def logits(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
+        """By row, [block - 1, V]: row i is about the i-th token after the newest one."""
+        active = {context.row: context for context in sorted(contexts, key=lambda each: each.row)}
+        self._read_context(list(active))
+        rows = range(1 + max(active))
+        blocks = [[active[row].history[-1], *self._masks] if row in active else [] for row in rows]
+        starts = [len(active[row].history) - 1 if row in active else 0 for row in rows]
+        placement = whole(chain_placement(blocks, starts, self._cache.trash), starts, len(self._masks) + 1)
+        tokens = torch.tensor([token for block in blocks for token in block])
+        out = self._decoder.forward(self._cache, placement, F.embedding(tokens, self._embedding))
+        split = out.view(len(active), self.most + 1, -1)[:, 1:]
+        scores = self._head(split.flatten(0, 1)).view(len(active), self.most, -1)
+        return dict(zip(active, scores, strict=True))
+
+    def _read_context(self, active: Sequence[int]) -> None:
+        """Write the keys and values of all states that were kept."""
+        counts = [len(self._unread[row]) if row in active else 0 for row in range(1 + max(active))]
+        if not any(counts):
+            return
+        starts = [self._read[row] for row in range(len(counts))]
+        placement = chain_placement([[0] * count for count in counts], starts, self._cache.trash)
+        fed = [self._unread[row] for row, count in enumerate(counts) if count]
+        self._decoder.read(self._cache, placement, torch.cat(fed))
+        for row, count in enumerate(counts):
+            if count:
+                self._read[row], self._unread[row] = self._read[row] + count, self._nothing
+
+
+def whole(placement: Placement, starts: Sequence[int], block: int) -> Placement:
+    """Every row of a block sees the context and the whole block."""
+    ends = torch.tensor(starts) + block
+    seen = (torch.arange(placement.span) < ends[:, None])[:, None].expand(-1, placement.tokens.shape[1], -1)
+    return replace(placement, branches=seen)

@@ -1,0 +1,112 @@
+"""DDTree: the likeliest prefixes by the marginals of one DFlash pass, as a tree.
+
+A prefix's score is the product of its tokens' probabilities at their positions. The
+tree of the best prefixes is a function of the committed tokens, so q is one-hot.
+Knows nothing about checkpoints.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.options import read_options
+from engine.core.trees import ROOT
+from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
+from engine.models.interface import to_numpy
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.trained.block_draft import BlockDrafter
+from engine.sampling.transforms import softmax, transform
+
+
+class DDTreeProposer:
+    """Drafts trees of up to the budget's nodes, as deep as a block's masks."""
+
+    def __init__(self, drafter: BlockDrafter, eos_ids: tuple[int, ...]) -> None:
+        self._drafter = drafter
+        self._eos_ids = eos_ids
+        self.facts = ProposerFacts(
+            "ddtree",
+            shape="tree",
+            q_kind=QKind.ONE_HOT,
+            can_couple=False,
+            state="request",
+            hidden=drafter.hidden,
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> DDTreeProposer:
+        """From a head; takes no options.
+
+        Raises:
+            InvalidRequest: an option, no head, or one of another family.
+            ModelError: a head that does not fit the target.
+        """
+        read_options("proposer ddtree", parts.options, {})
+        return cls(BlockDrafter.build("ddtree", parts), parts.eos_ids)
+
+    def start(self, context: Context) -> None:
+        """Keep the prompt's states."""
+        self._drafter.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """One tree per row with a budget."""
+        drafting = [each for each in contexts if each.budget and self._depth(each)]
+        found = self._drafter.logits(drafting) if drafting else {}
+        trees = {each.row: self._tree(each, to_numpy(found[each.row])) for each in drafting}
+        return [trees.get(each.row, Proposal()) for each in contexts]
+
+    def _depth(self, context: Context) -> int:
+        return min(context.depth, self._drafter.room(context))
+
+    def _tree(self, context: Context, logits: NDArray[np.floating[Any]]) -> Proposal:
+        marginals = np.stack([self._marginal(context, row) for row in logits[: self._depth(context)]])
+        tree = best_prefixes(marginals, context.budget)
+        return Proposal(tree, QKind.ONE_HOT) if len(tree) else Proposal()
+
+    def _marginal(self, context: Context, logits: NDArray[np.floating[Any]]) -> Floats:
+        """[V] of one position by the request's transforms; at temperature 0 that of the scores at temperature 1."""
+        request = context.request
+        row = transform(logits, list(context.history), len(request.prompt), request.sampling, self._eos_ids)
+        return softmax(row.scores) if request.sampling.greedy else row.p
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Keep the states of what was committed."""
+        self._drafter.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._drafter.finish(row)
+
+
+def best_prefixes(marginals: Floats, budget: int) -> Tree:
+    """The `budget` prefixes of the largest products, best first; a prefix comes after its own prefixes.
+
+    Args:
+        marginals: [D, V] probabilities by position.
+        budget: most nodes.
+    """
+    ranked = np.argsort(-marginals, axis=1, kind="stable")[:, :budget]
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.take_along_axis(marginals, ranked, 1))
+    tokens: list[int] = []
+    parents: list[int] = []
+    # of a prefix: minus its log-probability, its parent's node and log-probability, its depth, its last token's rank
+    heap = [(-float(logs[0, 0]), ROOT, 0.0, 0, 0)]
+    while heap and len(tokens) < budget:
+        cost, parent, before, depth, rank = heapq.heappop(heap)
+        if not np.isfinite(cost):
+            break
+        node = len(tokens)
+        tokens.append(int(ranked[depth, rank]))
+        parents.append(parent)
+        if rank + 1 < ranked.shape[1]:
+            heapq.heappush(heap, (-before - float(logs[depth, rank + 1]), parent, before, depth, rank + 1))
+        if depth + 1 < len(marginals):
+            heapq.heappush(heap, (cost - float(logs[depth + 1, 0]), node, -cost, depth + 1, 0))
+    return Tree(tuple(tokens), tuple(parents))

@@ -1,0 +1,73 @@
+"""DFlash: all tokens of a draft in one pass of a block drafter.
+
+Each position's logits are a function of the committed tokens, so q factorises; what
+is drawn at one position reaches another only through the request's penalties.
+Knows nothing about checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.core.options import read_options
+from engine.core.types import Proposal, QKind, StepOutcome
+from engine.models.interface import to_numpy
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.confidence import STOP_BELOW
+from engine.proposers.draft_model.own_cache import limited
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.trained.block_draft import BlockDrafter
+
+OPTIONS = {"stop_below": STOP_BELOW}
+
+
+class DFlashProposer:
+    """Drafts chains of up to a block's masks."""
+
+    def __init__(self, drafter: BlockDrafter, how: DrawSettings) -> None:
+        self._drafter = drafter
+        self._how = how
+        self.facts = ProposerFacts(
+            "dflash",
+            shape="chain",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            hidden=drafter.hidden,
+            options={"stop_below": how.stop_below},
+            steady=None if how.stop_below else SteadyDrafts(drafter.context - drafter.most, drafter.most),
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> DFlashProposer:
+        """From a head and the option `stop_below`.
+
+        Raises:
+            InvalidRequest: an option that is not taken, no head, or one of another family.
+            ModelError: a head that does not fit the target.
+        """
+        options = read_options("proposer dflash", parts.options, OPTIONS)
+        return cls(BlockDrafter.build("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
+
+    def start(self, context: Context) -> None:
+        """Keep the prompt's states."""
+        self._drafter.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of up to the rows' budgets."""
+        rows = {each.row: ChainDraft(limited(each, self._drafter.room(each))) for each in contexts}
+        drafting = [each.context for each in rows.values() if each.unread]
+        for row, scores in (self._drafter.logits(drafting) if drafting else {}).items():
+            for logits in scores:
+                if rows[row].unread:
+                    rows[row].extend(to_numpy(logits), self._how)
+        return [rows[context.row].proposal() for context in contexts]
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Keep the states of what was committed."""
+        self._drafter.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._drafter.finish(row)

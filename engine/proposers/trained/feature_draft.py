@@ -1,0 +1,196 @@
+"""Chains and trees drafted by a head that continues hidden states, whatever the head.
+
+Knows nothing about what the head computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.core.trees import ROOT
+from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
+from engine.models.interface import to_numpy
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.own_cache import limited
+from engine.proposers.draft_model.tree_draft import TreeLevel
+from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.trained.feature_reader import FeatureReader
+from engine.sampling.transforms import log_sum_exp, transform
+
+
+class FeatureProposer:
+    """What chains and trees share: rows that are read by one reader."""
+
+    def __init__(self, reader: FeatureReader, facts: ProposerFacts) -> None:
+        self._reader = reader
+        self.facts = facts
+
+    def start(self, context: Context) -> None:
+        """Read the prompt but its last pair, whose state does not exist yet."""
+        self._reader.start(context)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Take the target's states of the root and of the accepted tokens."""
+        self._reader.observe(context, verdict, 0)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._reader.finish(row)
+
+    def _limited(self, context: Context) -> Context:
+        return limited(context, self._reader.room(context))
+
+
+class FeatureChain(FeatureProposer):
+    """One token after the other, for all rows at once."""
+
+    def __init__(self, reader: FeatureReader, how: DrawSettings, facts: ProposerFacts) -> None:
+        super().__init__(reader, facts)
+        self._how = how
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of up to the rows' budgets; none before the first state, or beyond the head's context."""
+        drafted = [ChainDraft(self._limited(context)) for context in contexts]
+        while waiting := {each.context.row: each for each in drafted if each.unread}:
+            for row, logits in self._round(waiting).items():
+                waiting[row].extend(to_numpy(logits), self._how)
+        return [each.proposal() for each in drafted]
+
+    def _round(self, waiting: Mapping[int, ChainDraft]) -> Mapping[int, torch.Tensor]:
+        """[V] logits after every row's newest token; all rows have drafted equally many."""
+        if not any(each.draws for each in waiting.values()):
+            return self._reader.roots([each.context for each in waiting.values()])
+        levels = {
+            row: TreeLevel(
+                committed=len(each.context.history),
+                tree=Tree.chain(tuple(drawn.token for drawn in each.draws)),
+                first=len(each.draws) - 1,
+            )
+            for row, each in waiting.items()
+        }
+        return {row: logits[0] for row, logits in self._reader.read(levels).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTreeSize:
+    """How far a dynamic tree looks: `top_k` nodes are expanded at each of `depth` levels, each `top_k` times."""
+
+    top_k: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A token that may be drafted: its parent's number among the candidates, and log q of its whole path."""
+
+    token: int
+    parent: int
+    log_q: float
+
+
+@dataclass(slots=True)
+class _Growing:
+    """One row's candidates, level after level, and which of them were read."""
+
+    context: Context
+    candidates: list[_Candidate] = field(default_factory=list)
+    level: list[int] = field(default_factory=list)
+    """The candidates of the newest level."""
+    frontier: list[int] = field(default_factory=list)
+    """Those of them that are read next."""
+    read: list[int] = field(default_factory=list)
+    """All that were read or are read next, in order."""
+
+    def path(self, candidate: int) -> list[int]:
+        """The tokens from the root's child down to a candidate; none for the root."""
+        tokens: list[int] = []
+        while candidate != ROOT:
+            tokens.append(self.candidates[candidate].token)
+            candidate = self.candidates[candidate].parent
+        return tokens[::-1]
+
+    def best(self, among: Sequence[int], count: int) -> list[int]:
+        """The most likely of some candidates, the earlier ones first among equals, in ascending order."""
+        return sorted(sorted(among, key=lambda i: (-self.candidates[i].log_q, i))[:count])
+
+    def expand(self, node: int, log_q: Floats, count: int) -> None:
+        """Add the `count` most likely children of a candidate, or of the root."""
+        before = 0.0 if node == ROOT else self.candidates[node].log_q
+        for token in np.argsort(-log_q, kind="stable")[:count]:
+            if np.isfinite(log_q[token]):
+                self.level.append(len(self.candidates))
+                self.candidates.append(_Candidate(int(token), node, before + float(log_q[token])))
+
+    def tree(self, nodes: Sequence[int]) -> Tree:
+        """Of candidates that contain each one's parent, parents first."""
+        place = {ROOT: ROOT} | {node: i for i, node in enumerate(nodes)}
+        kept = [self.candidates[node] for node in nodes]
+        return Tree(tuple(each.token for each in kept), tuple(place[each.parent] for each in kept))
+
+
+class DynamicTree(FeatureProposer):
+    """EAGLE-2's tree (Li et al. 2406.16858): what is likely is expanded, and the likeliest nodes of all are drafted.
+
+    A node's worth is the product of q along its path. Nothing is drawn, so each token is a function of its prefix.
+    """
+
+    def __init__(
+        self, reader: FeatureReader, reach: DynamicTreeSize, eos_ids: tuple[int, ...], facts: ProposerFacts
+    ) -> None:
+        super().__init__(reader, facts)
+        self._reach, self._eos_ids = reach, eos_ids
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Trees of up to the rows' budgets; none before the first state, or beyond the head's context."""
+        growing = [_Growing(self._limited(context)) for context in contexts]
+        for depth in range(1, self._reach.depth + 1):
+            rows = {each.context.row: each for each in growing if self._wants(each, depth)}
+            if not rows:
+                break
+            self._expand(rows, self._logits(rows, depth))
+        return [self._proposal(each) for each in growing]
+
+    def _wants(self, row: _Growing, depth: int) -> bool:
+        """Whether a level is grown at this depth; picks what is read for it."""
+        context = row.context
+        if not context.budget or depth > context.depth:
+            return False
+        if depth > 1:
+            row.frontier = row.best(row.level, min(self._reach.top_k, self._reader.room(context) - len(row.read)))
+            row.read += row.frontier
+        return depth == 1 or bool(row.frontier)
+
+    def _logits(self, rows: Mapping[int, _Growing], depth: int) -> Mapping[int, NDArray[np.floating[Any]]]:
+        """[n, V] logits after the n nodes of each row's frontier, or after the root."""
+        if depth == 1:
+            found = self._reader.roots([each.context for each in rows.values()])
+            return {row: to_numpy(logits[None]) for row, logits in found.items()}
+        levels = {
+            row: TreeLevel(len(each.context.history), each.tree(each.read), len(each.read) - len(each.frontier))
+            for row, each in rows.items()
+        }
+        return {row: to_numpy(logits) for row, logits in self._reader.read(levels).items()}
+
+    def _expand(self, rows: Mapping[int, _Growing], logits: Mapping[int, NDArray[np.floating[Any]]]) -> None:
+        for row, each in rows.items():
+            each.level = []
+            for node, scores in zip(each.frontier or [ROOT], logits[row], strict=True):
+                each.expand(node, self._log_q(each, node, scores), self._reach.top_k)
+
+    def _log_q(self, row: _Growing, node: int, logits: NDArray[np.floating[Any]]) -> Floats:
+        """[V] of the scores at temperature 1: masks and penalties count, as they do for the target."""
+        context, request = row.context, row.context.request
+        history = [*context.history, *row.path(node)]
+        scores = transform(logits, history, len(request.prompt), request.sampling, self._eos_ids).scores
+        return np.asarray(scores - log_sum_exp(scores[None]))
+
+    def _proposal(self, row: _Growing) -> Proposal:
+        """The likeliest candidates; a parent is at least as likely as its child, and comes before it."""
+        kept = row.best(range(len(row.candidates)), row.context.budget)
+        return Proposal(row.tree(kept), QKind.ONE_HOT) if kept else Proposal()

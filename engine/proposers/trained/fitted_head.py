@@ -1,0 +1,93 @@
+"""Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states.
+
+Knows nothing about what a head computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
+from engine.heads.checkpoint import HeadCheckpoint
+from engine.models.lean import LeanModel
+from engine.proposers.build import ProposerParts
+from engine.proposers.interface import Context
+
+
+@dataclass(frozen=True, slots=True)
+class FittedHead:
+    """A head and the target that it was made for, in whose dtype and arithmetic it drafts."""
+
+    head: HeadCheckpoint
+    model: LeanModel
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the head in the target's dtype, where the target lives."""
+        return self.head.tensors[name].to(self.model.device, self.model.dtype)
+
+
+def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ()) -> FittedHead:
+    """The head and its target, if a proposer of this kind can draft with them.
+
+    Args:
+        kind: the proposer's key. The head's settings have `hidden` and `vocabulary`.
+        parts: what the proposer is built from.
+        families: of heads that it takes; by default the one of its own name.
+
+    Raises:
+        ModelNeeded: there is no head.
+        InvalidRequest: a head of another family, or a target that is not a lean model.
+        ModelError: a head for another hidden size or vocabulary; names both numbers.
+    """
+    head = parts.head
+    if head is None:
+        raise ModelNeeded(f"proposer {kind} needs a trained head")
+    if head.family not in (families or (kind,)):
+        raise InvalidRequest(f"proposer {kind} cannot draft with a {head.layout} head; use proposer {head.family}")
+    target = None if parts.target is None else parts.target.model
+    if not isinstance(target, LeanModel):
+        raise InvalidRequest(f"proposer {kind} drafts from the target's hidden states; use loader: lean for it")
+    pairs = (("hidden size", "hidden", target.config.hidden), ("vocabulary", "vocabulary", target.config.vocabulary))
+    for what, setting, theirs in pairs:
+        if head.settings[setting] != theirs:
+            raise ModelError(
+                f"{head.layout} head: its {what} is {head.settings[setting]}, the target's is {theirs}; "
+                "use the target's own head"
+            )
+    return FittedHead(head, target)
+
+
+class LastStates:
+    """Of each row, the hidden state of the newest token that the target has read: the one before the newest.
+
+    A row whose prompt is one token has none until its first step.
+    """
+
+    def __init__(self, layer: int) -> None:
+        self._layer = layer
+        self._states: dict[int, Tensor] = {}
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._states
+
+    def start(self, context: Context) -> None:
+        """What the row held is void; a prompt of several tokens has been read but its last one."""
+        self._states.pop(context.row, None)
+        self.update(context)
+
+    def update(self, context: Context) -> None:
+        """Keep the last of the newly read tokens; a copy, for the model may use its own again."""
+        read = context.read.hidden.get(self._layer)
+        if read is not None and len(read):
+            self._states[context.row] = read[-1].clone()
+
+    def stacked(self, rows: list[int]) -> Tensor:
+        """[N, H] of the named rows."""
+        return torch.stack([self._states[row] for row in rows])
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._states.pop(row, None)

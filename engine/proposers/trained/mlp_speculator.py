@@ -1,0 +1,153 @@
+"""An MLP speculator (Wertheimer et al. 2404.19124): a short recurrence over hidden state and tokens.
+
+Stage i turns the state and the newest token into the next state, and the state into
+logits. The first state is the target's last hidden state, after the final norm, of
+the token before the newest; the first token is the newest one. Each stage sees what
+the stages before it drew, which Medusa's heads do not. Knows nothing about how the
+speculator was trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.core.options import ChoiceOption, OptionType, read_options
+from engine.core.types import DraftRule, Proposal, QKind, StepOutcome
+from engine.models.interface import to_numpy
+from engine.models.numerics.interface import Affine, Matrix
+from engine.proposers.build import ProposerParts
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.confidence import STOP_BELOW
+from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
+
+OPTIONS: Final[Mapping[str, OptionType]] = {"draw": ChoiceOption("top", ("top", "soft")), "stop_below": STOP_BELOW}
+EPS: Final = 1e-6
+
+
+class Speculator:
+    """The stages' arithmetic, in the target's dtype and numerics mode.
+
+    state_i = gelu(norm_i(proj_i state_{i-1} + c emb_i[token])), with c the weights' quotient: w_state = .5^(.5 / n),
+    w_emb = sqrt((1 - w_state^2) I / 2) for n stages of inner size I. The norm makes the common factor vanish.
+    """
+
+    def __init__(self, side: FittedHead) -> None:
+        settings = side.head.settings
+        self.stages: int = settings["stages"]
+        self._scaled: bool = settings["scale_input"]
+        keep = 0.5 ** (0.5 / self.stages)
+        self._weight = math.sqrt((1 - keep**2) * settings["inner"] / 2) / keep
+        self._norms = [
+            Affine(side.tensor(f"norm.{i}.weight"), side.tensor(f"norm.{i}.bias")) for i in range(self.stages)
+        ]
+        self._embeddings = _each(side, "emb", self.stages)
+        prepare = side.model.numerics.matrix
+        self._projections = _prepared(_each(side, "proj", self.stages), prepare)
+        self._outputs = _prepared(_each(side, "head", self.stages), prepare)
+
+    def enter(self, states: Tensor) -> Tensor:
+        """The target's states [N, H] as the first stage takes them."""
+        return _normed(states) / math.sqrt(2) if self._scaled else states
+
+    def advance(self, stage: int, states: Tensor, tokens: Sequence[int]) -> Tensor:
+        """[N, I] the next states, after the newest token of each row."""
+        read = F.embedding(torch.tensor(tokens, device=states.device), self._embeddings[stage])
+        mixed = _normed(self._projections[stage](states) + self._weight * read)
+        norm = self._norms[stage]
+        assert norm.bias is not None
+        return F.gelu(mixed * norm.weight + norm.bias)
+
+    def logits(self, stage: int, states: Tensor) -> Tensor:
+        """[N, V] for the token that a stage drafts."""
+        return self._outputs[stage](states)
+
+
+def _normed(x: Tensor) -> Tensor:
+    """The rows over their root mean square; a norm without weight."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
+
+
+def _each(side: FittedHead, kind: str, stages: int) -> list[Tensor]:
+    """One tensor per stage; stages that share a tensor share its copy too."""
+    copies: dict[int, Tensor] = {}
+    found = []
+    for stage in range(stages):
+        key = id(side.head.tensors[f"{kind}.{stage}"])
+        if key not in copies:
+            copies[key] = side.tensor(f"{kind}.{stage}")
+        found.append(copies[key])
+    return found
+
+
+def _prepared(weights: Sequence[Tensor], prepare: Any) -> list[Matrix]:
+    made = {id(weight): prepare(Affine(weight, None)) for weight in weights}
+    return [made[id(weight)] for weight in weights]
+
+
+class MlpSpeculatorProposer:
+    """Drafts chains of at most as many tokens as there are stages."""
+
+    def __init__(self, parts: ProposerParts, side: FittedHead, options: Mapping[str, Any]) -> None:
+        self._speculator = Speculator(side)
+        soft = options["draw"] == "soft"
+        rule = parts.rule if soft else DraftRule.GREEDY
+        self._how = DrawSettings(rule, parts.draw, parts.eos_ids, options["stop_below"])
+        layer = side.model.config.layers
+        self._states = LastStates(layer)
+        self.facts = ProposerFacts(
+            "mlp_speculator",
+            shape="chain",
+            q_kind=QKind.FULL if soft else QKind.ONE_HOT,
+            can_couple=soft,
+            state="request",
+            hidden=(layer,),
+            options=options,
+            steady=None if options["stop_below"] else SteadyDrafts(side.model.context, self._speculator.stages),
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> MlpSpeculatorProposer:
+        """From an MLP speculator and the options `draw` and `stop_below`.
+
+        Raises:
+            InvalidRequest: an option that is not taken, or no head.
+            ModelError: a head that does not fit the target.
+        """
+        options = read_options("proposer mlp_speculator", parts.options, OPTIONS)
+        side = fitted_head("mlp_speculator", parts)
+        return cls(parts, side, options)
+
+    def start(self, context: Context) -> None:
+        """Keep the state of the last token that was read, if any was."""
+        self._states.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """One chain per row, none where nothing was read yet."""
+        drafted = [ChainDraft(context) for context in contexts]
+        live = [each for each in drafted if each.unread and each.context.row in self._states]
+        if live:
+            states = self._speculator.enter(self._states.stacked([each.context.row for each in live]))
+            for stage in range(self._speculator.stages):
+                states = self._speculator.advance(stage, states, [each.history[-1] for each in live])
+                for each, logits in zip(live, to_numpy(self._speculator.logits(stage, states)), strict=True):
+                    each.extend(logits, self._how)
+                kept = [place for place, each in enumerate(live) if each.unread]
+                if not kept:
+                    break
+                live, states = [live[place] for place in kept], states[kept]
+        return [each.proposal() for each in drafted]
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states say enough
+        """Keep the state of the last accepted token, or of the root."""
+        self._states.update(context)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._states.finish(row)

@@ -1,0 +1,75 @@
+"""The cost model of chain speculation, and its terms measured (Leviathan et al. 2211.17192, section 3).
+
+alpha is the chance that a drafted token is accepted, taken as independent of
+its position; tau the tokens per target forward; rho the cost of one drafted
+position in units of one plain target forward; sigma the cost of verifying
+gamma + 1 tokens in the same unit. The model leaves out what both sides pay:
+reading prompts, sampling, recording. Knows nothing about suites or reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.record.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Mean wall time of the parts of one step of the whole batch, in microseconds."""
+
+    draft_us: float
+    verify_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """rho and sigma, in plain target forwards; rho * gamma is the drafting time of a step."""
+
+    rho: float
+    sigma: float
+
+
+def step_times(traces: Iterable[Trace]) -> StepTimes:
+    """Means over the batch's steps; NaN without one.
+
+    A step of b requests stands in b traces, so each mention counts 1 / b.
+    """
+    kept = [each for each in traces if each.steps]
+    if not kept:
+        return StepTimes(float("nan"), float("nan"))
+    share = np.concatenate([1.0 / each.batch for each in kept])
+    draft = np.concatenate([each.draft_us for each in kept])
+    verify = np.concatenate([each.verify_us for each in kept])
+    return StepTimes(float(np.average(draft, weights=share)), float(np.average(verify, weights=share)))
+
+
+def costs(speculative: StepTimes, plain: StepTimes, gamma: int) -> Costs:
+    """What one draft length costs.
+
+    Steps that drafted less than gamma, or nothing, are in the means, as they are in tau.
+    """
+    return Costs(speculative.draft_us / plain.verify_us / gamma, speculative.verify_us / plain.verify_us)
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens per target forward, (1 - alpha^(gamma+1)) / (1 - alpha)."""
+    return float(gamma + 1) if alpha >= 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)
+
+
+def speedup_of(tau: float, gamma: int, costs: Costs) -> float:
+    """Speed-up over plain decoding at tau tokens per target forward: tau / (sigma + gamma * rho)."""
+    return tau / (costs.sigma + gamma * costs.rho)
+
+
+def speedup(alpha: float, gamma: int, rho: float, sigma: float = 1.0) -> float:
+    """Expected speed-up over plain decoding."""
+    return speedup_of(expected_tokens(alpha, gamma), gamma, Costs(rho, sigma))
+
+
+def best_gamma(alpha: float, rho: float, sigma: float = 1.0, most: int = 16) -> int:
+    """The draft length in 0..most with the largest expected speed-up; 0 means do not speculate."""
+    return max(range(most + 1), key=lambda gamma: speedup(alpha, gamma, rho, sigma) if gamma else 1.0)

@@ -1,0 +1,347 @@
+"""The record of one request as columns, and its bytes.
+
+A trace holds what a step decided and by which numbers, so that a reader can
+recompute it without the models. Columns are concatenated over steps; the
+per-step counts say where a step begins. Bytes are a zstd-compressed `npz`
+without pickles, behind a magic number that carries the format's version.
+
+Knows nothing about databases, and nothing about how the numbers came to be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from engine.core.errors import InvalidRequest, TraceError
+from engine.core.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.core.versions import DraftVersion
+from engine.record.npz import arrays_of
+
+MAGIC: Final = b"SATRACE5"
+CELLS: Final = (
+    "cell_id",
+    "cell_p",
+    "cell_q",
+    "tail",
+    "row_p",
+    "p_below",
+    "q_token",
+    "residual_below",
+    "residual_sum",
+    "product",
+    "q_below",
+)
+"""Columns of lumped laws, at `topk` only."""
+LACKING: Final[Mapping[bytes, tuple[str, ...]]] = {
+    MAGIC: (),
+    b"SATRACE4": CELLS,
+    b"SATRACE3": (*CELLS, "draft_version"),
+    b"SATRACE2": (*CELLS, "draft_version", "spare_logits"),
+    b"SATRACE1": (*CELLS, "draft_version", "spare_logits", "logits_digest"),
+}
+"""Versions that `decode` reads, with the columns that they do not have: these read as empty."""
+READABLE: Final = tuple(LACKING)
+EMPTY: Final[Mapping[str, NDArray[Any]]] = {
+    "draft_version": np.empty(0, np.int32),
+    "spare_logits": np.empty((0, 0), np.float32),
+    "logits_digest": np.empty(0, np.uint64),
+    "cell_id": np.empty((0, 0), np.uint32),
+    "cell_p": np.empty((0, 0), np.float32),
+    "cell_q": np.empty((0, 0), np.float32),
+    "tail": np.empty((0, 2)),
+    **{name: np.empty(0) for name in CELLS[4:]},
+}
+COMPRESSION: Final = 1
+"""Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
+DAMAGE: Final = (
+    zstandard.ZstdError,
+    zipfile.BadZipFile,
+    struct.error,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    InvalidRequest,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What reading damaged bytes raises: flipped bits in the archive look like encryption, other versions or huge sizes."""
+Ints = NDArray[np.integer[Any]]
+Rows = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """What a reader must know before the columns mean anything."""
+
+    request: str
+    level: RecordLevel
+    protocol: Protocol
+    lossless: bool
+    proposer: str
+    vocabulary: int
+    stream: int
+    sampling: SamplingParams
+    eos_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    prompt: tuple[int, ...]
+    coupled_draft: bool = False
+    """The draft used the target's own noise (shared-randomness drafting)."""
+    draft_versions: tuple[DraftVersion, ...] = ()
+    """The versions that `draft_version` names, in order; none for a draft that does not learn."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the backend says of this request besides (`engine.backends.interface.Engine.generate`). JSON-able."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One request's record: S steps, N drafted nodes, X examined nodes, E emitted tokens.
+
+    Columns absent at a level have length 0. `top_*` and the columns of cells exist
+    at `topk` only, `logits` and `q_rows` at `full` only. Cells: see `engine.record.lumping`.
+    """
+
+    header: TraceHeader
+    position: Ints
+    """[S] absolute position of the first token that the step emits."""
+    n_drafted: Ints
+    n_examined: Ints
+    n_emitted: Ints
+    q_kind: Ints
+    residual_mass: Floats
+    """[S] mass of max(p - q, 0) at the rejection; NaN without one."""
+    draft_us: Ints
+    verify_us: Ints
+    batch: Ints
+    draft_version: Ints
+    """[S] number of the version that drafted, -1 where the step does not say; empty if no step says."""
+    node_token: Ints
+    node_parent: Ints
+    """[N] index of the parent within the step's tree, -1 for the root."""
+    node_uniform: Floats
+    """[N] the number that drew the token; NaN if none did."""
+    examined_node: Ints
+    """[X] index of the node within the step's tree."""
+    examined_p: Floats
+    examined_q: Floats
+    examined_uniform: Floats
+    examined_accepted: Ints
+    token: Ints
+    role: Ints
+    row: Ints
+    """[E] the p row of the step's tree that decided the token: 0 root, i + 1 node i."""
+    p: Floats
+    uniform: Floats
+    logprob: Floats
+    """[E] log softmax of the raw logits at temperature 1."""
+    margin: Floats
+    """[E] largest minus second largest score of the deciding row."""
+    logits_digest: NDArray[np.uint64]
+    """[E] 8 bytes of BLAKE2b over the deciding row as the target gave it (see `engine.record.recorder.digests`)."""
+    top_id: Ints
+    """[E, K] tokens with the largest scores, descending."""
+    top_score: Floats
+    top_lse: Floats
+    """[E] logsumexp of scores / temperature (temperature 1 if greedy)."""
+    logits: Rows
+    """[E, V] the deciding rows as the target gave them."""
+    spare_logits: Rows
+    """[R, V] the other rows of decisions on a draft as a whole, at `full` (block rule): of a step with n drafted and
+    e emitted tokens the rows of nodes e to n, in order."""
+    q_rows: Floats
+    """[X, V] the distribution that each examined node was drawn from."""
+    cell_id: Ints
+    """[E, C] the K likeliest tokens of p, descending, then those of q that are not among them; `engine.record.lumping.PAD`."""
+    cell_p: Rows
+    cell_q: Rows
+    """[E, C] q of the place; NaN where nothing was drafted or its law is not known, as in the next columns of q."""
+    tail: Floats
+    """[E, 2] mass of p and of q outside the cells."""
+    row_p: Floats
+    """[E] p of the token by the deciding row."""
+    p_below: Floats
+    """[E] mass of p before the token in id order."""
+    q_token: Floats
+    """[E] q of the token."""
+    residual_below: Floats
+    """[E] mass of max(p - q, 0) before the token in id order."""
+    residual_sum: Floats
+    """[E] mass of max(p - q, 0), wherever q is known."""
+    product: Floats
+    """[E] sum of p q."""
+    q_below: Floats
+    """[X] mass of q before the drafted token in id order; NaN if it was not drawn from a row."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, that is of target forwards after the prompt."""
+        return len(self.position)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The generated tokens."""
+        return tuple(self.token.tolist())
+
+    @property
+    def n_accepted(self) -> int:
+        """Drafted tokens that were emitted."""
+        return int(np.sum(self.role == Role.ACCEPTED))
+
+
+class _Late(Trace):
+    """A trace whose columns are read when one is asked for first: until then their slots are empty."""
+
+    __slots__ = ("_read",)
+    _read: Callable[[], Trace]
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for empty slots only."""
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        whole = self._read()
+        for column in COLUMNS:
+            object.__setattr__(self, column, getattr(whole, column))
+        return object.__getattribute__(self, name)
+
+
+COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.name != "header")
+
+
+def late(header: TraceHeader, read: Callable[[], Trace]) -> Trace:
+    """The trace that `read` gives, read with its first column; its header is there at once."""
+    trace = object.__new__(_Late)
+    object.__setattr__(trace, "header", header)
+    object.__setattr__(trace, "_read", read)
+    return trace
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step of a trace; slices, not copies."""
+
+    trace: Trace
+    index: int
+    nodes: slice
+    examined: slice
+    emitted: slice
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the first emitted token."""
+        return int(self.trace.position[self.index])
+
+    @property
+    def q_kind(self) -> QKind:
+        """How the step's drafted tokens came to be."""
+        return QKind(int(self.trace.q_kind[self.index]))
+
+
+def steps_of(trace: Trace, only: Iterable[int] | None = None) -> Iterator[StepView]:
+    """The steps in order; or the given ones."""
+    wanted = list(range(trace.steps) if only is None else only)
+    if not wanted:
+        return
+    nodes, examined, emitted = (
+        [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+        for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)
+    )
+    for i in wanted:
+        cuts = (slice(ends[i], ends[i + 1]) for ends in (nodes, examined, emitted))
+        yield StepView(trace, i, *cuts)
+
+
+def encode(trace: Trace) -> bytes:
+    """The trace's bytes; equal traces give equal bytes."""
+    buffer = io.BytesIO()
+    columns = {name: getattr(trace, name) for name in COLUMNS}
+    header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
+    np.savez(buffer, header=header, **columns)
+    return MAGIC + zstandard.ZstdCompressor(level=COMPRESSION).compress(buffer.getvalue())
+
+
+def decode(data: bytes) -> Trace:
+    """Read what `encode` wrote, in this version or in an older one.
+
+    Raises:
+        TraceError: the bytes are not a trace of a version in `READABLE`, or are damaged.
+    """
+    version = version_of(data)
+    try:
+        raw = _decompress(data)
+        columns = arrays_of(raw)
+        header = _header_from_json(json.loads(columns.pop("header").tobytes()))
+        return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
+    except DAMAGE as error:
+        raise TraceError(f"damaged trace: {error}") from error
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of a trace's uncompressed content, so that it outlives a change of compressor.
+
+    Raises:
+        TraceError: the bytes are not a trace, or cannot be decompressed.
+    """
+    version = version_of(data)
+    try:
+        return hashlib.sha256(version + _decompress(data)).hexdigest()
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise TraceError(f"damaged trace: {error}") from error
+
+
+def version_of(data: bytes) -> bytes:
+    """The magic number that a trace begins with.
+
+    Raises:
+        TraceError: it is none that this version reads.
+    """
+    if not data.startswith(READABLE):
+        known = " or ".join(repr(each) for each in READABLE)
+        raise TraceError(f"not a trace: it begins with {data[:8]!r} instead of {known}")
+    return data[: len(MAGIC)]
+
+
+def _decompress(data: bytes) -> bytes:
+    # a view: at level full a copy of the bytes costs a third of their decompression
+    return zstandard.ZstdDecompressor().decompress(memoryview(data)[len(MAGIC) :], max_output_size=2**32)
+
+
+def _header_to_json(header: TraceHeader) -> dict[str, Any]:
+    written = dataclasses.asdict(header) | {"stream": str(header.stream)}
+    # left out where there is nothing to say, so that readers of before can read it
+    return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
+
+
+def _header_from_json(data: dict[str, Any]) -> TraceHeader:
+    sampling = data.pop("sampling")
+    pairs: dict[str, Any] = {
+        "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
+        "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
+        "stop": tuple(sampling.pop("stop")),
+        "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
+    }
+    return TraceHeader(
+        request=data.pop("request"),
+        level=RecordLevel(data.pop("level")),
+        protocol=Protocol(data.pop("protocol")),
+        stream=int(data.pop("stream")),
+        sampling=SamplingParams(**sampling, **pairs),
+        eos_ids=tuple(data.pop("eos_ids")),
+        finish_reason=FinishReason(data.pop("finish_reason")),
+        prompt=tuple(data.pop("prompt")),
+        draft_versions=tuple(DraftVersion(**each) for each in data.pop("draft_versions", ())),
+        **data,
+    )

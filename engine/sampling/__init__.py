@@ -1,0 +1,1 @@
+"""From logits to tokens: transforms, random numbers, draws and stop conditions."""

@@ -1,0 +1,128 @@
+"""How a draft token is drawn from draft logits, by the rule that the verifier asks for.
+
+q is the distribution that the token was drawn from, never another one.
+Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.types import DraftRule, Floats, QKind, SamplingParams
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.transforms import gumbel_argmax, inverse_cdf, transform
+
+
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """What a draw may look at: the prefix and the request, never the target's row."""
+
+    history: Sequence[int]
+    """Prompt, committed tokens and tokens drafted so far."""
+    n_prompt: int
+    params: SamplingParams
+    eos_ids: tuple[int, ...]
+    randomness: Randomness
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A drafted token and the q [V] it was drawn from (None if it is deterministic)."""
+
+    token: int
+    kind: QKind
+    q: Floats | None
+    uniform: float
+
+
+class Siblings(StrEnum):
+    """How the children of one node are drawn."""
+
+    WITH_REPLACEMENT = "with_replacement"
+    """Independently, each from q (SpecInfer 2305.09781)."""
+    WITHOUT_REPLACEMENT = "without_replacement"
+    """Each from q without the earlier ones, renormalised (Sequoia 2402.12374)."""
+    TOP = "top"
+    """The most likely tokens, in this order: a function of the prefix (EAGLE-2 2406.16858)."""
+
+
+DrawRule = Callable[[DraftRule, NDArray[np.floating[Any]], DraftContext], Draw]
+
+
+def draw(rule: DraftRule, logits: NDArray[np.floating[Any]], context: DraftContext) -> Draw:
+    """Draw the token at position `len(context.history)` from one row of draft logits.
+
+    At temperature 0 every rule is the argmax.
+    """
+    greedy = rule is DraftRule.GREEDY or context.params.greedy
+    if greedy and context.params.plain_scores:
+        token = int(logits.argmax())
+        if np.isfinite(logits[token]):
+            return Draw(token, QKind.ONE_HOT, None, float("nan"))
+    row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
+    position = len(context.history)
+    if greedy:
+        return Draw(int(np.argmax(row.scores)), QKind.ONE_HOT, None, float("nan"))
+    if rule is DraftRule.COUPLED:
+        token = gumbel_argmax(row.p, context.randomness.gumbel(position, len(row.p)))
+        return Draw(token, QKind.FULL, row.p, float("nan"))
+    u = context.randomness.uniform(position, Purpose.DRAFT)
+    return Draw(inverse_cdf(row.p, u), QKind.FULL, row.p, u)
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingSpec:
+    """How many children to draw, how, and the order of the first among the nodes at its distance from the root."""
+
+    count: int
+    how: Siblings
+    first: int = 0
+
+
+SiblingRule = Callable[[DraftRule, SiblingSpec, NDArray[np.floating[Any]], DraftContext], list[Draw]]
+
+
+def draw_siblings(
+    rule: DraftRule, siblings: SiblingSpec, logits: NDArray[np.floating[Any]], context: DraftContext
+) -> list[Draw]:
+    """Draw the children of a node from one row of draft logits: as many as asked for, or as q has tokens.
+
+    Each draw carries the q that it was drawn from, given the earlier ones; this is what makes the tree rule
+    lossless. A coupled draw takes the largest of log q plus the target's noise that are left. At temperature 0
+    and under the greedy rule the children are the most likely tokens.
+    """
+    row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
+    if rule is DraftRule.GREEDY or context.params.greedy or siblings.how is Siblings.TOP:
+        return _most_likely(row.scores, siblings.count)
+    position, q = len(context.history), row.p
+    draws: list[Draw] = []
+    for order in range(siblings.first, siblings.first + siblings.count):
+        drawn = _one_of(rule, q, position, order, context.randomness)
+        draws.append(drawn)
+        if siblings.how is Siblings.WITHOUT_REPLACEMENT or rule is DraftRule.COUPLED:
+            left = q.copy()
+            left[drawn.token] = 0.0
+            mass = float(left.sum())
+            if mass == 0:
+                break
+            q = left / mass
+    return draws
+
+
+def _one_of(rule: DraftRule, q: Floats, position: int, order: int, randomness: Randomness) -> Draw:
+    if rule is DraftRule.COUPLED:
+        return Draw(gumbel_argmax(q, randomness.gumbel(position, len(q))), QKind.FULL, q, float("nan"))
+    u = randomness.uniform(position, Purpose.DRAFT, order)
+    return Draw(inverse_cdf(q, u), QKind.FULL, q, u)
+
+
+def _most_likely(scores: Floats, count: int) -> list[Draw]:
+    """The largest finite scores, lowest ids first among equals."""
+    chosen = np.argsort(-scores, kind="stable")[:count]
+    return [Draw(int(token), QKind.ONE_HOT, None, float("nan")) for token in chosen if np.isfinite(scores[token])]

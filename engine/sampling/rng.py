@@ -1,0 +1,115 @@
+"""Counter-based random streams: no state, no order, no sharing between purposes.
+
+Every number is a function of (seed, stream, position, purpose, index) through
+Philox-4x64-10. Two purposes never share a counter, so acceptance, residual,
+bonus and draft numbers are independent (the failure mode of vLLM issue 47386),
+and a request draws the same numbers whatever else runs beside it.
+
+Knows nothing about distributions or tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.types import Floats
+from engine.sampling.philox import first_word, first_words, round_keys
+
+
+class Purpose(IntEnum):
+    """What a number is for. Recorded by name; the values are part of the format."""
+
+    TARGET = 0
+    """The target's own Gumbel noise: plain sampling and shared-randomness verification."""
+    DRAFT = 1
+    ACCEPT = 2
+    RESIDUAL = 3
+    BONUS = 4
+    INNER_DRAFT = 5
+    """From here on: a draft model that is itself decoded speculatively, with rejection (`engine.proposers.draft_model.cascade`)."""
+    INNER_ACCEPT = 6
+    INNER_RESIDUAL = 7
+    INNER_BONUS = 8
+
+
+STEP_SHIFT: Final = 16
+"""Where a step's position stands beside the purpose in the last word of the counter."""
+_UPPER: Final = 11
+_UNIT: Final = 2.0**-53
+"""A word's upper 53 bits are a number in [0, 1)."""
+Ints = NDArray[np.integer[Any]]
+
+
+def stream_of(name: str) -> int:
+    """A 64-bit stream number from a case's name, stable across arms and machines."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+class Randomness:
+    """The random numbers of one request.
+
+    Args:
+        seed: the run's seed, in [0, 2^63).
+        stream: the request's stream, in [0, 2^64).
+    """
+
+    def __init__(self, seed: int, stream: int) -> None:
+        self._seed, self._stream = seed, stream
+        self._key = np.array([seed, stream], dtype=np.uint64)
+        self._rounds = round_keys(seed, stream)
+        self._step = 0
+
+    def of_step(self, position: int) -> Randomness:
+        """Numbers of the step whose first token has this position, which no other step shares.
+
+        For rules whose decisions look at numbers behind the tokens that they emit: those positions are decided
+        again in the next step, and a number that has been looked at must not decide again.
+        """
+        fresh = copy.copy(self)
+        fresh._step = position + 1
+        return fresh
+
+    def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
+        """[count] float64 numbers in [0, 1), 53 bits each."""
+        last = purpose | self._step << STEP_SHIFT
+        if count == 1:
+            return np.array([(first_word(self._rounds, index, position, last) >> _UPPER) * _UNIT])
+        counter = np.array([0, index, position, last], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=self._key, counter=counter)).random(count)
+
+    def uniform(self, position: int, purpose: Purpose, index: int = 0) -> float:
+        """One number in [0, 1). `index` tells siblings at the same position apart."""
+        return float(self.uniforms(position, purpose, 1, index)[0])
+
+    def gumbel(self, position: int, vocabulary: int) -> Floats:
+        """[vocabulary] standard Gumbel noise of purpose TARGET at a position."""
+        numbers = self.uniforms(position, Purpose.TARGET, vocabulary)
+        return -np.log(-np.log(np.clip(numbers, np.finfo(np.float64).tiny, 1.0 - 2.0**-53)))
+
+
+def uniforms_at(
+    seed: int, stream: int, positions: Ints, purposes: Ints, indices: Ints | int = 0, steps: Ints | None = None
+) -> Floats:
+    """[n] what `Randomness(seed, stream).uniform` gives at n places, in a fraction of the time.
+
+    Args:
+        seed: as in `Randomness`.
+        stream: as in `Randomness`.
+        positions: [n] absolute positions.
+        purposes: [n] values of `Purpose`.
+        indices: [n] or one for all.
+        steps: [n] positions that `of_step` is called with before; None where it is not.
+    """
+    third = positions.astype(np.uint64)
+    second = np.broadcast_to(np.asarray(indices).astype(np.uint64), third.shape)
+    fourth = purposes.astype(np.uint64)
+    if steps is not None:
+        fourth = fourth | (steps.astype(np.uint64) + np.uint64(1)) << np.uint64(STEP_SHIFT)
+    words = first_words(round_keys(seed, stream), second, third, fourth)
+    return np.asarray((words >> np.uint64(_UPPER)) * _UNIT)

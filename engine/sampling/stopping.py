@@ -1,0 +1,93 @@
+"""Where a generation ends: end tokens, stop strings, length - exact inside a draft.
+
+Tokens of a step are looked at one by one; everything after the first end is
+dropped and never counted, accepted or not. Knows nothing about probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.core.types import FinishReason, SamplingParams, StepOutcome
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedOutcome:
+    """A verdict without what came after the end, and why it ended (None: it goes on)."""
+
+    verdict: StepOutcome
+    reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """The ends of one request. `decode` turns generated tokens into text."""
+
+    params: SamplingParams
+    eos_ids: tuple[int, ...]
+    decode: Decode
+
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
+        """Cut a verdict at the first end.
+
+        Args:
+            generated: tokens generated before the step.
+            verdict: the step's decisions.
+        """
+        tokens = list(generated)
+        for count, emitted in enumerate(verdict.emitted, start=1):
+            tokens.append(emitted.token)
+            reason = self._reason(tokens)
+            if reason is not None:
+                return TruncatedOutcome(trim(verdict, count), reason)
+        return TruncatedOutcome(verdict, None)
+
+    def _reason(self, tokens: list[int]) -> FinishReason | None:
+        """Why the generation ends with its last token, if it does."""
+        if tokens[-1] in self.eos_ids and not self.params.ignore_eos:
+            return FinishReason.EOS
+        if tokens[-1] in self.params.stop_token_ids:
+            return FinishReason.STOP
+        if self.params.stop and len(tokens) >= self.params.min_tokens and self._stop_at(tokens) is not None:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(tokens) >= self.params.max_new_tokens else None
+
+    def _stop_at(self, tokens: list[int]) -> int | None:
+        """Where a stop string begins that the last token completed; None without one."""
+        text = self.decode(tokens)
+        # what both texts share, not the shorter one's length: a token may complete a character of the text before it
+        before = _shared(self.decode(tokens[:-1]), text)
+        starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self.params.stop)
+        return min((start for start in starts if start >= 0), default=None)
+
+    def text(self, tokens: Sequence[int], reason: FinishReason) -> str:
+        """The generation's text; a stop string and what follows it are not part of it."""
+        start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
+        return self.decode(tokens)[:start]
+
+
+def _shared(first: str, second: str) -> int:
+    """Length of the common beginning of two texts."""
+    unequal = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return next(unequal, min(len(first), len(second)))
+
+
+def trim(verdict: StepOutcome, count: int) -> StepOutcome:
+    """The first `count` emitted tokens and the decisions that led to them."""
+    if count == len(verdict.emitted):
+        return verdict
+    if verdict.joint:
+        cut = tuple(replace(each, accepted=each.accepted and each.node < count) for each in verdict.examined)
+        return StepOutcome(verdict.emitted[:count], cut, joint=True)
+    # an accepted token was examined exactly once as accepted; rejected siblings came before it
+    left, examined = count, []
+    for each in verdict.examined:
+        if left == 0:
+            break
+        examined.append(each)
+        left -= each.accepted
+    # a recovered token is always the last one, so no residual is left
+    return StepOutcome(verdict.emitted[:count], tuple(examined))

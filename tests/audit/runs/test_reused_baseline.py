@@ -1,0 +1,170 @@
+"""Baselines of an earlier run: taken over whole, or refused in one line with nothing stored."""
+
+import json
+
+import pytest
+
+from audit.evidence.verdicts import Verdict
+from audit.runs.prepare import prepare
+from audit.runs.reused_baseline import reused_run
+from audit.runs.runner import Interrupted, run
+from audit.store import Store
+from audit.suite.loader import load_suite
+from tests.audit.invoke import invoke
+from tests.audit.runs.test_runner import Silent, StopsAfter
+
+SUITE = """
+version: 1
+name: two-days
+backend: scripted
+seed: 5
+samples: 2
+models: {target: 'scripted:1', draft: 'scripted:2'}
+workloads: [{name: words, prompts: prompts.jsonl}]
+sampling: {max_new_tokens: 24}
+arms:
+  - name: greedy
+    proposer: {kind: draft_model, model: draft, gamma: 3}
+    verifier: greedy
+    checks: [greedy_equality, replay, performance]
+  - name: sampled
+    proposer: {kind: draft_model, model: draft, gamma: 3}
+    verifier: gumbel
+    sampling: {temperature: 1.0}
+    checks: [coupled_equality]
+"""
+PLAIN = ("baseline/greedy", "baseline/greedy/alone", "baseline/T=1", "baseline/T=1/alone")
+
+
+@pytest.fixture
+def path(tmp_path):
+    prompts = [{"id": f"w{i}", "prompt": "abcdefgh"[i % 5 : i % 5 + 1 + i // 5]} for i in range(20)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    return tmp_path / "suite.yaml"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
+        yield opened
+
+
+def audit(path, *more):
+    """`audit run` in the suite's folder."""
+    store, results = path.parent / "audit.db", path.parent / "results.json"
+    return invoke("run", str(path), "--store", str(store), "--results", str(results), *more)
+
+
+def answers(store, name, arm):
+    return [(each.key, each.tokens, each.text, each.latency_us) for each in store.load_arm(name, arm).requests]
+
+
+def verdicts(store, name):
+    return {(each.arm, each.check): each.verdict for each in store.checks(name)}
+
+
+def test_plain_arms_are_taken_over_with_their_origin(path, store):
+    first = run(prepare(load_suite(path)), store, Silent()).run
+    again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent()).run
+    for arm in PLAIN:
+        assert answers(store, again, arm) == answers(store, first, arm)
+        found = store.load_arm(again, arm)
+        assert found.taken_over
+        assert found.effective["earlier"]["run"] == first
+        assert {each.trace.header.facts["earlier"] for each in found.requests} == {first}
+    assert not store.load_arm(again, "greedy").taken_over
+    assert store.verify_root(again)
+    clock = ("greedy", "performance")
+    assert verdicts(store, again)[clock] is Verdict.NOT_RUN
+    before = {key: verdict for key, verdict in verdicts(store, first).items() if key != clock}
+    assert before.items() <= verdicts(store, again).items()
+
+
+def test_a_candidate_that_changed_since_is_found(path, store):
+    first = run(prepare(load_suite(path)), store, Silent()).run
+    path.write_text(SUITE.replace("verifier: greedy\n", "verifier: greedy\n    fault: greedy_accepts_top2\n"))
+    again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent())
+    assert again.exit_code == 1
+    assert verdicts(store, again.run)["greedy", "greedy_equality"] is Verdict.FAULT
+
+
+def test_no_token_is_decoded_for_them(path, store, monkeypatch):
+    first = run(prepare(load_suite(path)), store, Silent()).run
+    prepared = prepare(load_suite(path), reused_run(store, first))
+    live = {arm.planned.name: arm.engine.live for arm in prepared.arms if arm.planned.name in PLAIN}
+    assert sorted(live) == sorted(PLAIN)
+    plain = type(live["baseline/greedy"])
+    whole = plain.generate
+
+    def only_candidates(self, requests):
+        assert self not in live.values()
+        return whole(self, requests)
+
+    monkeypatch.setattr(plain, "generate", only_candidates)
+    assert run(prepared, store, Silent()).exit_code in (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seed: 5", "seed: 6"), "asked baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
+        (("target: 'scripted:1'", "target: 'scripted:3'"), "its target is not this suite's"),
+        (("samples: 2", "samples: 3"), "has no request baseline/T=1/words/w0#2"),
+        (("temperature: 1.0", "temperature: 0.5"), "has no plain arm baseline/T=0.5, it has baseline/greedy,"),
+    ],
+)
+def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, change, message):
+    assert audit(path).exit_code in (0, 3)
+    path.write_text(SUITE.replace(*change))
+    done = audit(path, "--baseline", "latest")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "make it first, with this suite at the engine without speculation" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    with Store.open(str(path.parent / "audit.db"), create=False) as store:
+        assert len(store.list_runs(10)) == 1
+
+
+def test_another_prompt_is_told(path):
+    audit(path)
+    prompts = path.parent / "prompts.jsonl"
+    prompts.write_text(prompts.read_text().replace("abcd", "abca"))
+    done = audit(path, "--baseline", "latest")
+    assert (done.exit_code, "asked baseline/greedy/words/w15#0 with another prompt" in done.stderr) == (2, True)
+
+
+def test_a_run_that_is_not_finished_is_refused(path, store):
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(load_suite(path)), store, StopsAfter(3))
+    done = audit(path, "--baseline", stopped.value.run)
+    assert done.exit_code == 2
+    assert f"is interrupted; finish it first: audit resume {stopped.value.run}" in done.stderr
+
+
+def test_a_run_that_was_changed_decides_nothing(path, store, monkeypatch):
+    first = run(prepare(load_suite(path)), store, Silent()).run
+    monkeypatch.setattr(Store, "broken_places", lambda _self, run: (f"{run}: requests",))
+    done = audit(path, "--baseline", first)
+    assert done.exit_code == 3
+    assert f"audit verify {first}" in done.stderr
+
+
+def test_rounds_and_a_missing_store_are_refused(path):
+    done = audit(path, "--baseline", "latest", "--until", "decided", "--max-tokens", "9000")
+    assert (done.exit_code, "leave out one of both" in done.stderr) == (2, True)
+    done = audit(path, "--baseline", "latest")
+    assert (done.exit_code, "no such store" in done.stderr) == (2, True)
+    assert not (path.parent / "audit.db").exists()
+
+
+def test_an_interrupted_run_goes_on_with_the_same_baselines(path, store):
+    first = run(prepare(load_suite(path)), store, Silent()).run
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(load_suite(path), reused_run(store, first)), store, StopsAfter(7))
+    at = ("--store", str(path.parent / "audit.db"), "--results", str(path.parent / "results.json"))
+    done = invoke("resume", stopped.value.run, *at)
+    assert done.exit_code in (0, 3), done.stderr
+    for arm in PLAIN:
+        assert store.load_arm(stopped.value.run, arm).effective["earlier"]["run"] == first
+        assert answers(store, stopped.value.run, arm) == answers(store, first, arm)

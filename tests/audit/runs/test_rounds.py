@@ -1,0 +1,181 @@
+"""Runs that stop by themselves, on scripted models: when they stop, why, and that they go on after an interruption."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from scipy.stats import binom
+
+from audit.errors import UserError
+from audit.evidence.records import ArmKind
+from audit.evidence.verdicts import Verdict
+from audit.runs.interim_looks import STOP_RULE, RunStopRule, interim_results, share
+from audit.runs.prepare import prepare
+from audit.runs.runner import Interrupted, resume, run
+from audit.store import RunStatus, Store
+from audit.suite.loader import load_suite
+from tests.audit.invoke import invoke
+from tests.audit.runs.test_runner import Silent, StopsAfter
+
+SUITE = """
+version: 1
+name: rounds
+backend: scripted
+seed: {seed}
+models: {{target: 'scripted:1', draft: 'scripted:2'}}
+workloads: [{{name: words, prompts: prompts.jsonl}}]
+sampling: {{max_new_tokens: 30, ignore_eos: true}}
+arms:
+  - name: chain
+    proposer: {{kind: draft_model, model: draft, gamma: 3}}
+    verifier: chain
+    sampling: {{temperature: 1}}
+    checks: {{acceptance_theory: {{margin: {margin}, alpha: {alpha}}}{more}}}
+    {fault}
+"""
+ROUND = 2 * 6 * 30
+"""Tokens of a round: baseline and candidate, six cases of 30 tokens."""
+
+
+def suite_file(folder, margin=0.1, alpha=0.001, seed=5, fault="", more=""):
+    path = folder / "suite.yaml"
+    fault = f"fault: {fault}" if fault else ""
+    path.write_text(SUITE.format(margin=margin, alpha=alpha, seed=seed, fault=fault, more=more))
+    rows = [{"id": f"w{i}", "prompt": "abc"[: 1 + i % 3] * (i + 1)} for i in range(6)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
+        yield opened
+
+
+def ended(store, outcome):
+    return interim_results(store.load_run(outcome.run).events)[-1]
+
+
+def decide(folder, store, most, **options):
+    return run(prepare(load_suite(suite_file(folder, **options))), store, Silent(), RunStopRule(most))
+
+
+def test_a_clean_engine_stops_when_its_margin_is_reached(tmp_path, store):
+    outcome = decide(tmp_path, store, 100 * ROUND, margin=0.1, more=", replay: {}")
+    last = ended(store, outcome)
+    assert (outcome.exit_code, last.stopped, last.undecided) == (0, "every bound is reached", ())
+    # one round is too little for this margin, a hundred would be a waste
+    assert 1 < last.look < 20
+    assert last.tokens == last.look * ROUND
+    for check in store.checks(outcome.run):
+        assert check.verdict is Verdict.CERTIFIED
+        assert check.details["look"] == {"number": last.look, "share": share(last.look)}
+    record = store.load_run(outcome.run)
+    assert all(arm.spec[STOP_RULE]["max_tokens"] == 100 * ROUND for arm in record.arms)
+    assert record.status is RunStatus.FINISHED
+    assert store.verify_root(outcome.run)
+
+
+def test_no_stream_is_used_twice(tmp_path, store):
+    outcome = decide(tmp_path, store, 3 * ROUND, margin=0.001)
+    for arm in store.load_run(outcome.run).arms:
+        requests = store.load_arm(outcome.run, arm.name).requests
+        assert len({request.trace.header.stream for request in requests}) == len(requests) == 18
+        assert Counter(request.case_id for request in requests) == dict.fromkeys({r.case_id for r in requests}, 3)
+
+
+def test_a_margin_out_of_reach_ends_inconclusive_at_the_limit(tmp_path, store):
+    outcome = decide(tmp_path, store, 4 * ROUND + ROUND // 2, margin=0.001)
+    last = ended(store, outcome)
+    assert (outcome.exit_code, last.look, last.tokens, last.undecided) == (3, 4, 4 * ROUND, ("chain",))
+    assert f"would pass the limit of {4 * ROUND + ROUND // 2}" in last.stopped
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broken_engine_stops_early(tmp_path, store, seed):
+    outcome = decide(tmp_path, store, 20 * ROUND, margin=0.001, seed=seed, fault="sqrt_acceptance")
+    last = ended(store, outcome)
+    assert (outcome.exit_code, last.stopped) == (1, "a claim is broken")
+    assert last.look <= 5
+
+
+@pytest.mark.slow
+def test_clean_engines_raise_no_more_alarms_than_alpha_under_optional_stopping(tmp_path, store):
+    runs, alpha = 15, 0.2
+    codes = [decide(tmp_path, store, 5 * ROUND, margin=0.001, alpha=alpha, seed=s).exit_code for s in range(runs)]
+    assert set(codes) <= {1, 3}
+    # more alarms than this happen with probability 0.001 at a rate of exactly alpha
+    assert codes.count(1) <= binom.isf(0.001, runs, alpha)
+
+
+def test_greedy_arms_run_once_and_cannot_hold_up_the_end(tmp_path, store):
+    path = suite_file(tmp_path)
+    text = path.read_text().replace("temperature: 1", "temperature: 0")
+    checks = "acceptance_theory: {margin: 0.1, alpha: 0.001}"
+    path.write_text(text.replace(checks, "greedy_equality: {min_tokens: 10000}"))
+    outcome = run(prepare(load_suite(path)), store, Silent(), RunStopRule(100 * ROUND))
+    last = ended(store, outcome)
+    assert (outcome.exit_code, last.look) == (3, 1)
+    assert "would only copy" in last.stopped
+
+
+def test_decided_arms_rest_while_others_go_on(tmp_path, store):
+    path = suite_file(tmp_path, margin=0.05)
+    text = path.read_text()
+    arm = text[text.index("  - name: chain") :].replace("name: chain", "name: easy").replace("0.05", "0.9")
+    path.write_text(text + arm)
+    outcome = run(prepare(load_suite(path)), store, Silent(), RunStopRule(8 * ROUND))
+    counts = {each.name: each.counts.requests for each in store.load_run(outcome.run).arms}
+    assert counts["easy"] == 6
+    assert counts["chain"] > 6
+    looks = interim_results(store.load_run(outcome.run).events)
+    assert {each.undecided for each in looks if each.stopped is None} == {("chain",)}
+
+
+def test_companions_run_in_every_round(tmp_path, store):
+    outcome = decide(tmp_path, store, 30 * ROUND, margin=0.1, more=", seed: {}")
+    record, last = store.load_run(outcome.run), ended(store, outcome)
+    assert last.look > 1
+    repeat = next(each for each in record.arms if each.kind is ArmKind.REPEAT)
+    assert repeat.counts.requests == 6 * last.look
+
+
+@pytest.mark.parametrize("stop_after", [1, 9, 12, 17, 25])
+def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, store, stop_after):
+    suite, rule = load_suite(suite_file(tmp_path, margin=0.1)), RunStopRule(100 * ROUND)
+    whole = run(prepare(suite), store, Silent(), rule)
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(stop_after), rule)
+    outcome = resume(prepare(suite), store, stopped.value.run, Silent())
+    assert outcome.exit_code == whole.exit_code
+    one, other = (interim_results(store.load_run(each.run).events) for each in (whole, outcome))
+    assert one == other
+    first, second = (
+        {each.key: each.tokens for each in store.load_arm(run_.run, "chain").requests} for run_ in (whole, outcome)
+    )
+    assert first == second
+
+
+def test_a_limit_below_one_round_is_refused(tmp_path, store):
+    with pytest.raises(UserError, match=rf"one round emits up to {ROUND} tokens .* more than --max-tokens 100; write"):
+        decide(tmp_path, store, 100)
+    assert store.list_runs(5) == ()
+
+
+def test_the_command_says_after_how_many_tokens_it_was_decided(tmp_path):
+    path, url = str(suite_file(tmp_path, margin=0.1)), str(tmp_path / "own.db")
+    options = ["--store", url, "--results", str(tmp_path / "r.json")]
+    for wrong in (["--until", "decided"], ["--max-tokens", "9000"], ["--until", "decided", "--max-tokens", "9"]):
+        refused = invoke("run", path, *wrong, *options)
+        assert refused.exit_code == 2
+        assert len(refused.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "own.db").exists()
+    done = invoke("run", path, "--until", "decided", "--max-tokens", str(100 * ROUND), *options)
+    assert done.exit_code == 0, done.stderr
+    assert "PASS" in done.stdout
+    assert "\ndecided after " in done.stdout
+    assert " tokens in " in done.stdout
+    shown = invoke("show", "latest", "--store", url)
+    assert "looks        decided after " in shown.stdout

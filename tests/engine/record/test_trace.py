@@ -1,0 +1,254 @@
+"""A trace's bytes: round trip, equality, damage."""
+
+import dataclasses
+import hashlib
+import io
+import math
+import pickle
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.core.errors import TraceError
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
+from engine.record.trace import LACKING, MAGIC, READABLE, Trace, TraceHeader, decode, digest, encode, late, steps_of
+from tests.engine.build import Setup, generate, requests
+
+SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)
+COLUMNS = [field.name for field in dataclasses.fields(Trace) if field.name != "header"]
+
+
+def made(level=RecordLevel.FULL, protocol=Protocol.CHAIN, sampling=SAMPLED) -> bytes:
+    return generate(Setup(level=level, protocol=protocol), requests(2, sampling))["r1"].trace
+
+
+@pytest.fixture(scope="module")
+def data():
+    return made()
+
+
+def same(first: Trace, second: Trace) -> bool:
+    return first.header == second.header and all(
+        np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True)
+        and getattr(first, name).dtype == getattr(second, name).dtype
+        for name in COLUMNS
+    )
+
+
+@pytest.mark.parametrize("level", list(RecordLevel))
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_bytes_and_trace_are_the_same_thing(level, protocol):
+    data = made(level, protocol)
+    trace = decode(data)
+    assert trace.header.level is level
+    assert encode(trace) == data
+    assert same(decode(encode(trace)), trace)
+
+
+def test_equal_traces_give_equal_bytes_at_any_time(data, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
+    monkeypatch.setattr("time.localtime", lambda *_: (2033, 5, 18, 3, 33, 20, 2, 138, 0))
+    assert encode(decode(data)) == data
+
+
+def test_the_header_round_trips_with_every_field_set():
+    sampling = SamplingParams(
+        temperature=0.3,
+        top_k=4,
+        top_p=0.5,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        presence_penalty=-0.5,
+        frequency_penalty=0.25,
+        logit_bias=((3, -1.5), (4, 2.0)),
+        bad_words=((1,), (2, 3)),
+        min_tokens=1,
+        max_new_tokens=9,
+        stop=('"', "\n\u65e5", "\ud800"),
+        stop_token_ids=(5, 6),
+        ignore_eos=True,
+        seed=2**63 - 1,
+    )
+    header = TraceHeader(
+        request='a"b\n',
+        level=RecordLevel.TOPK,
+        protocol=Protocol.GUMBEL,
+        lossless=False,
+        proposer="x",
+        vocabulary=8,
+        stream=2**64 - 1,
+        sampling=sampling,
+        eos_ids=(1, 2),
+        finish_reason=FinishReason.STOP,
+        prompt=(0, 7),
+        coupled_draft=True,
+    )
+    assert set(dataclasses.asdict(SamplingParams())) == {
+        name for name, value in dataclasses.asdict(sampling).items() if value != getattr(SamplingParams(), name)
+    }, "every field is away from its default"
+    trace = dataclasses.replace(decode(made()), header=header)
+    assert decode(encode(trace)).header == header
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_digest_depends_on_every_column(data, name):
+    trace = decode(data)
+    column = getattr(trace, name)
+    if column.size == 0:
+        changed = np.ones((1, *column.shape[1:]), dtype=column.dtype)
+    else:
+        changed = column.copy()
+        flat = changed.reshape(-1)
+        flat[-1] = 0 if flat[-1] != 0 else 1
+    other = dataclasses.replace(trace, **{name: changed})
+    assert digest(encode(other)) != digest(data)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"request": "other"}, {"lossless": False}, {"stream": 1}, {"eos_ids": (3,)}, {"prompt": (1,)}, {"proposer": "x"}],
+)
+def test_the_digest_depends_on_the_header(data, change):
+    trace = decode(data)
+    other = dataclasses.replace(trace, header=dataclasses.replace(trace.header, **change))
+    assert digest(encode(other)) != digest(data)
+
+
+def test_the_digest_outlives_another_compressor(data):
+    raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :])
+    again = MAGIC + zstandard.ZstdCompressor(level=19).compress(raw)
+    assert again != data
+    assert digest(again) == digest(data)
+    assert same(decode(again), decode(data))
+
+
+@pytest.mark.parametrize("keep", [0, 4, 7, 8, 9, 20, 0.5, 0.9, -1])
+def test_a_truncated_trace_is_refused(data, keep):
+    end = int(keep * len(data)) if isinstance(keep, float) else keep
+    for read in (decode, digest):
+        with pytest.raises(TraceError):
+            read(data[:end])
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_flipped_bit_is_refused_or_changes_nothing(data, drawn):
+    at, bit = drawn.draw(st.integers(0, len(data) - 1)), drawn.draw(st.integers(0, 7))
+    broken = bytearray(data)
+    broken[at] ^= 1 << bit
+    try:
+        found = decode(bytes(broken))
+    except TraceError:
+        return
+    assert same(found, decode(data))
+
+
+def test_the_frame_may_not_claim_an_absurd_size(data):
+    """Byte 4 of a zstandard frame says how its size is written; a few flips make it huge."""
+    refused = 0
+    for flags in range(256):
+        broken = data[: len(MAGIC) + 4] + bytes([flags]) + data[len(MAGIC) + 5 :]
+        try:
+            digest(broken)
+        except TraceError:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"SATRACE9", *READABLE, MAGIC + b"\x00\x00"])
+def test_what_is_no_trace_is_refused(data):
+    with pytest.raises(TraceError):
+        decode(data)
+
+
+def archive(magic=MAGIC, **columns):
+    buffer = io.BytesIO()
+    np.savez(buffer, **columns)
+    return magic + zstandard.ZstdCompressor().compress(buffer.getvalue())
+
+
+def test_missing_and_unknown_columns_are_refused(data):
+    trace = decode(data)
+    columns = columns_of(data)
+    for broken in ({k: v for k, v in columns.items() if k != "margin"}, columns | {"extra": trace.token}):
+        with pytest.raises(TraceError, match="damaged trace"):
+            decode(archive(**broken))
+    for header in (b"[]", b"{}", b"not json", b"\xff"):
+        with pytest.raises(TraceError, match="damaged trace"):
+            decode(archive(**columns | {"header": np.frombuffer(header, dtype=np.uint8)}))
+
+
+def columns_of(data):
+    return dict(np.load(io.BytesIO(zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :]))))
+
+
+@pytest.mark.parametrize("version", [each for each in LACKING if each != MAGIC])
+def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
+    """An older version is the newest without some columns, under its own number."""
+    missing = {name: getattr(decode(data), name) for name in LACKING[version]}
+    columns = {name: column for name, column in columns_of(data).items() if name not in missing}
+    old = archive(version, **columns)
+    assert all(len(getattr(decode(old), name)) == 0 for name in missing)
+    assert same(dataclasses.replace(decode(old), **missing), decode(data))
+    raw = zstandard.ZstdDecompressor().decompress(old[8:])
+    assert digest(old) == hashlib.sha256(version + raw).hexdigest(), "as that version computed it"
+    for wrong in (archive(MAGIC, **columns), archive(version, **columns_of(data))):
+        with pytest.raises(TraceError, match="damaged trace"):
+            decode(wrong)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (print, ("a pickle was executed",))
+
+
+def test_no_pickle_is_ever_read(data, capsys):
+    columns = columns_of(data)
+    columns["margin"] = np.array([Bomb()], dtype=object)
+    with pytest.raises(TraceError):
+        decode(archive(**columns))
+    with pytest.raises(TraceError):
+        decode(MAGIC + zstandard.ZstdCompressor().compress(pickle.dumps(Bomb())))
+    assert capsys.readouterr().out == ""
+
+
+def test_steps_partition_every_column(data):
+    trace = decode(data)
+    views = list(steps_of(trace))
+    assert len(views) == trace.steps
+    for name, total in (("nodes", trace.node_token), ("examined", trace.examined_node), ("emitted", trace.token)):
+        covered = [i for view in views for i in range(getattr(view, name).start, getattr(view, name).stop)]
+        assert covered == list(range(len(total)))
+    assert [view.position for view in views] == trace.position.tolist()
+    assert {view.q_kind for view in views} <= set(QKind)
+
+
+def test_numbers_that_are_no_numbers_survive(data):
+    trace = decode(data)
+    odd = trace.margin.copy()
+    odd[:3] = [math.nan, math.inf, -0.0]
+    back = decode(encode(dataclasses.replace(trace, margin=odd))).margin
+    assert math.isnan(back[0])
+    assert back[1] == math.inf
+    assert math.copysign(1, back[2]) == -1
+
+
+def test_a_late_trace_is_read_once_and_only_for_its_columns(data):
+    whole, reads = decode(data), []
+
+    def read():
+        reads.append(1)
+        return decode(data)
+
+    trace = late(whole.header, read)
+    assert (trace.header, reads) == (whole.header, [])
+    assert same(trace, whole)
+    assert trace.steps == whole.steps
+    assert len(reads) == 1
+    assert encode(trace) == data
+    assert dataclasses.replace(late(whole.header, read), margin=trace.margin[:1]).margin.tolist() == [trace.margin[0]]
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = late(whole.header, read).nothing
