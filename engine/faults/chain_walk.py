@@ -1,18 +1,16 @@
-"""The chain rule with its pieces apart, for faults that break one of them.
+"""The chain rule in replaceable pieces, for faults that break one of them.
 
-With no piece replaced it gives the verdicts of `engine.verify.chain`, number for
-number. Knows nothing about which piece is broken.
+With no piece replaced, `ChainWalk` gives the verdicts of `engine.verify.chain`, number for number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from engine.core.types import Emitted, Examined, Floats, Proposal, Role, StepOutcome
 from engine.decode.seams import EngineParts
-from engine.faults.interface import CHAIN_ONLY, SAMPLED_SCENARIO, Fault, Scenario
+from engine.faults.interface import CHAIN_ONLY, SAMPLED_SCENARIO, Fault, Origin, Scenario
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import inverse_cdf
@@ -23,7 +21,7 @@ from engine.verify.matching import q_of
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One drafted token under test: `p` [V] is the row that it is tested against, `u` its acceptance number."""
+    """One drafted token under test: `p` [V] is the row to test it against, `u` its acceptance number."""
 
     proposal: Proposal
     node: int
@@ -39,18 +37,18 @@ class Trial:
 
     @property
     def p_token(self) -> float:
-        """Its p."""
+        """The probability of the token under p."""
         return float(self.p[self.token])
 
     @property
     def q_token(self) -> float:
-        """Its q."""
+        """The probability of the token under q."""
         return q_of(self.proposal, self.node)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """After the last acceptance: `p` [V] is the row of the token to come."""
+    """The state after the last acceptance: `p` [V] is the row of the next token."""
 
     proposal: Proposal
     p: Floats
@@ -59,7 +57,7 @@ class Ending:
 
 
 def row_p(rows: TargetRows, row: int) -> Floats:
-    """[V] the row after all transforms."""
+    """[V] the distribution of the row after all transforms."""
     return rows[row].p
 
 
@@ -74,12 +72,12 @@ def positive_part(trial: Trial) -> Floats:
 
 
 def replace_token(trial: Trial, left: Floats) -> Emitted:
-    """A draw from what is left of p."""
+    """Draw from the residual."""
     return recover(trial.p, left, trial.node, trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
 
 
 def bonus(ending: Ending) -> tuple[Emitted, ...]:
-    """A draw from p."""
+    """Draw from p."""
     row, u = len(ending.proposal.tree), ending.numbers.uniform(ending.position, Purpose.BONUS)
     token = inverse_cdf(ending.p, u)
     return (Emitted(token, Role.BONUS if row else Role.PLAIN, row, float(ending.p[token]), u),)
@@ -87,7 +85,15 @@ def bonus(ending: Ending) -> tuple[Emitted, ...]:
 
 @dataclass(slots=True)
 class ChainWalk:
-    """A chain verifier made of pieces: the row that is tested, the test, what is left, the two kinds of last token."""
+    """A chain verifier made of pieces.
+
+    tested: the row that a drafted token is tested against.
+    accept: the acceptance test.
+    left: the residual after a rejection.
+    recover: the token that replaces the rejected one.
+    ends: the row of the bonus token.
+    last: the tokens emitted after full acceptance.
+    """
 
     facts: VerifierFacts
     tested: Callable[[TargetRows, int], Floats] = row_p
@@ -117,19 +123,10 @@ class ChainWalk:
         return StepOutcome((*emitted, *self.last(ending)), tuple(examined))
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a bug was seen, and what must be looked at to see it."""
-
-    upstream: str
-    seen_from: Literal["text", "engine evidence"] = "text"
-    breaks: str = "law"
-
-
 def chain_fault(
     name: str, origin: Origin, walk: Callable[[VerifierFacts], ChainWalk], scenario: Scenario = SAMPLED_SCENARIO
 ) -> Fault:
-    """A fault of the chain rule: `walk` makes the broken rule, which declares what the real one does."""
+    """A fault of the chain rule: `walk` builds the broken rule from the facts that the intact rule declares."""
 
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, verifier=walk(parts.verifier.facts))

@@ -1,6 +1,6 @@
 """What a fault is, and the arm in which it shows.
 
-Knows nothing about checks: which of them see a fault is for them to show.
+This module knows no check: the tests and the self-test measure which checks detect a fault.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ Trait = Literal[
     "weights",
     "hidden states",
 ]
-"""What a request or an arm must have for a fault to be more than a dead line of code: `temperature` is one other than
-1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length, `weights` a model that is not a
-script, `hidden states` a proposer that reads the target's.
+"""What a request or an arm must have before a fault can take effect.
+
+`temperature` is one other than 1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length,
+`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target.
 """
 
 SAMPLED: Final = SamplingParams(temperature=1.0)
@@ -36,12 +37,12 @@ SAMPLED: Final = SamplingParams(temperature=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Suits:
-    """Where a fault has a place.
+    """The arms in which a fault can take effect.
 
-    protocols: the rules that it breaks, the others refuse it; empty for all.
-    shape: the proposals that it needs; None for both.
-    temperature: whether it shows when sampling, at temperature 0, or in both cases.
-    needs: what else must be there for it to show.
+    protocols: the verification rules that the fault breaks; every other rule refuses it. Empty for all rules.
+    shape: the shape of the proposals that the fault needs; None for any.
+    temperature: whether the fault shows when sampling, at temperature 0, or in both cases.
+    needs: what else a request or the arm must have.
     """
 
     protocols: tuple[Protocol, ...] = ()
@@ -52,11 +53,11 @@ class Suits:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One arm in which a fault shows itself, for a self-test to build.
+    """One arm in which a fault shows, for a self-test to build.
 
     drafts: how many draft models the proposer needs.
     rows: requests decoded at once.
-    models: scripted ones show most faults; some need the bundled ones, which have weights and heads.
+    models: scripted models show most faults; a few faults need the bundled models, which have weights and heads.
     """
 
     protocol: Protocol = Protocol.CHAIN
@@ -70,11 +71,11 @@ class Scenario:
 
     @property
     def draft_names(self) -> tuple[str, ...]:
-        """What its draft models are called: draft, draft1, draft2."""
+        """The names of the draft models: draft, draft1, draft2."""
         return tuple("draft" if i == 0 else f"draft{i}" for i in range(self.drafts))
 
     def sources(self, first: int) -> dict[str, str]:
-        """Where its models come from: scripts from number `first` on, or the bundled target and a draft."""
+        """The source of each model: scripts from number `first` on, or the bundled target and a draft."""
         names = ("target", *self.draft_names)
         if self.models == "scripted":
             return {name: f"scripted:{first + i}" for i, name in enumerate(names)}
@@ -83,7 +84,7 @@ class Scenario:
         return {name: f"bundled:{'target' if name == 'target' else draft}" for name in names}
 
     def plan(self, fault: str | None = None) -> EngineSpec:
-        """Its arm, with a fault or without."""
+        """The plan of the arm, with a fault or without."""
         names = self.draft_names
         return EngineSpec(
             self.protocol,
@@ -98,24 +99,43 @@ class Scenario:
 
 
 CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")
+"""The chain rule with chain proposals."""
+CHAIN_SHAPED: Final = Suits(shape="chain")
+"""Any rule with chain proposals."""
+
 SAMPLED_SCENARIO: Final = Scenario()
 WARPED: Final = Scenario(sampling=SamplingParams(temperature=0.6, top_p=0.95))
-"""Sampling that makes a difference between a row and its softmax."""
+"""Sampling parameters under which the distribution of a row differs from the softmax of its logits."""
+COUPLED: Final = Scenario(protocol=Protocol.GUMBEL)
+"""The rule whose output equals that of plain decoding token for token, so that a comparison shows a wrong row."""
+COUPLED_TREE: Final = Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6)
+"""The same rule with branching drafts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One bug: what it breaks, where it was seen, and how it is re-created."""
+    """One bug: what it breaks, where it was seen, and how it is re-created.
+
+    breaks: the claim that no longer holds.
+    upstream: repository and number of the bug that the fault re-creates, or `none known:` and the reason to include it.
+    seen_from: the least evidence that can show the fault: the emitted text, or how the engine arrived at it.
+    parts: the fields of `engine.decode.seams.EngineParts` that the fault replaces.
+    """
 
     name: str
     breaks: str
-    """The claim that no longer holds."""
     upstream: str
-    """Repository and number of the bug that it re-creates, or `none known:` and why it is here."""
     seen_from: Literal["text", "engine evidence"]
-    """The least that must be looked at: whether what is emitted is wrong, or only how it came about."""
     parts: tuple[str, ...]
-    """The fields of `engine.decode.seams.EngineParts` that it replaces."""
     apply: Callable[[EngineParts], EngineParts]
     suits: Suits = Suits()
     scenario: Scenario = Scenario()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a bug was seen, the least evidence that shows it, and the claim that it breaks; see `Fault`."""
+
+    upstream: str
+    seen_from: Literal["text", "engine evidence"] = "text"
+    breaks: str = "law"

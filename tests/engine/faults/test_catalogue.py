@@ -1,8 +1,11 @@
 """What holds for every fault of the catalogue; a new one is picked up by itself."""
 
+import ast
 import dataclasses
 import functools
+import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from engine import faults, proposers, verify
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.retelling import NO_MASKS
+from engine.faults.parameters import NO_MASKS
 from engine.record.metrics import acceptance
 from engine.record.trace import Trace
 from tests.engine.faults.arms import TIMES, arm, arm_record, generate, traces
@@ -84,6 +87,19 @@ def test_a_fault_says_what_it_is(name):
     assert "#" in fault.upstream or fault.upstream.startswith("none known: ")
     assert "|" not in fault.upstream
     assert fault.scenario.proposer in proposers.REGISTRY
+
+
+def test_the_constant_of_a_fault_is_its_name_in_upper_case():
+    constants = {name: entry.partition(":")[2] for name, entry in faults.REGISTRY.items()}
+    assert constants == {name: name.upper() for name in faults.REGISTRY}
+
+
+def test_a_theme_imports_no_other_theme():
+    themes = {entry.partition(":")[0] for entry in faults.REGISTRY.values()}
+    for theme in themes:
+        tree = ast.parse(Path(importlib.import_module(theme).__file__).read_text(encoding="utf-8"))
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not imported & themes, theme
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)

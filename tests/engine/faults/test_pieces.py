@@ -7,10 +7,10 @@ import pytest
 from engine import verify
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.loop import Loop
-from engine.faults.broken_proposer import ChangedProposer, as_asked, as_offered
+from engine.decode.seams import as_it_is
 from engine.faults.chain_walk import ChainWalk
-from engine.faults.trimmed_by_next_confidence import followed_surely
-from engine.faults.trimmed_by_own_probability import sure_ones
+from engine.faults.proposals import followed_surely, sure_ones
+from engine.faults.wrappers import ChangedProposer
 from tests.engine.build import Setup, make_loop, requests
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 
@@ -35,7 +35,7 @@ def law_with(offer, branches):
     setup = Setup(gamma=2, vocabulary=4, likeness=0.3)
     params = SamplingParams(temperature=1.0, max_new_tokens=3)
     loop = make_loop(setup, capacity=32)
-    loop._proposer = ChangedProposer(loop._proposer, as_asked, offer)
+    loop._proposer = ChangedProposer(loop._proposer, offer=offer)
     return distance(emitted_law(setup, params, branches, loop), target_law(setup, params))
 
 
@@ -45,4 +45,4 @@ def test_a_draft_cut_by_its_own_tokens_breaks_the_law(offer, monkeypatch):
 
 
 def test_an_unchanged_proposer_keeps_the_law(monkeypatch):
-    assert law_with(as_offered, enumerate_decisions(monkeypatch)) < TOLERANCE
+    assert law_with(as_it_is, enumerate_decisions(monkeypatch)) < TOLERANCE

@@ -9,9 +9,9 @@ from engine import faults, verify
 from engine.core.types import FinishReason, Protocol, Role, SamplingParams, Tree
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts
-from engine.faults.retelling import Steps, retold
-from engine.faults.stale_columns import StaleColumns
-from engine.faults.wrapping import WrappedModel
+from engine.faults.cache import StaleColumns
+from engine.faults.parameters import StepEnds, with_inputs
+from engine.faults.wrappers import WrappedModel
 from engine.models.interface import TargetModel
 from engine.record.metrics import acceptance
 from engine.sampling.rng import Purpose, Randomness
@@ -52,10 +52,10 @@ def test_a_wrapped_model_is_the_model_that_it_wraps():
     assert isinstance(WrappedModel(make_loop(setup)._target), TargetModel)
 
 
-def test_rows_that_are_told_the_truth_are_the_rows():
-    retelling = retold(parts_of(), lambda told: told)
+def test_rows_from_unchanged_inputs_are_the_rows():
+    parts = with_inputs(parts_of(), lambda inputs: inputs)
     plain = tokens_with(Setup(rows=3), lambda loop: None)
-    assert tokens_with(Setup(rows=3), lambda loop: setattr(loop, "_parts", retelling)) == plain
+    assert tokens_with(Setup(rows=3), lambda loop: setattr(loop, "_parts", parts)) == plain
 
 
 def test_columns_that_are_never_reached_are_not_stale():
@@ -67,13 +67,13 @@ def test_columns_that_are_never_reached_are_not_stale():
 
 
 def test_the_last_tokens_of_steps_are_learned_from_a_history_that_grows():
-    steps, history = Steps(), [5, 6]
-    assert steps.ends(history, 2) == ()
+    ends, history = StepEnds(), [5, 6]
+    assert ends.before(history, 2) == ()
     history.extend([7, 8, 9])
-    assert steps.ends(history, 2) == (9,)
+    assert ends.before(history, 2) == (9,)
     history.append(3)
-    assert steps.ends(history, 2) == (9, 3)
-    assert steps.ends([1, 2], 2) == ()
+    assert ends.before(history, 2) == (9, 3)
+    assert ends.before([1, 2], 2) == ()
 
 
 # the target and its cache

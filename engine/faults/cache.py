@@ -1,0 +1,164 @@
+"""Faults of the target's cache: columns that keep, lose or move the wrong keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from torch import Tensor
+
+from engine.core.types import Protocol
+from engine.decode.seams import EngineParts
+from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Suits
+from engine.faults.wrappers import WrappedModel, with_target
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+
+RESIDUE_PERIOD: Final = 20
+"""`KV_RESIDUE` affects columns whose index is a multiple of this number."""
+BLOCK: Final = 4
+"""Tokens in a block of the prefix cache."""
+
+# rollback
+
+
+class StaleColumns(WrappedModel):
+    """A target whose every `every`-th column cannot be written twice within a request.
+
+    A step still computes with its own tokens. In such a column it leaves the keys and values of the token that was
+    there first, usually a rejected draft.
+    """
+
+    def __init__(self, inner: TargetModel, every: int) -> None:
+        super().__init__(inner)
+        self._every = every
+        self._first: dict[int, dict[int, int]] = {}
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        """As the inner model's; afterwards the old keys and values are put back."""
+        forward = self.inner.forward(cache, placement, want)
+        stale = placement.tokens.clone()
+        for b, length in enumerate(placement.lengths):
+            self._keep_first(placement, b, length, stale[b], begins=not want.logits)
+        if not stale.equal(placement.tokens):
+            self.inner.forward(cache, replace(placement, tokens=stale), WantedOutputs(logits=False))
+        return forward
+
+    def _keep_first(self, placement: Placement, b: int, length: int, stale: Tensor, begins: bool) -> None:
+        if length == 0:
+            return
+        row = placement.first_row + b
+        if begins or int(placement.positions[b, 0]) == 0:
+            self._first[row] = {}
+        first = self._first.setdefault(row, {})
+        for t in range(length):
+            slot = int(placement.slots[b, t])
+            if slot % self._every == 0:
+                stale[t] = first.setdefault(slot, int(stale[t]))
+
+
+def _stale_fault(name: str, upstream: str, every: int) -> Fault:
+    def apply(parts: EngineParts) -> EngineParts:
+        return with_target(parts, lambda model: StaleColumns(model, every))
+
+    return Fault(name, "law", upstream, "text", ("target",), apply, Suits(shape="chain", temperature="both"), COUPLED)
+
+
+KV_NOT_ROLLED_BACK = _stale_fault("kv_not_rolled_back", "ml-explore/mlx-lm#1109, #1423, #1470", every=1)
+"""Keys and values of rejected drafts stay in the cache, and those of the right tokens are lost.
+
+A rollback does nothing. Every decision is right for the rows that it sees, and the rows are wrong from the second step
+after a rejection on.
+"""
+
+KV_RESIDUE = _stale_fault("kv_residue", "vllm-project/vllm#55894, #52942", every=RESIDUE_PERIOD)
+"""Every twentieth column of the cache keeps what a rejected draft left there.
+
+The fault resembles a rollback that does nothing, but is rare: most requests are right, and the errors in the others
+read like another sample.
+"""
+
+# the accepted path of a tree
+
+
+def _move_nothing(_cache: SlotCache, _row: int, _committed: int, _path: Sequence[int]) -> None:
+    return
+
+
+PATH_NOT_GATHERED = Fault(
+    name="path_not_gathered",
+    breaks="law",
+    upstream="none known: an engine for chains that is given trees",
+    seen_from="text",
+    parts=("keep",),
+    apply=lambda parts: replace(parts, keep=_move_nothing),
+    suits=Suits(shape="tree", temperature="both"),
+    scenario=COUPLED_TREE,
+)
+"""After a tree step the columns of the accepted nodes stay where they are.
+
+The first columns are taken for the path. That is right for chains and for the first branch of every tree, which is the
+branch most often accepted.
+"""
+
+
+def _keep_predecessors(parts: EngineParts) -> EngineParts:
+    def keep(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
+        parts.keep(cache, row, committed, [max(0, node - 1) for node in path])
+
+    return replace(parts, keep=keep)
+
+
+WRONG_PATH_GATHERED = Fault(
+    name="wrong_path_gathered",
+    breaks="law",
+    upstream="none known: an index that is off by one in the gather after a tree step",
+    seen_from="text",
+    parts=("keep",),
+    apply=_keep_predecessors,
+    suits=Suits(shape="tree", temperature="both"),
+    scenario=COUPLED_TREE,
+)
+"""After a tree step the columns of the nodes before the accepted ones are kept.
+
+Tokens and decisions are right in that step; the next ones are computed after a path that was not taken.
+"""
+
+# prefix cache
+
+
+class _StalePrefix(WrappedModel):
+    def __init__(self, inner: TargetModel) -> None:
+        super().__init__(inner)
+        self._written: dict[int, dict[int, int]] = {}
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        read = placement if want.logits else self._reuse(placement)
+        for b, length in enumerate(read.lengths):
+            tokens, slots = read.tokens[b, :length].tolist(), read.slots[b, :length].tolist()
+            self._written.setdefault(read.first_row + b, {}).update(zip(slots, tokens, strict=True))
+        return self.inner.forward(cache, read, want)
+
+    def _reuse(self, placement: Placement) -> Placement:
+        written, length = self._written.get(placement.first_row, {}), placement.lengths[0]
+        tokens = placement.tokens.clone()
+        for t in range(max(0, length - BLOCK), length):
+            tokens[0, t] = written.get(int(placement.slots[0, t]), int(tokens[0, t]))
+        return replace(placement, tokens=tokens)
+
+
+STALE_PREFIX_BLOCK = Fault(
+    name="stale_prefix_block",
+    breaks="law",
+    upstream="vllm-project/vllm#57128, #53912, sgl-project/sglang#19897",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_target(parts, _StalePrefix),
+    suits=Suits(temperature="both", needs=("several requests",)),
+    scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
+)
+"""The last block of a prompt comes from a cache that another request filled.
+
+The key of the block matched, its content did not. A request in a fresh row is right; a request that follows another one
+reads the end of a foreign prompt.
+"""

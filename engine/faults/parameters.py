@@ -1,0 +1,276 @@
+"""Faults of sampling parameters: the target's rows are transformed without some of them, or with wrong counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.trees import path_tokens
+from engine.core.types import Protocol, SamplingParams, Tree
+from engine.decode.seams import EngineParts
+from engine.faults.interface import Fault, Scenario, Suits
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TransformedRow, transform
+
+NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+NO_MASKS: Final = {"logit_bias": (), "bad_words": (), "min_tokens": 0}
+NO_TRUNCATION: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+NO_TEMPERATURE: Final = {"temperature": 1.0}
+
+PENALISED: Final = Suits(temperature="both", needs=("penalties",))
+PENALISING: Final = Scenario(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class RowInputs:
+    """The inputs of the transform of one row.
+
+    committed: prompt and committed tokens.
+    path: the drafted tokens that lead to the row.
+    drafted: True if a drafted token is tested against the row.
+    """
+
+    committed: Sequence[int]
+    path: tuple[int, ...]
+    n_prompt: int
+    drafted: bool
+    params: SamplingParams
+
+    def without(self, off: Mapping[str, Any]) -> RowInputs:
+        """The same inputs with some parameters at their neutral values."""
+        return replace(self, params=replace(self.params, **off))
+
+
+ChangeInputs = Callable[[RowInputs], RowInputs]
+
+
+class ChangedRows(TargetRows):
+    """The target's rows, transformed from changed inputs; the recorded logits stay the model's."""
+
+    def __init__(
+        self,
+        logits: NDArray[np.floating[Any]],
+        tree: Tree,
+        history: Sequence[int],
+        n_prompt: int,
+        params: SamplingParams,
+        eos_ids: tuple[int, ...],
+        change: ChangeInputs,
+    ) -> None:
+        super().__init__(logits, tree, history, n_prompt, params, eos_ids)
+        self._change = change
+
+    def __getitem__(self, row: int) -> TransformedRow:
+        """The distribution after the path to the row's node, computed from the changed inputs."""
+        if row not in self._done:
+            path = path_tokens(self.tree, row - 1)
+            drafted = row - 1 in self.tree.parents
+            inputs = self._change(RowInputs(self._history, path, self._n_prompt, drafted, self._params))
+            history = [*inputs.committed, *inputs.path]
+            self._done[row] = transform(self.logits[row], history, self._n_prompt, inputs.params, self._eos_ids)
+        return self._done[row]
+
+
+def with_inputs_by_step(parts: EngineParts, of_step: Callable[[Sequence[int], int], ChangeInputs]) -> EngineParts:
+    """Parts that change the inputs of rows; `of_step` gets the history and the prompt's length, once per step."""
+
+    def rows(
+        logits: NDArray[np.floating[Any]],
+        tree: Tree,
+        history: Sequence[int],
+        n_prompt: int,
+        params: SamplingParams,
+        eos_ids: tuple[int, ...],
+    ) -> TargetRows:
+        return ChangedRows(logits, tree, history, n_prompt, params, eos_ids, of_step(history, n_prompt))
+
+    return replace(parts, rows=rows)
+
+
+def with_inputs(parts: EngineParts, change: ChangeInputs) -> EngineParts:
+    """Parts that change the inputs of rows in the same way in every step."""
+    return with_inputs_by_step(parts, lambda _history, _n_prompt: change)
+
+
+class StepEnds:
+    """The last token of each step of every request, learned from the histories from which rows are made.
+
+    A history is the same list throughout a request, and in its first step it is as long as the prompt.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[int, tuple[int, ...]] = {}
+
+    def before(self, history: Sequence[int], n_prompt: int) -> tuple[int, ...]:
+        """The last tokens of the steps before this one, whose root is the newest token of the history."""
+        known = self._ends.get(id(history), ())
+        ends = () if len(history) == n_prompt else (*known, history[-1])
+        self._ends[id(history)] = ends
+        return ends
+
+
+def _rows_fault(
+    name: str, upstream: str, change: ChangeInputs, suits: Suits, scenario: Scenario, breaks: str = "law"
+) -> Fault:
+    def apply(parts: EngineParts) -> EngineParts:
+        return with_inputs(parts, change)
+
+    return Fault(name, breaks, upstream, "text", ("rows",), apply, suits, scenario)
+
+
+# parameters that drafted or bonus rows ignore
+
+TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = _rows_fault(
+    "temperature_ignored_on_drafted_rows",
+    "vllm-project/vllm#55005, ohdearquant/lattice#388",
+    lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and not inputs.params.greedy else inputs,
+    Suits(needs=("temperature",)),
+    Scenario(sampling=SamplingParams(temperature=0.6)),
+)
+"""Drafted tokens are tested at temperature 1, whatever temperature the request has; bonus tokens are right.
+
+The recorded logits are right as well, so a comparison of log-probabilities shows nothing.
+"""
+
+GREEDY_REQUEST_SAMPLED = _rows_fault(
+    "greedy_request_sampled",
+    "vllm-project/vllm#55005",
+    lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and inputs.params.greedy else inputs,
+    Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
+    Scenario(sampling=SamplingParams(temperature=0.0)),
+    breaks="equality",
+)
+"""The drafts of a request at temperature 0 are tested as if the request sampled.
+
+This happens to a greedy request in a batch whose other requests sample. Its bonus tokens are right.
+"""
+
+TRUNCATION_MISSING_ON_DRAFTED_ROWS = _rows_fault(
+    "truncation_missing_on_drafted_rows",
+    "vllm-project/vllm#42744",
+    lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs,
+    Suits(needs=("truncation",)),
+    Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
+)
+"""Drafted tokens are tested without top-k, top-p and min-p; bonus tokens are truncated as requested.
+
+The draft is truncated, so it seldom offers a forbidden token; the residual gives such tokens a share that they should
+not have.
+"""
+
+PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
+    "penalties_missing_on_drafted_rows",
+    "vllm-project/vllm#18902, #19482, NVIDIA/TensorRT-LLM#17701",
+    lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs,
+    PENALISED,
+    PENALISING,
+)
+"""Drafted tokens are tested without repetition, presence and frequency penalties; bonus tokens have them.
+
+The better the drafts, the less effect the penalties of a request have, and no message says so.
+"""
+
+MASKS_MISSING_ON_DRAFTED_ROWS = _rows_fault(
+    "masks_missing_on_drafted_rows",
+    "vllm-project/vllm#42744, #19482",
+    lambda inputs: inputs.without(NO_MASKS) if inputs.drafted else inputs,
+    Suits(temperature="both", needs=("masks",)),
+    Scenario(
+        sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
+    ),
+)
+"""Drafted tokens are tested without logit bias, bad words and minimum length; bonus tokens have them.
+
+A forbidden token can come out of a residual, and a favoured one is rejected.
+"""
+
+PENALTIES_MISSING_ON_BONUS_ROW = _rows_fault(
+    "penalties_missing_on_bonus_row",
+    "none known: the other half of engines that transform drafted and bonus rows in two places",
+    lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS),
+    PENALISED,
+    PENALISING,
+)
+"""Bonus tokens are drawn without penalties, bias and masks; drafted tokens are tested with them.
+
+Every drafted token dilutes the fault: only a step that keeps its whole draft shows it.
+"""
+
+# wrong counts
+
+PENALTIES_DOUBLE_COUNTED = _rows_fault(
+    "penalties_double_counted",
+    "vllm-project/vllm#33251",
+    lambda inputs: replace(inputs, path=inputs.path * 2),
+    PENALISED,
+    Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
+)
+"""The frequency penalty counts the drafted tokens on a row's path twice.
+
+It counts each of them once as a draft and once as output: the deeper the row in the draft, the larger the excess.
+"""
+
+
+def _last_tokens_only(parts: EngineParts) -> EngineParts:
+    ends = StepEnds()
+
+    def of_step(history: Sequence[int], n_prompt: int) -> ChangeInputs:
+        counted = (*history[:n_prompt], *ends.before(history, n_prompt))
+        return lambda inputs: replace(inputs, committed=counted, path=())
+
+    return with_inputs_by_step(parts, of_step)
+
+
+PENALTIES_PER_STEP = Fault(
+    name="penalties_per_step",
+    breaks="law",
+    upstream="sgl-project/sglang#33643",
+    seen_from="text",
+    parts=("rows",),
+    apply=_last_tokens_only,
+    suits=PENALISED,
+    scenario=PENALISING,
+)
+"""Penalties count one token of each step, its last, whatever number of tokens the step emitted.
+
+The better the drafts, the weaker the penalties: at an acceptance length of 4, three tokens of four are never counted.
+"""
+
+
+def _counted_as(inputs: RowInputs, counted: int) -> RowInputs:
+    """The minimum raised by the tokens that are not counted, because the transform compares it with all tokens."""
+    minimum, generated = inputs.params.min_tokens, len(inputs.committed) + len(inputs.path) - inputs.n_prompt
+    if not minimum:
+        return inputs
+    return replace(inputs, params=replace(inputs.params, min_tokens=minimum + generated - counted))
+
+
+def _count_steps(parts: EngineParts) -> EngineParts:
+    ends = StepEnds()
+
+    def of_step(history: Sequence[int], n_prompt: int) -> ChangeInputs:
+        counted = len(ends.before(history, n_prompt))
+        return lambda inputs: _counted_as(inputs, counted)
+
+    return with_inputs_by_step(parts, of_step)
+
+
+MIN_TOKENS_IN_STEPS = Fault(
+    name="min_tokens_in_steps",
+    breaks="law",
+    upstream="sgl-project/sglang#33643",
+    seen_from="text",
+    parts=("rows",),
+    apply=_count_steps,
+    suits=Suits(temperature="both", needs=("masks", "end tokens")),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+)
+"""The minimum length is counted in steps, so end tokens stay forbidden for too long.
+
+A step of several tokens counts as one. Responses are longer than they should be, and the better the drafts, the larger
+the excess.
+"""

@@ -1,0 +1,112 @@
+"""Faults of records: the tokens are right, and the record of how they came about is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from engine.core.types import Proposal, Request, Role, StepOutcome, StepRecord
+from engine.decode.seams import EngineParts, Tell
+from engine.faults.interface import Fault, Suits
+from engine.faults.wrappers import shortened
+
+FAR_BELOW: Final = -1e9
+"""A logit whose probability is 0."""
+CHAIN_DRAFTS: Final = Suits(shape="chain", temperature="both")
+ALL_DRAFTS: Final = Suits(temperature="both")
+
+
+def _record_fault(name: str, breaks: str, upstream: str, change: Tell, suits: Suits) -> Fault:
+    def apply(parts: EngineParts) -> EngineParts:
+        return replace(parts, record=change)
+
+    return Fault(name, breaks, upstream, "engine evidence", ("record",), apply, suits)
+
+
+# log-probabilities
+
+
+def _shift_logits(_request: Request, record: StepRecord) -> StepRecord:
+    return replace(record, logits=np.concatenate([record.logits[:1], record.logits[:-1]]))
+
+
+LOGPROB_ROWS_SHIFTED = _record_fault(
+    "logprob_rows_shifted", "replay", "vllm-project/vllm#33391", _shift_logits, ALL_DRAFTS
+)
+"""Within a step, the log-probability of each token comes from the row before its own.
+
+The tokens are right. The log-probabilities belong to their neighbours, which only a step of several tokens shows.
+"""
+
+
+def _certain(_request: Request, record: StepRecord) -> StepRecord:
+    logits = np.full_like(record.logits, FAR_BELOW)
+    logits[np.arange(len(logits)), [emitted.token for emitted in record.verdict.emitted]] = 0.0
+    return replace(record, logits=logits)
+
+
+LOGPROBS_ZERO = _record_fault(
+    "logprobs_zero", "replay", "ggml-org/llama.cpp#27972, vllm-project/vllm#17876", _certain, ALL_DRAFTS
+)
+"""Every reported log-probability is 0: certainty, for every token.
+
+The tokens are right, but none of their log-probabilities is.
+"""
+
+# acceptance
+
+
+def _kept_only(_request: Request, record: StepRecord) -> StepRecord:
+    kept = tuple(examined for examined in record.verdict.examined if examined.accepted)
+    last = Role.BONUS if kept else Role.PLAIN
+    emitted = tuple(
+        replace(token, role=last) if token.role is Role.RECOVERED else token for token in record.verdict.emitted
+    )
+    return replace(record, proposal=shortened(record.proposal, len(kept)), verdict=StepOutcome(emitted, kept))
+
+
+ACCEPTED_COUNTED_AS_DRAFTED = _record_fault(
+    "accepted_counted_as_drafted", "acceptance", "ggml-org/llama.cpp#25682", _kept_only, CHAIN_DRAFTS
+)
+"""Only accepted drafts are counted as drafted: the acceptance rate is 1.
+
+Rejected tokens vanish from the record, and with them the numbers that rejected them.
+"""
+
+
+def _forget_rejected_draft(_request: Request, record: StepRecord) -> StepRecord:
+    if record.verdict.n_accepted or not len(record.proposal.tree):
+        return record
+    emitted = tuple(replace(token, role=Role.PLAIN) for token in record.verdict.emitted)
+    return replace(record, proposal=Proposal(), verdict=StepOutcome(emitted))
+
+
+DRAFTS_NOT_RECORDED = _record_fault(
+    "drafts_not_recorded",
+    "acceptance",
+    "none known: a count of drafts that stands where one was kept",
+    _forget_rejected_draft,
+    CHAIN_DRAFTS,
+)
+"""A step that keeps no token of its draft is recorded as a step without a draft.
+
+Every acceptance figure leaves out exactly the steps that would lower it.
+"""
+
+
+def _count_last(_request: Request, record: StepRecord) -> StepRecord:
+    emitted = tuple(
+        token if token.role is Role.PLAIN else replace(token, role=Role.ACCEPTED) for token in record.verdict.emitted
+    )
+    return replace(record, verdict=replace(record.verdict, emitted=emitted))
+
+
+ACCEPTANCE_INFLATED = _record_fault(
+    "acceptance_inflated", "acceptance", "sgl-project/sglang#23530, #11572", _count_last, ALL_DRAFTS
+)
+"""The token that ends a step is counted as an accepted draft.
+
+Every step counts one token too many: the acceptance rate is never 0 and can exceed 1.
+"""

@@ -1,0 +1,314 @@
+"""Faults of verification: the acceptance test, the residual, the bonus token, and rules that are not the declared one.
+
+Most of them replace one piece of the chain rule (`engine.faults.chain_walk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from engine import verify
+from engine.core.trees import children
+from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, SamplingParams, StepOutcome
+from engine.decode.seams import EngineParts
+from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault
+from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Suits
+from engine.sampling.rng import Purpose, Randomness
+from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import softmax
+from engine.verify.interface import Verifier, VerifierFacts
+from engine.verify.matching import match
+
+REPEATED_SHARE: Final = 0.05
+"""The share of bonus tokens that `BONUS_REPEATS_TOKEN` replaces."""
+LEAK_PERIOD: Final = 10
+"""`REJECTED_TOKEN_LEAKS` acts at positions that are multiples of this number."""
+
+
+def _bare_softmax(rows: TargetRows, row: int) -> Floats:
+    return softmax(rows.logits[row].astype(np.float64))
+
+
+# the acceptance test
+
+TARGET_NOT_WARPED_IN_TEST = chain_fault(
+    "target_not_warped_in_test",
+    Origin("vllm-project/vllm#9834, #10198"),
+    lambda facts: ChainWalk(facts, tested=_bare_softmax),
+    WARPED,
+)
+"""Drafts are tested against the bare softmax of the target, without temperature and truncation.
+
+The residual comes from the same softmax; only the bonus token follows the request's parameters.
+"""
+
+SQRT_ACCEPTANCE = chain_fault(
+    "sqrt_acceptance",
+    Origin("none known: stands for every acceptance function that is not min(1, p / q)"),
+    lambda facts: ChainWalk(facts, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token),
+)
+"""The test compares with the square root of p / q: a tuned rule that accepts more than p allows."""
+
+ALWAYS_ACCEPT_TOP1 = chain_fault(
+    "always_accept_top1",
+    Origin("none known: a short cut that looks safe, because the target would choose the token at temperature 0"),
+    lambda facts: ChainWalk(facts, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial)),
+)
+"""A drafted token that is the most likely one under the target is kept without a test."""
+
+
+def _lenient(name: str, rate: float) -> Fault:
+    def accept(trial: Trial) -> bool:
+        return accepts(trial) or trial.numbers.uniform(trial.position, Purpose.ACCEPT, 1) < rate
+
+    origin = Origin("none known: stands for a rare race or rounding that lets a token through")
+    return chain_fault(name, origin, lambda facts: ChainWalk(facts, accept=accept))
+
+
+LENIENT_10_PERCENT = _lenient("lenient_10_percent", 0.1)
+"""One rejected token in ten is kept: an exact mixture (1 - e) p + e q at drafted positions, with e = 0.1."""
+LENIENT_1_PERCENT = _lenient("lenient_1_percent", 0.01)
+"""The same with e = 0.01."""
+LENIENT_0_1_PERCENT = _lenient("lenient_0_1_percent", 0.001)
+"""The same with e = 0.001. These faults are the hardest to detect: a replay needs about 1 / e decisions, a test of
+tokens about 1 / e^2 tokens.
+"""
+
+FIRST_DRAFT_UNVERIFIED = chain_fault(
+    "first_draft_unverified",
+    Origin("ohdearquant/lattice#243"),
+    lambda facts: ChainWalk(facts, accept=lambda trial: trial.node == 0 or accepts(trial)),
+)
+"""The first drafted token of a step is kept untested: verification begins one position too late."""
+
+
+def _last_or_accepted(trial: Trial) -> bool:
+    return trial.node == len(trial.proposal.tree) - 1 or accepts(trial)
+
+
+LAST_DRAFT_UNVERIFIED = chain_fault(
+    "last_draft_unverified",
+    Origin("none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late"),
+    lambda facts: ChainWalk(facts, accept=_last_or_accepted),
+)
+"""The last drafted token of a step is kept untested: the loop over the drafts ends one position too early."""
+
+ACCEPTS_EVERYTHING = chain_fault(
+    "accepts_everything",
+    Origin("ggml-org/llama.cpp#3919, huggingface/transformers#28508"),
+    lambda facts: ChainWalk(facts, accept=lambda _trial: True),
+)
+"""Every drafted token is kept: the output is the draft's, and the acceptance rate is 1."""
+
+
+@dataclass(slots=True)
+class _TopTwo:
+    facts: VerifierFacts
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:  # noqa: ARG002 - protocol
+        """Take the drafted child among the two best tokens, if there is one."""
+
+        def choose(row: int, _position: int) -> int:
+            best = [int(token) for token in np.argsort(-rows[row].scores, kind="stable")[:2]]
+            offered = [proposal.tree.tokens[child] for child in children(proposal.tree, row - 1)]
+            return next((token for token in best if token in offered), best[0])
+
+        return match(proposal, rows, choose)
+
+
+GREEDY_ACCEPTS_TOP2 = Fault(
+    name="greedy_accepts_top2",
+    breaks="equality",
+    upstream="none known: stands for options that keep a draft among the target's best k",
+    seen_from="text",
+    parts=("verifier",),
+    apply=lambda parts: replace(parts, verifier=_TopTwo(parts.verifier.facts)),
+    suits=Suits((Protocol.GREEDY,), temperature="greedy"),
+    scenario=Scenario(Protocol.GREEDY, sampling=SamplingParams()),
+)
+"""The greedy rule keeps a drafted token if it is the first or the second choice of the target."""
+
+# the residual
+
+RESAMPLE_FROM_P = chain_fault(
+    "resample_from_p",
+    Origin("none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading"),
+    lambda facts: ChainWalk(facts, left=lambda trial: trial.p),
+)
+"""A rejected token is replaced by a draw from p, not from max(p - q, 0): tokens that q favours come out too often."""
+
+
+def _recovered(trial: Trial, token: int, u: float) -> Emitted:
+    return Emitted(token, Role.RECOVERED, trial.node, float(trial.p[token]), u)
+
+
+def _search_or_argmax(trial: Trial, left: Floats) -> Emitted:
+    u = trial.numbers.uniform(trial.position, Purpose.RESIDUAL)
+    total = np.cumsum(left)
+    token = int(np.searchsorted(total, u, side="right")) if u < total[-1] else int(np.argmax(trial.p))
+    return _recovered(trial, token, u)
+
+
+RESIDUAL_NOT_RENORMALISED = chain_fault(
+    "residual_not_renormalised",
+    Origin("none known: a plain slip, a search that finds no token and falls through"),
+    lambda facts: ChainWalk(facts, recover=_search_or_argmax),
+)
+"""The replacement is drawn from a residual that is not normalised.
+
+A number above its mass selects no token, and the code falls through to the most likely token of the target.
+"""
+
+
+def _likeliest(trial: Trial, left: Floats) -> Emitted:
+    return _recovered(trial, int(np.argmax(left)), trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
+
+
+GREEDY_RECOVERED_TOKEN = chain_fault(
+    "greedy_recovered_token",
+    Origin("none known: a plain slip, a greedy path taken for a sampled request"),
+    lambda facts: ChainWalk(facts, recover=_likeliest),
+)
+"""A rejected token is replaced by the most likely token of the residual, not by a draw from the residual."""
+
+
+def _p_without_token(trial: Trial) -> Floats:
+    left = trial.p.copy()
+    left[trial.token] = 0.0
+    return left
+
+
+ONE_HOT_RESIDUAL_SOFT_TEST = chain_fault(
+    "one_hot_residual_soft_test",
+    Origin("none known: the two kinds of draft mixed up; engines with both have a branch for each"),
+    lambda facts: ChainWalk(facts, left=_p_without_token),
+)
+"""The test is the one for a sampled draft, the residual the one for a deterministic draft.
+
+The residual is p without the rejected token; the rest of q is not subtracted.
+"""
+
+
+class _Leaking:
+    def __init__(self, inner: Verifier) -> None:
+        self._inner = inner
+        self.facts = inner.facts
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
+        verdict = self._inner.verify(proposal, rows, randomness)
+        last = verdict.emitted[-1]
+        at = rows.position + len(verdict.emitted) - 1
+        if last.role is not Role.RECOVERED or at % LEAK_PERIOD:
+            return verdict
+        rejected = verdict.examined[-1]
+        leaked = Emitted(proposal.tree.tokens[rejected.node], Role.ACCEPTED, last.row, rejected.p)
+        return replace(verdict, emitted=(*verdict.emitted[:-1], leaked, last))
+
+
+REJECTED_TOKEN_LEAKS = Fault(
+    name="rejected_token_leaks",
+    breaks="law",
+    upstream="vllm-project/vllm#26231",
+    seen_from="text",
+    parts=("verifier",),
+    apply=lambda parts: replace(parts, verifier=_Leaking(parts.verifier)),
+    suits=Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
+)
+"""At one position in ten, a rejected draft is emitted all the same, before the token that replaces it.
+
+The output contains a token that the target did not choose; every later token is right for the text that it follows.
+"""
+
+# the bonus token
+
+BONUS_NOT_WARPED = chain_fault(
+    "bonus_not_warped",
+    Origin("none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading"),
+    lambda facts: ChainWalk(facts, ends=_bare_softmax),
+    WARPED,
+)
+"""The bonus token is drawn from the bare softmax of the target, without temperature and truncation."""
+
+
+def _no_bonus(ending: Ending) -> tuple[Emitted, ...]:
+    return () if len(ending.proposal.tree) else bonus(ending)
+
+
+BONUS_DROPPED = chain_fault(
+    "bonus_dropped",
+    Origin("ohdearquant/lattice#509", "engine evidence", "cost"),
+    lambda facts: ChainWalk(facts, last=_no_bonus),
+)
+"""A fully accepted draft is not followed by a bonus token.
+
+This fault is a control: the law of the output is intact, and a step merely yields one token less than it paid for.
+"""
+
+
+def _bonus_or_repeat(ending: Ending) -> tuple[Emitted, ...]:
+    row, coin = len(ending.proposal.tree), ending.numbers.uniform(ending.position, Purpose.BONUS, 1)
+    if not row or coin >= REPEATED_SHARE:
+        return bonus(ending)
+    token = ending.proposal.tree.tokens[-1]
+    u = ending.numbers.uniform(ending.position, Purpose.BONUS)
+    return (Emitted(token, Role.BONUS, row, float(ending.p[token]), u),)
+
+
+BONUS_REPEATS_TOKEN = chain_fault(
+    "bonus_repeats_token", Origin("kekzl/imp#683"), lambda facts: ChainWalk(facts, last=_bonus_or_repeat)
+)
+"""One bonus token in twenty repeats the accepted token before it."""
+
+# undeclared rules: a lossy rule (`engine.verify.lossy`) runs, and the configuration and the record name the chain rule
+
+
+@dataclass(slots=True)
+class _Disguised:
+    facts: VerifierFacts
+    rule: Verifier
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
+        return self.rule.verify(proposal, rows, randomness)
+
+
+def _undeclared(name: str, upstream: str, protocol: Protocol, options: Mapping[str, Any]) -> Fault:
+    def apply(parts: EngineParts) -> EngineParts:
+        return replace(parts, verifier=_Disguised(parts.verifier.facts, verify.load(protocol, options)))
+
+    return Fault(name, "law", upstream, "text", ("verifier",), apply, CHAIN_ONLY)
+
+
+ENSEMBLE_UNDECLARED = _undeclared(
+    "ensemble_undeclared",
+    "none known: the option assistant_ensemble_weight of huggingface/transformers, where it is documented as lossy",
+    Protocol.ENSEMBLE,
+    {"weight": 0.9},
+)
+"""Drafts are tested against a mixture of p and q in the place of p."""
+TYPICAL_UNDECLARED = _undeclared("typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {})
+"""Typical acceptance: a drafted token is kept if its p exceeds a threshold that depends on the entropy of p."""
+THRESHOLD_SINGLE_UNDECLARED = _undeclared(
+    "threshold_single_undeclared",
+    "none known: the option speculative_accept_threshold_single of sgl-project/sglang below 1",
+    Protocol.THRESHOLD,
+    {"threshold_single": 0.3},
+)
+"""A drafted token is kept if its p reaches a threshold."""
+THRESHOLD_ACC_UNDECLARED = _undeclared(
+    "threshold_acc_undeclared",
+    "none known: the option speculative_accept_threshold_acc of sgl-project/sglang below 1",
+    Protocol.THRESHOLD,
+    {"threshold_acc": 0.8},
+)
+"""The acceptance number is multiplied by a threshold below 1."""
+SYNTHETIC_UNDECLARED = _undeclared(
+    "synthetic_undeclared",
+    "none known: the option rejection_sample_method: synthetic of vllm-project/vllm, meant for measuring speed",
+    Protocol.SYNTHETIC,
+    {"length": 3.0},
+)
+"""Drafted tokens are kept at configured rates, whatever p and q are."""

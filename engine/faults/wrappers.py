@@ -1,0 +1,167 @@
+"""Wrappers around models and proposers, the raw material of faults: each passes everything on, except one change.
+
+The module knows no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from engine.core.types import Proposal, QKind, StepOutcome, Tree
+from engine.decode.seams import EngineParts, WrapModel, as_it_is
+from engine.faults.interface import CHAIN_SHAPED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.proposers.interface import Context, Proposer
+
+ChangeLogits = Callable[[Tensor, Placement], Tensor]
+"""([B, T, V] logits of a verification step, placement of its tokens) -> the logits for the verifier, a new tensor."""
+ChangePlacement = Callable[[Placement], Placement]
+ChangeContext = Callable[[Context], Context]
+ChangeProposal = Callable[[Proposal], Proposal]
+ChangeProposals = Callable[[Sequence[Context], Sequence[Proposal]], Sequence[Proposal]]
+
+
+class WrappedModel:
+    """A model that is the inner one in everything."""
+
+    def __init__(self, inner: TargetModel) -> None:
+        self.inner = inner
+
+    @property
+    def vocabulary(self) -> int:
+        """As the inner model's."""
+        return self.inner.vocabulary
+
+    @property
+    def context(self) -> int:
+        """As the inner model's."""
+        return self.inner.context
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """As the inner model's."""
+        return self.inner.eos_ids
+
+    @property
+    def divisible(self) -> int:
+        """As the inner model's."""
+        return self.inner.divisible
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """As the inner model's: a fault does not give itself away."""
+        return self.inner.facts
+
+    def new_cache(self, rows: int, capacity: int) -> SlotCache:
+        """As the inner model's."""
+        return self.inner.new_cache(rows, capacity)
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        """As the inner model's."""
+        return self.inner.forward(cache, placement, want)
+
+
+class _ChangedLogits(WrappedModel):
+    def __init__(self, inner: TargetModel, change: ChangeLogits) -> None:
+        super().__init__(inner)
+        self._change = change
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        forward = self.inner.forward(cache, placement, want)
+        if forward.logits is None:
+            return forward
+        return replace(forward, logits=self._change(forward.logits, placement))
+
+
+class _ChangedPlacement(WrappedModel):
+    def __init__(self, inner: TargetModel, change: ChangePlacement) -> None:
+        super().__init__(inner)
+        self._change = change
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        return self.inner.forward(cache, self._change(placement) if want.logits else placement, want)
+
+
+def with_target(parts: EngineParts, wrap: WrapModel) -> EngineParts:
+    """Parts whose target is wrapped once more."""
+    return replace(parts, target=lambda model: wrap(parts.target(model)))
+
+
+def with_logits(parts: EngineParts, change: ChangeLogits) -> EngineParts:
+    """Parts whose verifier gets other logits than the target computed."""
+    return with_target(parts, lambda model: _ChangedLogits(model, change))
+
+
+def with_placement(parts: EngineParts, change: ChangePlacement) -> EngineParts:
+    """Parts whose target reads the tokens of a verification step with another placement than the loop chose."""
+    return with_target(parts, lambda model: _ChangedPlacement(model, change))
+
+
+class ChangedProposer:
+    """A proposer that is asked with changed contexts and offers changed proposals."""
+
+    def __init__(self, inner: Proposer, ask: ChangeContext = as_it_is, offer: ChangeProposal = as_it_is) -> None:
+        self._inner, self._ask, self._offer = inner, ask, offer
+        self.facts = inner.facts
+
+    def start(self, context: Context) -> None:
+        """As the inner proposer's."""
+        self._inner.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """One changed proposal per context."""
+        proposals = self._inner.propose([self._ask(context) for context in contexts])
+        return [self._offer(proposal) for proposal in proposals]
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """As the inner proposer's."""
+        self._inner.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """As the inner proposer's."""
+        self._inner.finish(row)
+
+
+class _ChangedTogether(ChangedProposer):
+    def __init__(self, inner: Proposer, change: ChangeProposals) -> None:
+        super().__init__(inner)
+        self._change = change
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        return self._change(contexts, super().propose(contexts))
+
+
+def with_proposals(parts: EngineParts, make: Callable[[], ChangeProposals]) -> EngineParts:
+    """Parts whose loop gets other proposals than the proposer made; `make` is called for each batch of requests."""
+    return replace(parts, proposer=lambda proposer: _ChangedTogether(parts.proposer(proposer), make()))
+
+
+def proposer_fault(
+    name: str,
+    origin: Origin,
+    ask: ChangeContext = as_it_is,
+    offer: ChangeProposal = as_it_is,
+    suits: Suits = CHAIN_SHAPED,
+    scenario: Scenario = SAMPLED_SCENARIO,
+) -> Fault:
+    """A fault in the context that a proposer gets, or in each proposal that it returns."""
+
+    def apply(parts: EngineParts) -> EngineParts:
+        return replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
+
+    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("proposer",), apply, suits, scenario)
+
+
+def shortened(proposal: Proposal, count: int) -> Proposal:
+    """The first `count` tokens of a chain, as if no more had been drafted."""
+    if count >= len(proposal.tree):
+        return proposal
+    if not count:
+        return replace(proposal, tree=Tree(), q_kind=QKind.NONE, q=None, uniforms=None)
+    q = None if proposal.q is None else proposal.q[:count]
+    uniforms = None if proposal.uniforms is None else proposal.uniforms[:count]
+    return replace(proposal, tree=Tree.chain(proposal.tree.tokens[:count]), q=q, uniforms=uniforms)
