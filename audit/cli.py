@@ -12,30 +12,60 @@ from typing import Any, Final
 
 import click
 
+from audit.commands import installed
 from audit.errors import CannotDecide, UserError
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "attach": "audit.commands.attach:command",
-    "db": "audit.commands.db:command",
-    "doctor": "audit.commands.doctor:command",
-    "gate": "audit.commands.gate:command",
-    "list": "audit.commands.list:command",
-    "minimize": "audit.commands.minimize:command",
-    "plan": "audit.commands.plan:command",
-    "query": "audit.commands.query:command",
-    "resume": "audit.commands.resume:command",
-    "run": "audit.commands.run:command",
-    "schema": "audit.commands.schema:command",
-    "selftest": "audit.commands.selftest:command",
-    "show": "audit.commands.show:command",
-    "sweep": "audit.commands.sweep:command",
-    "validate": "audit.commands.validate:command",
-    "verify": "audit.commands.verify:command",
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "attach": (
+        "audit.commands.attach:command",
+        "Attach the evidence of RUN (a ULID, the beginning of one, or latest) to REPORT.",
+    ),
+    "db": ("audit.commands.db:command", "Look after the provenance store."),
+    "doctor": (
+        "audit.commands.doctor:command",
+        "Look at this installation; exit 1 if something would keep an audit from running.",
+    ),
+    "gate": (
+        "audit.commands.gate:command",
+        "Decide on RUN (a ULID, the beginning of one, or latest) and record the decision.",
+    ),
+    "list": ("audit.commands.list:command", "List the newest runs of a store."),
+    "minimize": ("audit.commands.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
+    "plan": (
+        "audit.commands.plan:command",
+        "Say whether SUITE is large enough for its margins, and how long it takes.",
+    ),
+    "query": ("audit.commands.query:command", "Ask the store: NAME is one of the named queries, or give --sql."),
+    "resume": (
+        "audit.commands.resume:command",
+        "Go on with RUN, an unambiguous beginning of its id or `latest`, where it was interrupted.",
+    ),
+    "run": ("audit.commands.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
+    "schema": ("audit.commands.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
+    "selftest": (
+        "audit.commands.selftest:command",
+        "Run arms that are broken on purpose and arms that are not, and judge both.",
+    ),
+    "show": ("audit.commands.show:command", "Show RUN: an unambiguous beginning of its id, or `latest`."),
+    "sweep": ("audit.commands.sweep:command", "Find the fastest draft length of each arm of SUITE."),
+    "validate": (
+        "audit.commands.validate:command",
+        "Check SUITE, a YAML file or the name of a packaged suite, and print what it would run.",
+    ),
+    "verify": (
+        "audit.commands.verify:command",
+        "Check that REPORT, its statement and the store still agree.",
+    ),
 }
+"""Where each command is, and the first sentence of its help: `audit --help` imports none of them."""
+
+
+def _short(name: str, room: int) -> str:
+    return click.Command(name, help=COMMANDS[name][1]).get_short_help_str(room)
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is used, so that `audit --help` does not import torch."""
+    """Imports a command when it is used; `audit --help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """All names, sorted."""
@@ -45,9 +75,16 @@ class LazyGroup(click.Group):
         """The command behind a name."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with their first sentences, as click lays them out."""
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _short(name, room)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; a user's mistake is one line and 2, undecidable evidence one line and 3."""
@@ -61,7 +98,20 @@ class LazyGroup(click.Group):
             ctx.exit(3)
 
 
+def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo("\n".join(installed.version_lines()))
+        context.exit()
+
+
 @click.command("audit", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="specaudit")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show this version, Python's and those of the installed engines, and exit.",
+)
 def main() -> None:
     """Audit speculative decoding: run suites, keep the evidence, gate deployments."""

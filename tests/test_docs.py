@@ -27,7 +27,9 @@ from audit.text.schema_errors import check_document
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.interface import Engine
+from engine.core.options import ScalarOption
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.proposers.options import OPTIONS
 from engine.record.trace import Trace, TraceHeader
 from engine.sampling.rng import Purpose
 from engine.train import recipe
@@ -327,6 +329,8 @@ def test_an_example_proposer_drafts_and_changes_no_token(number, name, options, 
     kind = name.lower()
     example_module("add-a-proposer.md", f"{kind}_example", monkeypatch, number)
     monkeypatch.setitem(proposers.REGISTRY, kind, f"{kind}_example:{name}Proposer")
+    if options:
+        monkeypatch.setitem(OPTIONS, kind, {"most": ScalarOption(4, low=1)})
     sampling = SamplingParams(temperature=0.0 if protocol is Protocol.GREEDY else 1.0, max_new_tokens=24, seed=5)
     wanted = build.requests(4, sampling)
     drafted = build.generate(build.Setup(kind, protocol, gamma=3, options=options), wanted)

@@ -12,6 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NEEDED = (
     "audit/cli.py",
+    "audit/py.typed",
+    "engine/py.typed",
+    "schemas/py.typed",
     "engine/decode/loop.py",
     "engine/bundled/target/model.safetensors",
     "engine/bundled/draft/tokenizer.json",

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from audit.checks.interface import Check
 from audit.errors import UserError
+
+if TYPE_CHECKING:
+    from audit.checks.interface import Check
 
 REGISTRY: Final[Mapping[str, str]] = {
     "liveness": "audit.checks.liveness:CHECK",

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from audit.checks.acceptance_theory import expected_acceptance
 from audit.checks.interface import Check, Params, needs_nothing
@@ -194,7 +194,7 @@ def _against(
 
 def _rescaled(before: RecordedRate, confidence: float) -> RecordedRate:
     """The recorded interval at another confidence, by the normal law."""
-    times = float(norm.ppf(0.5 + confidence / 2) / norm.ppf(0.5 + before.confidence / 2))
+    times = float(scipy.stats.norm.ppf(0.5 + confidence / 2) / scipy.stats.norm.ppf(0.5 + before.confidence / 2))
     low, high = (before.estimate + times * (end - before.estimate) for end in (before.low, before.high))
     return RecordedRate(before.estimate, low, high, confidence)
 
@@ -265,7 +265,9 @@ def _verdict(strata: Sequence[RateComparison], absent: Sequence[str]) -> Verdict
 
 def _detectable(strata: Sequence[RateComparison], alpha: float) -> float | None:
     spread = max((each.now.se for each in strata), default=math.inf)
-    return float(norm.isf(alpha / 2) + norm.ppf(POWER)) * spread if math.isfinite(spread) else None
+    return (
+        float(scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(POWER)) * spread if math.isfinite(spread) else None
+    )
 
 
 def _told(rates: Mapping[str, ClusterInterval]) -> str:

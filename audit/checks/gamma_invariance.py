@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t
+import scipy
 
 from audit.checks.equality.rerun import Rerun, compare, shares_state
 from audit.checks.interface import Check, Params, evaluate, needs_nothing
@@ -156,7 +156,9 @@ def paired_contrast(pairs: tuple[Pair, ...]) -> Contrast:
     interval = mean_interval(change, cases)
     if interval.clusters < LEAST_PAIRS or not 0.0 < interval.se < np.inf:
         return Contrast(interval, 1.0)
-    return Contrast(interval, float(2.0 * t.sf(abs(interval.estimate) / interval.se, interval.clusters - 1)))
+    return Contrast(
+        interval, float(2.0 * scipy.stats.t.sf(abs(interval.estimate) / interval.se, interval.clusters - 1))
+    )
 
 
 def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:

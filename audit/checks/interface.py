@@ -12,7 +12,7 @@ from typing import Any
 
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.stats.power import SampleSize
+from audit.stats.sample_size import SampleSize
 from engine.core.types import RecordLevel
 
 Params = Mapping[str, Any]

@@ -19,7 +19,8 @@ from audit.checks.interface import Check, Design, Params
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import SampleSize, replay_effect, zero_need
+from audit.stats.power import replay_effect, zero_need
+from audit.stats.sample_size import SampleSize
 
 REFUSED = "refused"
 UNTRIED = "not_tried"

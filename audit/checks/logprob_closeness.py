@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from audit.checks.interface import Check, Params, needs_nothing
 from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
@@ -154,7 +154,7 @@ def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, s
         mean=size.estimate,
         upper=size.high,
         low=strict.low,
-        detectable=float(norm.isf(alpha) + norm.ppf(POWER)) * size.se,
+        detectable=float(scipy.stats.norm.isf(alpha) + scipy.stats.norm.ppf(POWER)) * size.se,
         bias=mean_interval(value, prompt, 1.0 - alpha),
         shift=mean_interval(value, prompt, 0.98),
         bias_p=sign_flip(value, prompt, np.random.default_rng(seed)).p,

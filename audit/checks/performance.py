@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from audit.checks.interface import Check, Params, needs_nothing
 from audit.evidence.pairing import Pairing, pair_arms
@@ -124,7 +124,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=gain.estimate,
         bound=gain.low if finite else None,
         margin=float(params["min_speedup"]) or None,
-        detectable=gain.estimate * math.expm1(float(norm.isf(0.01) + norm.ppf(POWER)) * gain.se) if finite else None,
+        detectable=gain.estimate * math.expm1(float(scipy.stats.norm.isf(0.01) + scipy.stats.norm.ppf(POWER)) * gain.se)
+        if finite
+        else None,
         findings=findings,
         details=_details(ours, theirs, gain, tail, lengths) | {"unpaired": list(pairing.unpaired)},
     )

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from audit.checks.interface import Design, Params
-from audit.stats.power import MOST, POWER, SampleSize, replay_effect, replay_need, score_need
+from audit.stats.power import MOST, POWER, replay_effect, replay_need, score_need
+from audit.stats.sample_size import SampleSize
 from engine.core.types import RecordLevel
 
 ACCEPTANCE_SPREAD: Final = 0.35

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from audit.checks.interface import Check, Params, needs_nothing
 from audit.evidence.random_numbers import seed_of, shared_numbers
@@ -129,7 +129,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=max(abs(each.estimate) for each in features.values()),
         bound=bound if finite else None,
         margin=margin,
-        detectable=float(norm.isf(alpha / 2) + norm.ppf(POWER)) * spread if finite else None,
+        detectable=float(scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(POWER)) * spread if finite else None,
         findings=tuple(_finding(name, tests[name], found[name]) for name in rejected),
         details=_details(tests, found, features, samples),
     )

@@ -12,14 +12,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources, util
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from audit.commands.options import json_option, store_option
+from audit.commands import installed
+from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.errors import UserError
 from audit.evidence import environment as evidence
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from engine.models.numerics.probe.model_parts import ModelParts
 
 OLDEST_PYTHON: Final = (3, 11)
-EXTRAS: Final = MappingProxyType({"psycopg": "stores in PostgreSQL: install specaudit[postgres]"})
-"""Optional modules and what they are for."""
+EXTRAS: Final = MappingProxyType(
+    {("psycopg",): "stores in PostgreSQL: install specaudit[postgres]", installed.VLLM: "suites with backend: vllm"}
+)
+"""Optional distributions, each under any of its names, and what they are for."""
 
 
 class ProbeStatus(StrEnum):
@@ -57,6 +60,7 @@ class Probe:
 @click.option("--model", help="Folder, bundled:NAME or hf:ORG/NAME to probe numerics with.  [default: bundled:target]")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @json_option
+@wide_option
 @store_option
 def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
     """Look at this installation; exit 1 if something would keep an audit from running.
@@ -75,11 +79,12 @@ def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
 
 
 def probe_python() -> Iterator[Probe]:
-    """Python's version and the packages that are always needed."""
+    """Python's version, the system, and the packages that are always needed."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     new_enough = sys.version_info[:2] >= OLDEST_PYTHON
     needed = f"; {'.'.join(str(part) for part in OLDEST_PYTHON)} or newer is needed"
     yield Probe("python", _health(new_enough), version + ("" if new_enough else needed))
+    yield Probe("system", ProbeStatus.OK, installed.system())
     versions = evidence.package_versions()
     for name in evidence.PACKAGES:
         # specaudit itself has no version when it runs from a checkout.
@@ -158,11 +163,12 @@ def card_mismatch(model: Path) -> str | None:
 
 def probe_extras() -> Iterator[Probe]:
     """Optional packages; their absence is no fault."""
-    for module, use in EXTRAS.items():
-        if util.find_spec(module) is not None:
-            yield Probe(module, ProbeStatus.OK, "installed")
+    for names, use in EXTRAS.items():
+        found = installed.version_of(names)
+        if found is not None:
+            yield Probe(found[0], ProbeStatus.OK, found[1])
         else:
-            yield Probe(module, ProbeStatus.NOTE, f"not installed; needed for {use}")
+            yield Probe(names[0], ProbeStatus.NOTE, f"not installed; needed for {use}")
 
 
 def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe]:

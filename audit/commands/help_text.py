@@ -24,6 +24,9 @@ Generated from the commands' own `--help`; `make docs` writes this page anew.
 stdout is data, stderr is messages. The commands that answer questions print tables by default, and JSON with `--json`
 or `--format json`. A RUN is a run's id (a ULID), an unambiguous beginning of one, or `latest`.
 
+On a terminal, and wherever `COLUMNS` is set, a table keeps to that width: its last column wraps under itself, and
+columns without room go to an indented line of their row. In a pipe or a file, and with `--wide`, each row is one line.
+
 | exit code | meaning |
 |---|---|
 | 0 | pass, or allow |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.commands.options import json_option, store_option
+from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.store import RunSummary, Store
 
@@ -14,6 +14,7 @@ COLUMNS = ("run", "suite", "status", "started (UTC)", "arms", "requests", "token
 @click.command("list")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Runs to print at most.")
 @json_option
+@wide_option
 @store_option
 def command(limit: int, as_json: bool, store: str) -> None:
     """List the newest runs of a store."""

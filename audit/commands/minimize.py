@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from audit.commands.options import store_option
+from audit.commands.options import store_option, wide_option
 from audit.commands.resume import suite_path
 from audit.commands.running import finish, stopped_by_sigterm
 from audit.commands.tables import cell, echo_rows
@@ -50,6 +50,7 @@ class _MinimizeResult:
 )
 @click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@wide_option
 @store_option
 @click.pass_context
 def command(ctx: click.Context, /, run: str, request: str | None, check: str | None, keep: bool, **given: Any) -> None:

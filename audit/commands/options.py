@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from audit.commands.tables import WIDE
 from audit.store.connection import default_url
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,3 +29,18 @@ def store_option(function: F) -> F:
 def json_option(function: F) -> F:
     """`--json`: machine-readable output on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+
+
+def wide_option(function: F) -> F:
+    """`--wide`: tables with one line per row, also on a narrow terminal."""
+    return click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep_wide,
+        help="Print one line per table row. Default on a terminal, or with COLUMNS set: long texts wrap.",
+    )(function)
+
+
+def _keep_wide(context: click.Context, _parameter: click.Parameter, wide: bool) -> None:
+    context.meta[WIDE] = wide

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from audit.commands.options import json_option, store_option
+from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.suite.loader import load_suite
 
@@ -20,6 +20,7 @@ CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "wh
 @click.command("plan")
 @click.argument("suite")
 @json_option
+@wide_option
 @store_option
 @click.pass_context
 def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:

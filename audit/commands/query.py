@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from audit.commands.options import store_option
+from audit.commands.options import store_option, wide_option
 from audit.commands.tables import FORMATS, echo_rows
 from audit.errors import UserError
 from audit.store import Store
-from audit.store.queries import NAMED, QueryResult, ask
+from audit.store.queries import NAMED, QueryResult, ask, named
 
 
 @click.command("query")
@@ -26,6 +24,7 @@ from audit.store.queries import NAMED, QueryResult, ask
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
 )
 @click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Rows to print at most.")
+@wide_option
 @store_option
 def command(
     name: str | None,
@@ -46,7 +45,7 @@ def command(
     given = _params(pairs)
     with Store.open(store, create=False, read_only=True) as opened:
         if name is not None:
-            sql, given = _named(name, given)
+            sql, given = named(name, given)
         if name is not None or "run" in given:
             given["run"] = opened.resolve(str(given.get("run", "latest")))
     rows = ask(store, str(sql), given, timeout_s=timeout, limit=limit)
@@ -63,20 +62,6 @@ def _listed(name: str) -> tuple[str, str, str]:
     query = NAMED[name]
     params = ["run=latest", *(f"{key}={value}" for key, value in query.params.items())]
     return (name, " ".join(params), query.title)
-
-
-def _named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A named query's SQL and its parameters, the caller's over the defaults."""
-    if name not in NAMED:
-        near = difflib.get_close_matches(name, NAMED, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"no query {name!r}; {hint}there are: {', '.join(NAMED)}")
-    query = NAMED[name]
-    accepted = {"run", *query.params}
-    for key in given:
-        if key not in accepted:
-            raise UserError(f"query {name!r} has no parameter {key!r}; it has: {', '.join(sorted(accepted))}")
-    return query.sql, {**query.params, **given}
 
 
 def _params(pairs: tuple[str, ...]) -> dict[str, Any]:

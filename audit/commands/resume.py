@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from audit.commands.options import store_option
+from audit.commands.options import store_option, wide_option
 from audit.commands.running import finish
 from audit.errors import UserError
 from audit.store import Store, StoredRun
@@ -17,6 +17,7 @@ from audit.suite.loader import load_suite
 @click.argument("run", default="latest")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
+@wide_option
 @store_option
 @click.pass_context
 def command(ctx: click.Context, run: str, threads: int, results: Path | None, store: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from audit.commands.options import store_option
+from audit.commands.options import store_option, wide_option
 from audit.commands.running import finish
 from audit.errors import UserError
 from audit.runs.interim_looks import RunStopRule
@@ -21,6 +21,7 @@ from audit.suite.loader import load_suite
 @click.option("--until", type=click.Choice(["decided"]), help="Run in rounds, and stop as soon as it is decided.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of --until, in all arms together.")
 @click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are taken over.")
+@wide_option
 @store_option
 @click.pass_context
 def command(

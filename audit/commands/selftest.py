@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from audit.commands.options import wide_option
 from audit.commands.tables import echo_rows
 from audit.text.documents import mistake
 from audit.text.staged_files import staged
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write all counts as JSON.")
 @click.option("--markdown", "page", metavar="FILE", type=click.Path(path_type=Path), help="Also write the tables.")
+@wide_option
 def command(
     quick: bool,
     chosen: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from audit.commands.options import json_option, store_option
+from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.results import Results, results
 from audit.runs.interim_looks import interim_look_lines
@@ -22,6 +22,7 @@ CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "
 @click.command("show")
 @click.argument("run", default="latest")
 @json_option
+@wide_option
 @store_option
 def command(run: str, as_json: bool, store: str) -> None:
     """Show RUN: an unambiguous beginning of its id, or `latest`."""

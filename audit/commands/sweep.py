@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from audit.commands.options import wide_option
 from audit.commands.tables import cell, echo_rows
 from audit.errors import CannotDecide
 from audit.suite.loader import load_suite
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--max-prompts", type=click.IntRange(min=1), help="At most so many cases, spread over the suite's.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
+@wide_option
 def command(
     suite: str,
     gamma: str,

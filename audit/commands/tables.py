@@ -1,14 +1,12 @@
-"""Rows on stdout: tables for people, JSON, JSON lines and CSV for programs.
-
-Tables use rich on a terminal and plain aligned text elsewhere. Knows nothing
-about what the rows mean.
-"""
+"""Rows on stdout: tables for people, JSON, JSON lines and CSV for programs. Knows nothing about what the rows mean."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -18,9 +16,12 @@ from typing import Any, Final
 
 import click
 
+from audit.commands import layout
 from audit.store.canonical import jsonable
 
 Rows = Sequence[Sequence[Any]]
+WIDE: Final = "audit.wide"
+"""Key in a command's context: its tables have one line per row."""
 
 
 def echo_json(value: Any) -> None:
@@ -58,26 +59,22 @@ def cell(value: Any) -> str:
 
 def _table(columns: Sequence[str], rows: Rows) -> None:
     texts = [[cell(value) for value in row] for row in rows]
-    if sys.stdout.isatty():
-        _rich_table(columns, texts)
-        return
-    widths = [max(len(text) for text in column) for column in zip(columns, *texts, strict=True)]
-    for line in [list(columns), *texts]:
-        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+    for line in layout.lines(columns, texts, _width()):
+        click.echo(line)
 
 
-def _rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _width() -> int | None:
+    """Columns that a table may take; None where each row is one line, however long.
 
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for line in texts:
-        table.add_row(*(Text(text) for text in line))  # as Text, for stored text may look like rich's markup
-    Console().print(table)
+    `COLUMNS` counts everywhere, the terminal's own width on a terminal. Output that goes into a pipe or a file keeps
+    one line per row, so that it can be searched by line; so does `--wide`.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(WIDE):
+        return None
+    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def _json(columns: Sequence[str], rows: Rows) -> None:

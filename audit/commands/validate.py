@@ -9,6 +9,7 @@ import click
 
 from audit.suite.loader import load_suite
 from audit.suite.spec import CandidateSpec, Suite
+from engine import verify
 
 
 @click.command("validate")
@@ -45,10 +46,7 @@ def _arm(suite: Suite, arm: CandidateSpec) -> str:
 
 
 def _rule(arm: CandidateSpec) -> str:
-    # Imported here, as the suite loader does: the engine's packages take seconds to import.
-    from engine.verify import load
-
-    facts = load(arm.verifier, arm.verifier_options).facts
+    facts = verify.load(arm.verifier, arm.verifier_options).facts
     settings = "".join(f" {key} {value:g}" for key, value in facts.options.items())
     return f"{arm.verifier}{settings}" + ("" if facts.lossless else " (lossy)")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from engine.core.types import FinishReason
-from engine.record.trace import Trace
+
+if TYPE_CHECKING:
+    from engine.record.trace import Trace
 
 ORIGIN: Final = "earlier"
 """Key of the run that an arm was taken over from (`audit.runs.reused_baseline`), in its effective configuration."""

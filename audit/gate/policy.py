@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import schemas
+from audit.checks import REGISTRY
 from audit.evidence.records import Level
-from audit.suite.loader import packaged_file
-from audit.text.documents import Document, Place, quoted, read_yaml
+from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, suggestion
 
 SHORT: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[wdhms])")
@@ -112,8 +112,6 @@ def _find(name: str | Path) -> Path:
 
 
 def _requirement(document: Document, index: int, entry: Mapping[str, Any]) -> Requirement:
-    from audit.checks import REGISTRY
-
     for position, check in enumerate(entry["checks"]):
         if check not in REGISTRY:
             place: Place = ("require", index, "checks", position)

@@ -17,7 +17,8 @@ from audit.checks import load
 from audit.checks.interface import Check, Design, PlanAssumptions
 from audit.evidence.records import ArmKind, Level
 from audit.runs.arms import ANCHOR_REQUESTS, Arm, plan_arms, slots
-from audit.stats.power import MOST, SampleSize, replay_effect
+from audit.stats.power import MOST, replay_effect
+from audit.stats.sample_size import SampleSize
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from audit.suite.spec import Suite
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.stats import kstest
+import scipy
 
 from audit.selftest import battery
 from audit.selftest.run_arm import alone, gather
@@ -107,7 +107,7 @@ def collect(results: Sequence[CleanResult]) -> Alarms:
     tests = sorted({name for each in results for name in each.p_values})
     columns = {name: [each.p_values[name] for each in results if name in each.p_values] for name in tests}
     tested = {name: values for name, values in columns.items() if len(values) >= MIN_P_VALUES}
-    found = {name: kstest(values, "uniform", alternative="greater") for name, values in tested.items()}
+    found = {name: scipy.stats.kstest(values, "uniform", alternative="greater") for name, values in tested.items()}
     adjusted = holm([float(each.pvalue) for each in found.values()])
     uniformity = tuple(
         Uniformity(

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from audit.suite.loader import packaged_file
 from audit.suite.prompts import Workload, read_prompts
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from audit.text.documents import packaged_file
 from engine.backends.scripted import ALPHABET
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.faults.interface import Scenario

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from audit.stats.tails import two_sided
 from engine.core.types import Floats
@@ -74,7 +74,7 @@ def bernoulli_test(accepted: NDArray[np.bool_], probability: Floats, confidence:
         return BernoulliTest(0, 0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
     sd = float(np.sqrt(variance))
     z = (observed - expected) / sd if sd > 0 else 0.0
-    half = float(norm.isf((1.0 - confidence) / 2.0)) * sd
+    half = float(scipy.stats.norm.isf((1.0 - confidence) / 2.0)) * sd
     low, high = (observed - expected - half) / n, (observed - expected + half) / n
     return BernoulliTest(n, observed, expected, z, _p_value(accepted, probability, z, variance), low, high, sd / n)
 

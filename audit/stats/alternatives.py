@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from audit.stats.martingale import AnytimeTest
 from engine.core.types import Floats
@@ -140,7 +140,7 @@ def summary(evidence: WealthState) -> AnytimeTest:
 def ranking(evidence: WealthState, count: int = 5) -> tuple[NamedAlternative, ...]:
     """The alternatives with the largest shares of the average, largest first."""
     logs = evidence.log_wealth + _TABLE.log_weights
-    shares = np.exp(logs - logsumexp(logs))
+    shares = np.exp(logs - scipy.special.logsumexp(logs))
     order = np.argsort(-logs, kind="stable")[:count]
     return tuple(NamedAlternative(NAMES[k], float(evidence.log_wealth[k]), float(shares[k])) for k in order)
 
@@ -156,7 +156,7 @@ def log_ratios(chunk: Chunk) -> Floats:
 
 def _extend(evidence: WealthState, chunk: Chunk) -> WealthState:
     paths = evidence.log_wealth + np.cumsum(log_ratios(chunk), axis=0)
-    average = logsumexp(paths + _TABLE.log_weights, axis=1)
+    average = scipy.special.logsumexp(paths + _TABLE.log_weights, axis=1)
     crossing, leader = evidence.crossing, evidence.crossed_by
     if crossing is None and float(np.max(average)) >= -math.log(evidence.alpha):
         at = int(np.argmax(average >= -math.log(evidence.alpha)))

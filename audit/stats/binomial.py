@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scipy.stats import beta
+import scipy
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def upper_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
     _require_counts(successes, trials)
     if successes >= trials:
         return 1.0
-    return float(beta.ppf(confidence, successes + 1, trials - successes))
+    return float(scipy.stats.beta.ppf(confidence, successes + 1, trials - successes))
 
 
 def lower_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
@@ -33,7 +33,7 @@ def lower_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
     _require_counts(successes, trials)
     if successes == 0:
         return 0.0
-    return float(beta.ppf(1.0 - confidence, successes, trials - successes + 1))
+    return float(scipy.stats.beta.ppf(1.0 - confidence, successes, trials - successes + 1))
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.99) -> Interval:

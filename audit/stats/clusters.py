@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binom, norm, t
 
 from engine.core.types import Floats
 
@@ -126,7 +126,7 @@ def quantile_interval(
     # a design effect below 1 is luck, and without one every prompt counts once
     effect = max(1.0, shares.design_effect) if np.isfinite(shares.design_effect) else len(values) / shares.clusters
     worth, tail = math.floor(len(values) / effect + 1e-9), (1.0 - confidence) / 2.0
-    below, above = int(binom.ppf(tail, worth, level)), int(binom.isf(tail, worth, level)) + 1
+    below, above = int(scipy.stats.binom.ppf(tail, worth, level)), int(scipy.stats.binom.isf(tail, worth, level)) + 1
     low = float(ordered[_rank(below / worth * len(values))]) if below > 0 else -np.inf
     high = float(ordered[_rank(above / worth * len(values))]) if above <= worth else np.inf
     return replace(shares, estimate=estimate, low=low, high=high, se=np.nan, design_effect=effect)
@@ -196,7 +196,7 @@ def jackknife_interval(estimate: float, left_out: Floats, n: int, confidence: fl
     """An estimate over `n` items, and what it is without each of G clusters, `left_out` [G]."""
     clusters = len(left_out)
     se = _jackknife_se(estimate, left_out)
-    half = float(t.ppf(0.5 + confidence / 2.0, clusters - 1)) * se if clusters > 1 else np.inf
+    half = float(scipy.stats.t.ppf(0.5 + confidence / 2.0, clusters - 1)) * se if clusters > 1 else np.inf
     return ClusterInterval(estimate, estimate - half, estimate + half, se, clusters, n, np.nan)
 
 
@@ -217,7 +217,7 @@ def mean_of_strata(strata: Sequence[ClusterInterval], confidence: float = 0.99) 
         half = np.inf
     elif se > 0:
         freedom = float(variances.sum() ** 2 / np.sum(variances**2 / (clusters - 1)))
-        half = float(t.ppf(0.5 + confidence / 2.0, freedom)) * se
+        half = float(scipy.stats.t.ppf(0.5 + confidence / 2.0, freedom)) * se
     estimate = float(np.mean([each.estimate for each in strata]))
     count = sum(each.n for each in strata)
     return ClusterInterval(estimate, estimate - half, estimate + half, se, int(clusters.sum()), count, np.nan)
@@ -255,12 +255,12 @@ def _bca_levels(drawn: Floats, estimate: float, left_out: Floats, confidence: fl
     """Levels [2] of the bootstrap law that bound the estimate."""
     # half of the ties, and never 0 or 1: the correction is infinite there
     rank = np.searchsorted(drawn, estimate, "left") + np.searchsorted(drawn, estimate, "right")
-    bias = norm.ppf(np.clip(rank / (2.0 * len(drawn)), 0.5 / len(drawn), 1.0 - 0.5 / len(drawn)))
+    bias = scipy.stats.norm.ppf(np.clip(rank / (2.0 * len(drawn)), 0.5 / len(drawn), 1.0 - 0.5 / len(drawn)))
     away = left_out.mean() - left_out
     total = float(np.sum(away**2))
     acceleration = float(np.sum(away**3)) / (6.0 * total**1.5) if total > 0 else 0.0
-    ends = bias + norm.ppf([0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
-    return np.asarray(norm.cdf(bias + ends / (1.0 - acceleration * ends)))
+    ends = bias + scipy.stats.norm.ppf([0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
+    return np.asarray(scipy.stats.norm.cdf(bias + ends / (1.0 - acceleration * ends)))
 
 
 def _require_level(level: float) -> None:

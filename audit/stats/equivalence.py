@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.stats import norm, t
 
 from audit.stats.clusters import REPLICATES, mean_interval, ratio_bootstrap
 from audit.stats.paired import FLIPS, PairCounts, sign_flip, tango_lower, tango_score, tango_upper
@@ -97,7 +96,7 @@ def tost_means(differences: Floats, cluster: NDArray[np.int64], margin: float, a
     if not 0.0 < found.se < np.inf:
         p = 0.0 if found.se == 0.0 and room > 0 else 1.0
     else:
-        p = float(t.sf(room / found.se, found.clusters - 1))
+        p = float(scipy.stats.t.sf(room / found.se, found.clusters - 1))
     return Equivalence(found.estimate, found.low, found.high, margin, p, decide(found.low, found.high, margin))
 
 
@@ -146,16 +145,16 @@ def tost_paired_proportions(pairs: PairCounts, margin: float, alpha: float = 0.0
     swapped = PairCounts(pairs.n, pairs.better, pairs.worse)
     if pairs.n == 0:
         return Equivalence(0.0, -1.0, 1.0, margin, 1.0, decide(-1.0, 1.0, margin))
-    p = max(float(norm.cdf(tango_score(each, margin))) for each in (pairs, swapped))
+    p = max(float(scipy.stats.norm.cdf(tango_score(each, margin))) for each in (pairs, swapped))
     low, high = tango_lower(pairs, 1.0 - alpha), tango_upper(pairs, 1.0 - alpha)
     return Equivalence((pairs.worse - pairs.better) / pairs.n, low, high, margin, p, decide(low, high, margin))
 
 
 def tost_proportions(first: SuccessCounts, second: SuccessCounts, margin: float, alpha: float = 0.01) -> Equivalence:
     """Rate of `second` minus that of `first`, independent samples, within the margin, by the score test."""
-    critical = float(norm.ppf(1.0 - alpha))
-    below = float(norm.cdf(difference_score(first, second, margin)))
-    above = float(norm.sf(difference_score(first, second, -margin)))
+    critical = float(scipy.stats.norm.ppf(1.0 - alpha))
+    below = float(scipy.stats.norm.cdf(difference_score(first, second, margin)))
+    above = float(scipy.stats.norm.sf(difference_score(first, second, -margin)))
     estimate = second.rate - first.rate
     high = _difference_upper(first, second, critical)
     low = -_difference_upper(second, first, critical)
@@ -177,7 +176,9 @@ def _difference_upper(first: SuccessCounts, second: SuccessCounts, critical: flo
     start, end = second.rate - first.rate, 1.0 - 1e-9
     if start >= end or difference_score(first, second, end) > -critical:
         return 1.0
-    return float(brentq(lambda each: difference_score(first, second, each) + critical, start, end, xtol=1e-10))
+    return float(
+        scipy.optimize.brentq(lambda each: difference_score(first, second, each) + critical, start, end, xtol=1e-10)
+    )
 
 
 def _restricted_rate(first: SuccessCounts, second: SuccessCounts, difference: float) -> float:

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from engine.core.types import Floats
 
-Values = Sequence[float] | Floats
+Values: TypeAlias = "Sequence[float] | Floats"
 
 
 def average(log_e: Values, weights: Values | None = None) -> float:
@@ -30,7 +31,7 @@ def average(log_e: Values, weights: Values | None = None) -> float:
     shares = np.full(len(logs), 1.0 / max(len(logs), 1)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not math.isclose(float(np.sum(shares)), 1.0, abs_tol=1e-9) or np.min(shares) < 0:
         raise ValueError(f"weights {shares.tolist()} are not shares of 1")
-    return float(logsumexp(logs, b=shares))
+    return float(scipy.special.logsumexp(logs, b=shares))
 
 
 def product(log_e: Values) -> float:

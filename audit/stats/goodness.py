@@ -21,9 +21,8 @@ from enum import StrEnum
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln, xlogy
-from scipy.stats import chi2, gamma
 
 from engine.core.types import Floats
 
@@ -95,7 +94,7 @@ def goodness_of_fit(
         return Goodness(n, observed, len(law) - 1, p, Method.SIMULATED)
     statistic = float(_statistic(pooled.counts[:, kept], pooled.expected[0, kept], kind)[0])
     degrees = int(kept.sum()) - 1
-    return Goodness(n, statistic, degrees, float(chi2.sf(statistic, degrees)), Method.LIMIT)
+    return Goodness(n, statistic, degrees, float(scipy.stats.chi2.sf(statistic, degrees)), Method.LIMIT)
 
 
 def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
@@ -122,7 +121,7 @@ def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
     inverse = np.sum(np.where(expected > 0, 1.0 / filled, 0.0), axis=1)
     # Haldane 1937: 2 (k - 1) + (sum of 1 / p - k^2 - 2 k + 2) / n per table
     variance = float(np.sum(2.0 * (cells - 1) + inverse - (cells**2 + 2 * cells - 2) / totals))
-    p = float(gamma.sf(statistic, degrees**2 / variance, scale=variance / degrees))
+    p = float(scipy.stats.gamma.sf(statistic, degrees**2 / variance, scale=variance / degrees))
     return PooledGoodness(len(totals), int(totals.sum()), statistic, degrees, p)
 
 
@@ -144,13 +143,15 @@ def _statistic(counts: Floats, expected: Floats, kind: Kind) -> Floats:
     if not np.all(expected > 0):
         return np.zeros(len(counts))
     if kind == "g":
-        return np.asarray(2.0 * np.sum(xlogy(counts, counts / expected), axis=1))
+        return np.asarray(2.0 * np.sum(scipy.special.xlogy(counts, counts / expected), axis=1))
     return np.asarray(np.sum((counts - expected) ** 2 / expected, axis=1))
 
 
 def _enumerated_p(observed: float, n: int, law: Floats, kind: Kind) -> float:
     tables = np.array(list(_compositions(n, len(law))), dtype=np.float64)
-    weights = np.exp(gammaln(n + 1) - gammaln(tables + 1).sum(axis=1) + tables @ np.log(law))
+    weights = np.exp(
+        scipy.special.gammaln(n + 1) - scipy.special.gammaln(tables + 1).sum(axis=1) + tables @ np.log(law)
+    )
     reached = _statistic(tables, n * law, kind) >= _bar(observed)
     return min(1.0, float(np.sum(weights[reached])))
 

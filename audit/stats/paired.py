@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.stats import binom, norm
 
 from audit.stats.binomial import Interval, clopper_pearson, upper_bound
 from audit.stats.clusters import cluster_sums
@@ -93,8 +92,8 @@ def pairs_of(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairCounts:
 def mcnemar(pairs: PairCounts) -> McNemar:
     """Exact: given that a pair is discordant, either arm wins it with probability 1/2 under the null."""
     discordant = pairs.worse + pairs.better
-    smaller = float(binom.cdf(min(pairs.worse, pairs.better), discordant, 0.5))
-    p_worse = float(binom.sf(pairs.worse - 1, discordant, 0.5))
+    smaller = float(scipy.stats.binom.cdf(min(pairs.worse, pairs.better), discordant, 0.5))
+    p_worse = float(scipy.stats.binom.sf(pairs.worse - 1, discordant, 0.5))
     return McNemar(pairs, min(1.0, 2.0 * smaller), p_worse, clopper_pearson(pairs.worse, discordant))
 
 
@@ -107,7 +106,7 @@ def tango(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonInferiori
     if pairs.n == 0:
         return NonInferiority(pairs, 0.0, 1.0, margin, 1.0)
     loss = (pairs.worse - pairs.better) / pairs.n
-    p = float(norm.cdf(tango_score(pairs, margin)))
+    p = float(scipy.stats.norm.cdf(tango_score(pairs, margin)))
     return NonInferiority(pairs, loss, tango_upper(pairs, 1.0 - alpha), margin, p)
 
 
@@ -118,14 +117,14 @@ def exact_losses(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonIn
     the difference is. For safety decisions this is the question itself.
     """
     _require_margin(margin)
-    p = float(binom.cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
+    p = float(scipy.stats.binom.cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
     upper = upper_bound(pairs.worse, pairs.n, 1.0 - alpha)
     return NonInferiority(pairs, pairs.worse / max(pairs.n, 1), upper, margin, p)
 
 
 def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
     """One-sided upper bound on the loss: where the score test stops to reject."""
-    critical = float(norm.ppf(confidence))
+    critical = float(scipy.stats.norm.ppf(confidence))
     loss = (pairs.worse - pairs.better) / pairs.n
     if loss >= 1.0:
         return 1.0
@@ -133,7 +132,7 @@ def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
     end = 1.0 - 1e-12
     if tango_score(pairs, end) > -critical:
         return 1.0
-    return float(brentq(lambda each: tango_score(pairs, each) + critical, loss, end, xtol=1e-12))
+    return float(scipy.optimize.brentq(lambda each: tango_score(pairs, each) + critical, loss, end, xtol=1e-12))
 
 
 def tango_lower(pairs: PairCounts, confidence: float = 0.99) -> float:

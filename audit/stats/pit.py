@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from engine.core.types import Floats
 
@@ -77,7 +77,7 @@ def smooth_test(u: Floats, generator: np.random.Generator, replicates: int = REP
         return SmoothTest(0, 0.0, 1.0, (0.0,) * DEGREES, simulated=False)
     components = legendre(u).sum(axis=0) / np.sqrt(n)
     statistic = float(np.sum(components**2))
-    p = float(chi2.sf(statistic, DEGREES))
+    p = float(scipy.stats.chi2.sf(statistic, DEGREES))
     simulated = n < EXACT_BELOW and p < _SCREEN
     if simulated:
         p = _simulated_p(statistic, n, generator, replicates)

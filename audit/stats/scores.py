@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from audit.stats.tails import TRUSTED_SKEWNESS, freedman, two_sided
 from engine.core.types import Floats
@@ -96,7 +96,7 @@ def score_test(observed: Floats, expected: Moments, step: float) -> ScoreTest:
     z, skewness = deviation / sd, float(np.sum(expected.third)) / sd**3
     trusted = abs(skewness) <= TRUSTED_SKEWNESS
     p = two_sided(z, skewness) if trusted else freedman(deviation, variance, step)
-    half = float(norm.ppf(0.995)) * sd
+    half = float(scipy.stats.norm.ppf(0.995)) * sd
     return ScoreTest(n, z, p, deviation / n, (deviation - half) / n, (deviation + half) / n)
 
 
@@ -107,6 +107,6 @@ def leak_estimate(observed: Floats, expected: Moments, mean_under_q: Floats, con
     if span <= 0:
         return LeakEstimate(0.0, 0.0, 1.0, math.inf, 1.0)
     share = float(np.sum(observed - expected.mean)) / span
-    half = float(norm.isf(1.0 - confidence)) * sd / span
-    detectable = float(norm.ppf(0.995) + norm.ppf(0.9)) * sd / span
+    half = float(scipy.stats.norm.isf(1.0 - confidence)) * sd / span
+    detectable = float(scipy.stats.norm.ppf(0.995) + scipy.stats.norm.ppf(0.9)) * sd / span
     return LeakEstimate(share, share - half, share + half, sd / span, detectable)

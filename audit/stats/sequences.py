@@ -16,9 +16,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import betaln, logsumexp, xlog1py, xlogy
 
 from audit.stats.binomial import Interval
 from engine.core.types import Floats
@@ -63,7 +62,7 @@ def bernoulli(successes: NDArray[np.bool_], confidence: float = 0.99, prior: flo
     """Of the probability behind `successes` [n], by a Beta(`prior`, `prior`) mixture. Intersected over time."""
     counts = np.arange(1, len(successes) + 1, dtype=np.float64)
     hits = np.cumsum(successes, dtype=np.float64)
-    evidence = betaln(prior + hits, prior + counts - hits) - betaln(prior, prior)
+    evidence = scipy.special.betaln(prior + hits, prior + counts - hits) - scipy.special.betaln(prior, prior)
     needed = evidence + math.log(1.0 - confidence)
     rate = hits / np.maximum(counts, 1.0)
     low = _crossing(hits, counts, needed, np.zeros_like(rate), rate)
@@ -115,13 +114,13 @@ def drifting_lower(x: Floats, confidence: float = 0.99) -> float:
 
     def excess(deviation: float) -> float:
         logs = DRIFT_BETS * deviation - _psi(DRIFT_BETS) * spread
-        return float(logsumexp(logs)) - math.log(len(DRIFT_BETS)) - target
+        return float(scipy.special.logsumexp(logs)) - math.log(len(DRIFT_BETS)) - target
 
     most = float(sums[-1])
     if excess(most) <= 0.0:
         return 0.0
     # the deviation at which the mixture reaches 1 / error: larger ones are refuted
-    return max(0.0, (most - float(brentq(excess, 0.0, most, xtol=1e-9 * max(1.0, most)))) / n)
+    return max(0.0, (most - float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-9 * max(1.0, most)))) / n)
 
 
 def _psi(bets: Floats) -> Floats:
@@ -137,7 +136,7 @@ def _crossing(hits: Floats, counts: Floats, needed: Floats, outside: Floats, ins
     for _ in range(_BISECTIONS):
         middle = (outside + inside) / 2.0
         with np.errstate(divide="ignore"):
-            refuted = xlogy(hits, middle) + xlog1py(counts - hits, -middle) <= needed
+            refuted = scipy.special.xlogy(hits, middle) + scipy.special.xlog1py(counts - hits, -middle) <= needed
         outside, inside = np.where(refuted, middle, outside), np.where(refuted, inside, middle)
     return outside
 

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
 
 from engine.core.types import Floats
 
@@ -170,7 +170,9 @@ def _products(tokens: Ints, length: int, *, weighted: bool) -> Floats:
     if not whole.any():
         return np.zeros((n, n))
     _, run = np.unique(runs[whole], axis=0, return_inverse=True)
-    counts = coo_array((np.ones(len(run)), (rows[whole], run.ravel())), shape=(n, int(run.max()) + 1)).tocsr()
+    counts = scipy.sparse.coo_array(
+        (np.ones(len(run)), (rows[whole], run.ravel())), shape=(n, int(run.max()) + 1)
+    ).tocsr()
     scaled = counts / counts.sum(axis=0) if weighted else counts
     return np.asarray((scaled @ counts.T).toarray())
 

@@ -17,8 +17,6 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
 
 def jsonable(value: Any) -> Any:
     """The value as plain JSON types: NaN and infinities become None, tuples lists.
@@ -36,14 +34,14 @@ def jsonable(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.generic | np.ndarray):
-        return jsonable(value.tolist())
     if isinstance(value, Mapping):
         return {str(jsonable(key)): jsonable(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: jsonable(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays, which are not imported for the sake of their names
+        return jsonable(value.tolist())
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

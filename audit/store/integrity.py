@@ -13,9 +13,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -32,7 +31,9 @@ from audit.store.models import (
     TokenTraceRow,
 )
 from engine.core.errors import TraceError
-from engine.record import trace as traces
+
+if TYPE_CHECKING:
+    from engine.record import trace as traces
 
 REQUEST_FIELDS: Final = (
     "case_id",
@@ -237,6 +238,9 @@ def _recomputed(session: Session, request: RequestRow, context: str) -> str | In
 
 def payload_intact(payload: bytes, sha256: str) -> bool:
     """The payload can be read and still has its digest."""
+    # imported with the first trace that is read: numpy and zstandard are not needed to list runs and verdicts
+    from engine.record import trace as traces
+
     try:
         return traces.digest(payload) == sha256
     except TraceError:
@@ -249,13 +253,13 @@ def shape_error(trace: traces.Trace) -> str | None:
     A reader indexes one column by another's counts, so a tampered trace must
     be told apart before a check reads it.
     """
-    if any(np.any(counts < 0) for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)):
+    if any((counts < 0).any() for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)):
         return "a count is negative"
     totals = {
         PER_STEP: trace.steps,
-        PER_NODE: int(np.sum(trace.n_drafted, dtype=np.int64)),
-        PER_EXAMINED: int(np.sum(trace.n_examined, dtype=np.int64)),
-        PER_EMITTED: int(np.sum(trace.n_emitted, dtype=np.int64)),
+        PER_NODE: int(trace.n_drafted.sum(dtype="int64")),
+        PER_EXAMINED: int(trace.n_examined.sum(dtype="int64")),
+        PER_EMITTED: int(trace.n_emitted.sum(dtype="int64")),
     }
     for columns, rows in totals.items():
         for name in columns:

@@ -6,6 +6,7 @@ printed.
 
 from __future__ import annotations
 
+import difflib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -130,6 +131,24 @@ NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
         "steps": NamedQuery("how many steps emitted how many tokens", STEPS),
     }
 )
+
+
+def named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A named query's SQL and its parameters, the caller's over the defaults.
+
+    Raises:
+        UserError: no such query, or a parameter that it does not have.
+    """
+    if name not in NAMED:
+        near = difflib.get_close_matches(name, NAMED, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"no query {name!r}; {hint}there are: {', '.join(NAMED)}")
+    query = NAMED[name]
+    accepted = {"run", *query.params}
+    for key in given:
+        if key not in accepted:
+            raise UserError(f"query {name!r} has no parameter {key!r}; it has: {', '.join(sorted(accepted))}")
+    return query.sql, {**query.params, **given}
 
 
 def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limit: int) -> QueryResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -51,7 +51,9 @@ from audit.store.values import (
 from audit.store.writer import find_arm, find_run
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason
-from engine.record import trace as traces
+
+if TYPE_CHECKING:
+    from engine.record import trace as traces
 
 SUGGESTED: Final = 3
 """How many runs an error message names."""
@@ -276,6 +278,9 @@ class _Stored:
         return Level.L4 if self.failed else Level(self.header.facts.get("level", Level.L4))
 
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
+        # imported late, as in `_stored`
+        from engine.record import trace as traces
+
         return RequestRecord(
             request_id=self.header.request,
             case_id=self.case_id,
@@ -291,6 +296,9 @@ class _Stored:
 
 
 def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
+    # imported with the first trace that is read: numpy and zstandard are not needed to list runs and verdicts
+    from engine.record import trace as traces
+
     place = f"{place}, case {row.case_id}#{row.sample}"
     query = select(TokenTraceRow.payload, TokenTraceRow.sha256).where(TokenTraceRow.request_id == row.id)
     found = session.execute(query).one_or_none()

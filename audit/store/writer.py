@@ -7,14 +7,13 @@ nothing about databases' URLs, locks or revisions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from sqlalchemy import func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
@@ -41,7 +40,9 @@ from audit.store.models import (
 from audit.store.ulid import new_ulid
 from audit.store.values import ArtifactRef, Attachment, NewArm, NewRun, RunStatus, StoredDecision
 from engine.core.types import Generation, Role
-from engine.record import trace as traces
+
+if TYPE_CHECKING:
+    from engine.record import trace as traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,9 @@ def _environment(session: Session, place: Environment) -> int:
 def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> None:
     """Insert unless a unique constraint has it already; safe against concurrent writers."""
     if session.get_bind().dialect.name == "postgresql":
+        # imported where it is the store's: every command on an SQLite file would pay for its drivers' modules
+        from sqlalchemy.dialects import postgresql
+
         session.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing())
     else:
         session.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
@@ -178,9 +182,12 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
 
 
 def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) -> None:
+    # imported with the first trace that is read: numpy and zstandard are not needed to list runs and verdicts
+    from engine.record import trace as traces
+
     trace = traces.decode(new.generation.trace)
     row = _request_row(run.id, arm.id, new, trace)
-    steps = _step_values(trace)
+    steps = _step_values(trace, traces.steps_of(trace))
     digest = traces.digest(new.generation.trace)
     row.record_hash = integrity.record_hash(arm.context_sha256, row, steps, digest)
     session.add(row)
@@ -208,7 +215,7 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
         n_prompt=len(request.prompt),
         n_output=len(generation.tokens),
         n_steps=trace.steps,
-        n_drafted=int(np.sum(trace.n_drafted, dtype=np.int64)),
+        n_drafted=int(trace.n_drafted.sum(dtype="int64")),
         n_accepted=trace.n_accepted,
         finish_reason=generation.finish_reason.value,
         latency_us=int(generation.latency_us),
@@ -217,14 +224,14 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
     )
 
 
-def _step_values(trace: traces.Trace) -> list[list[Any]]:
+def _step_values(trace: traces.Trace, views: Iterable[traces.StepView]) -> list[list[Any]]:
     """[S] rows of `integrity.STEP_FIELDS` and `integrity.VERSION_FIELDS`."""
     rows = []
     digests = {each.number: each.digest for each in trace.header.draft_versions}
     versions = trace.draft_version.tolist() or [None] * trace.steps
-    for step in traces.steps_of(trace):
+    for step in views:
         roles = trace.role[step.emitted]
-        accepted, i = int(np.sum(roles == Role.ACCEPTED)), step.index
+        accepted, i = int((roles == Role.ACCEPTED).sum()), step.index
         counts = [int(trace.n_drafted[i]), accepted, int(trace.n_emitted[i])]
         version = [versions[i], digests.get(versions[i])]
         rows.append([i, step.position, *counts, int(trace.draft_us[i]), int(trace.verify_us[i]), *version])

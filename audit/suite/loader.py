@@ -9,21 +9,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
-from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import schemas
+from audit import checks
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
 from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
-from audit.text.documents import Document, Place, quoted, read_yaml
+from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
-from engine.core.errors import InvalidRequest, ModelNeeded
-from engine.core.types import DraftRule, Protocol, RecordLevel, SamplingParams
+from engine import backends, faults, proposers, verify
+from engine.core.errors import InvalidRequest
+from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.proposers import options as proposer_options
 
 LONGEST_NAME: Final = 64
 PACKAGED: Final = "suites:"
@@ -72,27 +73,15 @@ def find_suite(name: str | Path) -> Path:
     return packaged if packaged is not None and packaged.is_file() else path
 
 
-def packaged_file(inside: str) -> Path | None:
-    """A path in the packaged `suites`, whether or not it exists; None if it would leave the package."""
-    parts = PurePosixPath(inside).parts
-    if not parts or ".." in parts or PurePosixPath(inside).is_absolute():
-        return None
-    # One part at a time: the traversable of a folder without __init__.py joins no more in Python 3.11.
-    return Path(str(reduce(lambda folder, part: folder / part, parts, files("suites"))))
-
-
 class _Loader:
     """One suite on its way from a schema-valid document to values."""
 
     def __init__(self, document: Document, folder: Path) -> None:
-        # Imported here, as the registries are: the engine's packages take seconds to import.
-        from engine.backends import REGISTRY
-
         self._document = document
         self._folder = folder
         self._backend: str = document.data.get("backend", "native")
-        self._known(("backend",), "backend", self._backend, REGISTRY)
-        self._kind = REGISTRY[self._backend]
+        self._known(("backend",), "backend", self._backend, backends.REGISTRY)
+        self._kind = backends.REGISTRY[self._backend]
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -220,8 +209,6 @@ class _Loader:
 
     def _verifier(self, place: Place, rule: Protocol, options: Mapping[str, Any]) -> None:
         """Hold a rule's options against what it takes, one by one, so that a mistake is told on its own line."""
-        from engine import verify
-
         if self._kind.rules is not None:
             self._known(place, f"rule of backend {self._backend}", rule.value, self._kind.rules)
         for key, value in options.items():
@@ -231,10 +218,7 @@ class _Loader:
                 raise self._document.error((*place, key), f"{error}; change the option") from error
 
     def _proposer(self, place: Place, entry: Mapping[str, Any]) -> ProposerSpec:
-        # Imported here: the engine's packages take seconds to import, a malformed file should not wait for them.
-        from engine.proposers import REGISTRY
-
-        kinds = REGISTRY if self._kind.proposers is None else self._kind.proposers
+        kinds = proposers.REGISTRY if self._kind.proposers is None else self._kind.proposers
         self._known((*place, "kind"), "proposer", entry["kind"], kinds)
         model = entry.get("model")
         if model is not None:
@@ -250,24 +234,20 @@ class _Loader:
         return spec
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
-        from audit.checks import REGISTRY, STANDARD
-
         if entry is None:
-            entry = list(STANDARD)
+            entry = list(checks.STANDARD)
         if isinstance(entry, list):
             for index, name in enumerate(entry):
-                self._known((*place, index), "check", name, REGISTRY)
+                self._known((*place, index), "check", name, checks.REGISTRY)
             entry = {name: {} for name in entry}
         own = self._parameters(place, entry)
         return {name: {**defaults.get(name, {}), **values} for name, values in own.items()}
 
     def _parameters(self, place: Place, entry: Mapping[str, Any]) -> Parameters:
         """Check parameters by check, each known and of the type of its default."""
-        from audit.checks import REGISTRY, load
-
         for name, values in entry.items():
-            self._known((*place, name), "check", name, REGISTRY)
-            known = load(name).defaults
+            self._known((*place, name), "check", name, checks.REGISTRY)
+            known = checks.load(name).defaults
             for key, value in values.items():
                 self._known((*place, name, key), f"parameter of {name}", key, known)
                 if not _same_type(value, known[key]):
@@ -276,10 +256,8 @@ class _Loader:
         return {name: dict(values) for name, values in entry.items()}
 
     def _fault(self, place: Place, name: str | None) -> str | None:
-        from engine.faults import REGISTRY
-
         if name is not None:
-            self._known(place, "fault", name, REGISTRY)
+            self._known(place, "fault", name, faults.REGISTRY)
         if name is not None and not self._kind.ours:
             raise self._document.error(place, f"backend {self._backend} cannot be broken on purpose; remove fault")
         return name
@@ -296,22 +274,15 @@ def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _proposer_problem(spec: ProposerSpec) -> str | None:
-    """What the proposer's own constructor has against its options; its weights are not loaded."""
-    from engine.proposers import build
-    from engine.proposers.build import ProposerParts
-
-    parts = ProposerParts(1, 1, DraftRule.GREEDY, _no_draw, eos_ids=(), options=spec.options)
+    """What is wrong with the proposer's options, or that it lacks its model; no weights are read."""
     try:
-        build(spec.kind, parts)
-    except ModelNeeded as error:
-        return None if spec.model else f"{error}; add model: with the name of one of the suite's models"
+        proposer_options.read(spec.kind, spec.options)
     except InvalidRequest as error:
-        return f"{error}; change the options" if "option" in str(error) else None
-    return None
-
-
-def _no_draw(*_: object) -> NoReturn:
-    raise AssertionError("a proposer drew a token while it was being built")
+        return f"{error}; change the options"
+    needed = proposer_options.NEEDS.get(spec.kind)
+    if needed is None or spec.model:
+        return None
+    return f"proposer {spec.kind} needs {needed}; add model: with the name of one of the suite's models"
 
 
 def _same_type(value: object, default: object) -> bool:

@@ -12,6 +12,7 @@ from audit.suite.spec import ModelSpec
 from audit.text.documents import Document, Place, quoted
 from audit.text.schema_errors import suggestion
 from engine.backends.catalogue import BackendKind, SourceKind
+from engine.models import numerics
 
 BUNDLED: Final = "bundled:"
 HUB: Final = "hf:"
@@ -41,12 +42,9 @@ class ModelsParser:
         mode = spec.get("numerics")
         if mode is None:
             return
-        # Imported here, as the registries are: the engine's packages take seconds to import.
-        from engine.models.numerics.probe.choose import FOREIGN
-
         if _source_kind(source) is SourceKind.SCRIPTED:
             raise self._document.error(place, "a scripted model computes nothing; remove numerics")
-        if spec.get("loader") == "hf" and mode not in FOREIGN:
+        if spec.get("loader") == "hf" and mode not in numerics.FOREIGN:
             problem = f"loader hf has no numerics {mode}; write loader: lean, or numerics: fast"
             raise self._document.error(place, problem)
 

@@ -10,7 +10,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import reduce
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -220,3 +222,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def packaged_file(inside: str) -> Path | None:
+    """A path in the packaged `suites`, whether or not it exists; None if it would leave the package."""
+    parts = PurePosixPath(inside).parts
+    if not parts or ".." in parts or PurePosixPath(inside).is_absolute():
+        return None
+    # One part at a time: the traversable of a folder without __init__.py joins no more in Python 3.11.
+    return Path(str(reduce(lambda folder, part: folder / part, parts, files("suites"))))

@@ -1,8 +1,8 @@
 """Backends, one file or folder each, behind one protocol.
 
-A backend is added by one file and one entry in `REGISTRY`. Each entry opens the
-models of a suite once: `open(models) -> Workshop`; a workshop then makes one
-backend per arm.
+A backend is added by one file, one line in `engine.core.registry.BACKENDS` and its facts
+in `REGISTRY`. Each opens the models of a suite once: `open(models) -> Workshop`; a
+workshop then makes one backend per arm.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 from engine.backends.catalogue import WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.core.errors import InvalidRequest
-from engine.core.registry import resolve
+from engine.core.registry import BACKENDS, resolve
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
-    "native": BackendKind("engine.backends.native:open_models", ours=True),
-    "scripted": BackendKind("engine.backends.scripted:open_models", (SourceKind.SCRIPTED,), ours=True),
+    "native": BackendKind(BACKENDS["native"], ours=True),
+    "scripted": BackendKind(BACKENDS["scripted"], (SourceKind.SCRIPTED,), ours=True),
     "transformers": BackendKind(
-        "engine.backends.transformers:open_models",
+        BACKENDS["transformers"],
         proposers=("draft_model", "prompt_lookup", "early_exit", "universal", "mtp", "dflash"),
         rules=("greedy", "chain"),
         options="engine-transformers",
     ),
     "vllm": BackendKind(
-        "engine.backends.vllm:open_models",
+        BACKENDS["vllm"],
         proposers=(
             "ngram",
             "suffix",
@@ -41,7 +41,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         options="engine-vllm",
     ),
     "openai": BackendKind(
-        "engine.backends.openai:open_models",
+        BACKENDS["openai"],
         (*WEIGHTS, SourceKind.SERVED),
         proposers=("served",),
         rules=("greedy", "chain", "gumbel"),

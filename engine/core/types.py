@@ -14,15 +14,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.core.errors import InvalidRequest
 from engine.core.versions import DraftVersion
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    # these values are read by commands that compute nothing
+    import numpy as np
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float64]"
 
 
 class QKind(IntEnum):

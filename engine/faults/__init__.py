@@ -7,12 +7,15 @@ fault is a constant in the file of its theme and one line in `REGISTRY`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.core.errors import InvalidRequest
 from engine.core.registry import resolve
-from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault
+
+if TYPE_CHECKING:
+    # names are read without torch, which these import
+    from engine.decode.seams import EngineParts
+    from engine.faults.interface import Fault
 
 REGISTRY: Final[Mapping[str, str]] = {
     "argmax_draft_soft_q": "engine.faults.drafting:ARGMAX_DRAFT_SOFT_Q",

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from engine.core.errors import ModelError
-from engine.core.registry import resolve
+from engine.core.registry import LOADERS, resolve
 from engine.models.folder import (
     TOKENIZER_PATTERNS,
     ModelFile,
@@ -46,7 +46,6 @@ __all__ = [
     "tokenizer_digest",
 ]
 
-LOADERS: Final[Mapping[str, str]] = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "additional_chat_templates/*"]
 

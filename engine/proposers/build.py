@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.interface import SlotCache, TargetModel
@@ -66,22 +65,6 @@ class ProposerParts:
     def drafts(self) -> tuple[TargetModel, ...]:
         """All draft models, in the arm's order."""
         return (self.draft, *self.others) if self.draft is not None else self.others
-
-    def require_options(self, kind: str, known: Mapping[str, int]) -> dict[str, int]:
-        """The proposer's positive integer options over its defaults.
-
-        Raises:
-            InvalidRequest: an unknown option or a value below 1.
-        """
-        for key, value in self.options.items():
-            if key not in known:
-                names = ", ".join(sorted(known)) or "none"
-                raise InvalidRequest(f"proposer {kind} has no option {key!r}; it has: {names}")
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InvalidRequest(
-                    f"proposer {kind}: option {key} must be a whole number of at least 1, not {value!r}"
-                )
-        return {**known, **self.options}
 
 
 def memory_of(proposer: Proposer) -> SharedMemory | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine.core.registry import resolve
+from engine.core.registry import HEAD_TRAINERS, resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.early_exit import train_early_exit
@@ -25,17 +24,6 @@ from engine.train.exit_card import write_exit_card
 from engine.train.head_card import TRAININGS, write_head_card
 from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
-
-HEADS: Final[Mapping[str, str]] = {
-    "dflash": "engine.train.dflash:train_dflash",
-    "eagle": "engine.train.eagle:train_eagle",
-    "eagle3": "engine.train.eagle3:train_eagle3",
-    "medusa": "engine.train.medusa:train_medusa",
-    "mlp_speculator": "engine.train.mlp_speculator:train_mlp_speculator",
-    "mtp": "engine.train.mtp:train_mtp",
-}
-"""Draft heads: each a function of a `HeadStage`."""
-
 
 EXITS: Final = "early_exit"
 """The one stage besides heads that takes a target of one's own."""
@@ -130,7 +118,7 @@ STAGES = {
 def make_head(name: str, work: Path) -> None:
     """A draft head of the bundled target."""
     teacher, text = user_data.load_teacher(work / "target"), corpus.load(work / "corpus")
-    resolve(HEADS, name, "head")(HeadStage(teacher, text, work / name, say))
+    resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text, work / name, say))
 
 
 def make_own_head(name: str, arguments: argparse.Namespace) -> None:
@@ -140,13 +128,13 @@ def make_own_head(name: str, arguments: argparse.Namespace) -> None:
         train_early_exit(arguments.target, text, arguments.out, say)
     else:
         teacher = user_data.load_teacher(arguments.target)
-        resolve(HEADS, name, "head")(HeadStage(teacher, text, arguments.out, say))
+        resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text, arguments.out, say))
 
 
 def read_arguments() -> argparse.Namespace:
     """The command line; ends the process if it makes no sense."""
     parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
-    parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEADS]))
+    parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEAD_TRAINERS]))
     parser.add_argument("--work", type=Path, help="work folder of the reference family, kept between runs")
     parser.add_argument("--target", type=Path, help="folder of one's own target")
     parser.add_argument("--data", type=Path, help='JSONL file, each line with "text" or "messages"')
@@ -157,8 +145,9 @@ def read_arguments() -> argparse.Namespace:
     if arguments.work is not None:
         if any(own):
             parser.error("--work is for the reference family, --target, --data and --out for one's own; not both")
-    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in (*HEADS, EXITS):
-        parser.error(f"give --work, or one of {', '.join(sorted([*HEADS, EXITS]))} with --target, --data and --out")
+    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in (*HEAD_TRAINERS, EXITS):
+        trainable = ", ".join(sorted([*HEAD_TRAINERS, EXITS]))
+        parser.error(f"give --work, or one of {trainable} with --target, --data and --out")
     return arguments
 
 
@@ -169,7 +158,7 @@ def main() -> None:
     for stage in arguments.stages:
         if arguments.work is None:
             make_own_head(stage, arguments)
-        elif stage in HEADS:
+        elif stage in HEAD_TRAINERS:
             make_head(stage, arguments.work)
         else:
             STAGES[stage](arguments.work)

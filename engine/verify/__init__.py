@@ -1,29 +1,21 @@
 """Verification rules, one file each; the lossy ones together in `engine.verify.lossy`.
 
-A rule is added by one file and one line in `REGISTRY`, and one in `SETTINGS` if it has any.
+A rule is added by one file and one line in `engine.core.registry.VERIFIERS`, and one in `SETTINGS` if it has any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.core.options import ScalarOption, read_options
-from engine.core.registry import resolve
+from engine.core.registry import VERIFIERS, resolve
 from engine.core.types import Protocol
-from engine.verify.interface import Verifier
 
-REGISTRY: Final[Mapping[str, str]] = {
-    "greedy": "engine.verify.greedy:GreedyVerifier",
-    "chain": "engine.verify.chain:ChainVerifier",
-    "tree": "engine.verify.tree:TreeVerifier",
-    "block": "engine.verify.block:BlockVerifier",
-    "gumbel": "engine.verify.gumbel:GumbelVerifier",
-    "typical": "engine.verify.lossy:TypicalVerifier",
-    "threshold": "engine.verify.lossy:ThresholdVerifier",
-    "ensemble": "engine.verify.lossy:EnsembleVerifier",
-    "synthetic": "engine.verify.lossy:SyntheticVerifier",
-}
+if TYPE_CHECKING:
+    from engine.verify.interface import Verifier
+
+REGISTRY: Final = VERIFIERS
 SETTINGS: Final[Mapping[str, Mapping[str, ScalarOption]]] = {
     "typical": {"epsilon": ScalarOption(0.09, high=1), "delta": ScalarOption(0.3)},
     "threshold": {"threshold_single": ScalarOption(1.0, high=1), "threshold_acc": ScalarOption(1.0, high=1)},

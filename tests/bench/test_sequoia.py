@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from engine.proposers.draft_model.sequoia import OPTIONS, rates_of
 from engine.proposers.draft_model.tree_planning import best_shape, chain_shape, expected_tokens, k_ary_shape
+from engine.proposers.options import OPTIONS, rates_of
 from tests.bench.sequoia import PAGE, Arm, Ran, difference, main
 
 
@@ -31,7 +31,7 @@ def test_the_page_is_made_from_a_run(tmp_path):
 
 def test_the_default_rates_are_the_measured_ones():
     rounded = [[round(rate, 2) for rate in level] for level in measured_rates()]
-    assert rates_of(OPTIONS["rates"].default) == tuple(map(tuple, rounded))
+    assert rates_of(OPTIONS["sequoia"]["rates"].default) == tuple(map(tuple, rounded))
 
 
 @pytest.mark.parametrize("size", [15, 31])

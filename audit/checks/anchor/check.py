@@ -35,7 +35,8 @@ from audit.checks.interface import Check, Design, Params
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper
-from audit.stats.power import SampleSize, bound_need
+from audit.stats.power import bound_need
+from audit.stats.sample_size import SampleSize
 from audit.stats.wilks import covered_quantile
 from engine.core.errors import EngineError
 from engine.core.types import Floats

@@ -27,7 +27,8 @@ from audit.checks.interface import Check, Design, Params
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
-from audit.stats.power import SampleSize, replay_effect, zero_need
+from audit.stats.power import replay_effect, zero_need
+from audit.stats.sample_size import SampleSize
 from engine.core.types import RecordLevel
 
 MAX_FINDINGS = 20

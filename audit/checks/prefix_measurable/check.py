@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+import scipy
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
@@ -32,7 +32,8 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import bernoulli_test
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
-from audit.stats.power import POWER, SampleSize, bernoulli_need
+from audit.stats.power import POWER, bernoulli_need
+from audit.stats.sample_size import SampleSize
 from audit.stats.scores import Moments, score_test
 from engine.core.types import Floats, QKind
 
@@ -106,8 +107,8 @@ def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> Mi
     chance = np.minimum(kept.chance, 1.0)
     shares = (chance - kept.below).mean(axis=0)
     sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
-    above = float(norm.isf((1.0 - confidence) / len(THRESHOLDS)))
-    seen = float(norm.isf(alpha / (2 * max(tests, 1))) + norm.ppf(POWER))
+    above = float(scipy.stats.norm.isf((1.0 - confidence) / len(THRESHOLDS)))
+    seen = float(scipy.stats.norm.isf(alpha / (2 * max(tests, 1))) + scipy.stats.norm.ppf(POWER))
     # a share of n tokens is not known better than to a few of them
     least = above**2 / (3.0 * n)
     bound = float(np.max(shares + above * sd)) + least

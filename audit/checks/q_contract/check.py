@@ -30,7 +30,8 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, pit, smooth_test
-from audit.stats.power import SampleSize, replay_effect, zero_need
+from audit.stats.power import replay_effect, zero_need
+from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, QKind
 from engine.sampling.rng import Randomness
 

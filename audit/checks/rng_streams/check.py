@@ -39,7 +39,8 @@ from audit.evidence.tally import identical
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
-from audit.stats.power import SampleSize, replay_effect, zero_need
+from audit.stats.power import replay_effect, zero_need
+from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, RecordLevel
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose

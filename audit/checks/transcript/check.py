@@ -37,7 +37,8 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, PredictableScore, certify, observe
 from audit.stats.distance import Binned, WitnessEstimate, binned, witness
-from audit.stats.power import SampleSize, bound_need
+from audit.stats.power import bound_need
+from audit.stats.sample_size import SampleSize
 from audit.stats.scores import LOG_FLOOR
 
 EXACT = (replay.CHECK, accounting.CHECK)

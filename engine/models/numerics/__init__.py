@@ -1,25 +1,24 @@
 """Numerics modes: how a model's arithmetic is carried out, one file each.
 
-A mode is added by one file and one line in `REGISTRY`.
+A mode is added by one file and one line in `engine.core.registry.NUMERICS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from engine.core.registry import resolve
-from engine.models.numerics.interface import Numerics
+from engine.core.registry import NUMERICS, resolve
 
-REGISTRY: Final[Mapping[str, str]] = {
-    "fast": "engine.models.numerics.fast:FastNumerics",
-    "fixed": "engine.models.numerics.fixed:FixedNumerics",
-    "tiled": "engine.models.numerics.tiled:TiledNumerics",
-    "exact": "engine.models.numerics.exact:ExactNumerics",
-}
+if TYPE_CHECKING:
+    # names are read without torch, which a mode imports
+    from engine.models.numerics.interface import Numerics
+
+REGISTRY: Final = NUMERICS
 AUTO: Final = "auto"
 """Asks for the strongest mode of `PREFERENCE` whose probe passes on this machine."""
 PREFERENCE: Final = ("tiled", "fixed", "fast")
+FOREIGN: Final = ("fast", AUTO)
+"""What can be asked of a model whose arithmetic is not ours."""
 
 
 def load(name: str) -> Numerics:

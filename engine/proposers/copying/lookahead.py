@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
 
-from engine.core.options import ScalarOption, read_options
 from engine.core.trees import ROOT
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
-
-OPTIONS: Final = {"window": ScalarOption(7, 1, 64), "levels": ScalarOption(5, 2, 16), "guesses": ScalarOption(7, 1, 64)}
+from engine.proposers.options import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,7 @@ class LookaheadProposer:
         Raises:
             InvalidRequest: an unknown option or a value out of its range.
         """
-        return cls(LookaheadOptions(**read_options("proposer lookahead", parts.options, OPTIONS)))
+        return cls(LookaheadOptions(**read("lookahead", parts.options)))
 
     def start(self, context: Context) -> None:
         """A window of the prompt's last tokens and an empty pool."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
-
-DEFAULTS = {"min_ngram": 2, "max_ngram": 4}
+from engine.proposers.options import read
 
 
 class NgramProposer:
@@ -38,11 +36,7 @@ class NgramProposer:
         Raises:
             InvalidRequest: the smallest suffix is longer than the largest, so that nothing would ever be drafted.
         """
-        options = parts.require_options("ngram", DEFAULTS)
-        if options["min_ngram"] > options["max_ngram"]:
-            raise InvalidRequest(
-                f"proposer ngram: min_ngram {options['min_ngram']} is above max_ngram {options['max_ngram']}"
-            )
+        options = read("ngram", parts.options)
         return cls(options["min_ngram"], options["max_ngram"])
 
     def start(self, context: Context) -> None:

@@ -18,20 +18,13 @@ from typing import Final
 
 import numpy as np
 
-from engine.core.options import ScalarOption, read_options
 from engine.core.trees import ROOT
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.proposers.build import ProposerParts, SharedMemory
 from engine.proposers.copying.suffix_tree import Node, SuffixTree
 from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.options import read
 
-OPTIONS: Final = {
-    "depth": ScalarOption(24, 1, 1024),
-    "max_spec_factor": ScalarOption(1.0, 0.1, 16.0),
-    "min_token_prob": ScalarOption(0.1, 0.0, 1.0),
-    "cached_requests": ScalarOption(0, 0, 100_000),
-    "tree": ScalarOption(default=False),
-}
 _OWN: Final = 0
 """The number of the only text in a request's own tree."""
 
@@ -141,12 +134,12 @@ class SuffixProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> SuffixProposer:
-        """From the options in `OPTIONS`.
+        """From its options.
 
         Raises:
             InvalidRequest: an unknown option or a value out of its range.
         """
-        return cls(SuffixOptions(**read_options("proposer suffix", parts.options, OPTIONS)), parts.memory)
+        return cls(SuffixOptions(**read("suffix", parts.options)), parts.memory)
 
     def start(self, context: Context) -> None:
         """Count the prompt."""

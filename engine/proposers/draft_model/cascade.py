@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import ModelNeeded
-from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
 from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.build import ProposerParts
@@ -33,17 +32,12 @@ from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.draft_model.own_cache import read_prompt, within
 from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
+from engine.proposers.options import REJECTION, read
 from engine.sampling.draw import Draw
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.verify.chain import ChainVerifier
 
-MATCHING: Final = "matching"
-REJECTION: Final = "rejection"
-OPTIONS: Final[Mapping[str, OptionType]] = {
-    "inner_gamma": ScalarOption(4, 1, 64),
-    "inner_rule": ChoiceOption(MATCHING, (MATCHING, REJECTION)),
-}
 INNER: Final[Mapping[Purpose, Purpose]] = {
     Purpose.DRAFT: Purpose.INNER_DRAFT,
     Purpose.ACCEPT: Purpose.INNER_ACCEPT,
@@ -100,7 +94,7 @@ class CascadeProposer:
             InvalidRequest: an option that is not taken.
             ModelNeeded: there is no draft model.
         """
-        options = read_options("proposer cascade", parts.options, OPTIONS)
+        options = read("cascade", parts.options)
         if parts.draft is None:
             raise ModelNeeded("proposer cascade needs a draft model")
         bare = replace(parts, draft=parts.others[0] if parts.others else None, others=(), options={})

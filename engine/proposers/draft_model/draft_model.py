@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.errors import ModelNeeded
-from engine.core.options import read_options
 from engine.core.types import Proposal, QKind, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.own_cache import read_prompt, within
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
-
-OPTIONS = {"stop_below": STOP_BELOW}
+from engine.proposers.options import read
 
 
 class DraftModelProposer:
@@ -48,7 +45,7 @@ class DraftModelProposer:
         Raises:
             InvalidRequest: an option that is not taken, or no draft model.
         """
-        options = read_options("proposer draft_model", parts.options, OPTIONS)
+        options = read("draft_model", parts.options)
         if parts.draft is None:
             raise ModelNeeded("proposer draft_model needs a draft model")
         return cls(parts, parts.draft, options["stop_below"])

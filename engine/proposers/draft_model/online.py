@@ -21,29 +21,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core import versions
 from engine.core.errors import ModelNeeded
-from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
 from engine.core.types import Proposal, QKind, Role, StepOutcome
 from engine.proposers.build import ProposerParts
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.distilling import DistillationSample, Student, student_of
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.interface import Context, ProposerFacts
-
-OPTIONS: Final[dict[str, OptionType]] = {
-    "learn": ScalarOption(default=False),
-    "update_every": ScalarOption(64, 1, 100_000),
-    "learning_rate": ScalarOption(0.001, 0.0, 1.0),
-    "divergence": ChoiceOption("forward", ("forward", "reverse")),
-    "positions": ChoiceOption("rejected", ("rejected", "all")),
-    "stop_below": STOP_BELOW,
-}
+from engine.proposers.options import read
 
 
 @dataclass(slots=True)
@@ -63,7 +53,7 @@ class OnlineProposer:
     """`draft_model` with a student that gives it a new model now and then; None never does."""
 
     def __init__(self, parts: ProposerParts, draft: DraftModelProposer, student: Student | None) -> None:
-        options = read_options("proposer online", parts.options, OPTIONS)
+        options = read("online", parts.options)
         self._draft = draft
         self._student = student
         self._every = options["update_every"]
@@ -86,12 +76,12 @@ class OnlineProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> OnlineProposer:
-        """From a draft model and the options in `OPTIONS`.
+        """From a draft model and its options.
 
         Raises:
             InvalidRequest: an option that is not taken, no draft model, or one that cannot learn.
         """
-        options = read_options("proposer online", parts.options, OPTIONS)
+        options = read("online", parts.options)
         if parts.draft is None:
             raise ModelNeeded("proposer online needs a draft model")
         draft = DraftModelProposer(parts, parts.draft, options["stop_below"])

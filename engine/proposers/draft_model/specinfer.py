@@ -8,24 +8,19 @@ nothing about which drafter is the better one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from engine.core.errors import ModelNeeded
-from engine.core.options import ChoiceOption, NumberListOption, OptionType, ScalarOption, numbers, read_options
+from engine.core.options import numbers
 from engine.core.trees import ROOT
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of
 from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import ProposerFacts
+from engine.proposers.options import read
 from engine.sampling.draw import Siblings
-
-OPTIONS: Final[Mapping[str, OptionType]] = {
-    "widths": NumberListOption("2,1,1", ScalarOption(1, 1, 64)),
-    "siblings": ChoiceOption(str(Siblings.WITH_REPLACEMENT), (Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT)),
-}
 
 
 class SpecInferProposer(StaticTreeProposer):
@@ -38,7 +33,7 @@ class SpecInferProposer(StaticTreeProposer):
         Raises:
             InvalidRequest: an option that is none, or no draft model.
         """
-        options = read_options("proposer specinfer", parts.options, OPTIONS)
+        options = read("specinfer", parts.options)
         if not parts.drafts:
             raise ModelNeeded("proposer specinfer needs a draft model")
         widths = [int(width) for width in numbers(options["widths"])]

@@ -9,16 +9,13 @@ exits drafts better. Knows nothing about how the layers were trained.
 from __future__ import annotations
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import ScalarOption, read_options
 from engine.core.types import QKind
 from engine.models.interface import Sublayers
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.interface import ProposerFacts, SteadyDrafts
+from engine.proposers.options import read
 from engine.proposers.self_draft.self_draft import SelfDraftProposer, require_divisible
-
-OPTIONS = {"exit_layer": ScalarOption(0), "stop_below": STOP_BELOW}
 
 
 class EarlyExitProposer(SelfDraftProposer):
@@ -31,7 +28,7 @@ class EarlyExitProposer(SelfDraftProposer):
         Raises:
             InvalidRequest: an option that is not taken, a target that cannot run in part, or an exit after its end.
         """
-        options = read_options("proposer early_exit", parts.options, OPTIONS)
+        options = read("early_exit", parts.options)
         side = require_divisible("early_exit", parts)
         layers = side.model.divisible
         exit_layer = options["exit_layer"] or max(1, layers // 2)

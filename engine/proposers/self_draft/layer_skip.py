@@ -12,35 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import OptionType, read_options
 from engine.core.types import QKind
 from engine.models.interface import Sublayers
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.interface import ProposerFacts, SteadyDrafts
+from engine.proposers.options import read
 from engine.proposers.self_draft.self_draft import SelfDraftProposer, require_divisible
-
-
-@dataclass(frozen=True, slots=True)
-class LayerListOption:
-    """A setting that takes layer indices, or none, written as text: "3,5,7"."""
-
-    default: str = ""
-    wants: str = 'layers from 0 as text, such as "3,5,7"'
-
-    def takes(self, value: object) -> bool:
-        """Whether `value` is such a text."""
-        if not isinstance(value, str):
-            return False
-        return not value.strip() or all(word.strip().isdecimal() for word in value.split(","))
-
-
-OPTIONS: Mapping[str, OptionType] = {
-    "skip_attention": LayerListOption(),
-    "skip_ffn": LayerListOption(),
-    "stop_below": STOP_BELOW,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +59,8 @@ class LayerSkipProposer(SelfDraftProposer):
             InvalidRequest: an option that is not taken, nothing to skip, a target that cannot run in part, or a
                 layer that it does not have.
         """
-        options = read_options("proposer layer_skip", parts.options, OPTIONS)
+        options = read("layer_skip", parts.options)
         skips = SkipSet.read(options["skip_attention"], options["skip_ffn"])
-        if not len(skips):
-            raise InvalidRequest(
-                "proposer layer_skip: options skip_attention and skip_ffn name nothing to skip; "
-                "python -m engine.tools.find_skips finds a set"
-            )
         side = require_divisible("layer_skip", parts)
         layers = side.model.divisible
         _require_layers(skips, layers)

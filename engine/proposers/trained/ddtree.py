@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.options import read_options
 from engine.core.trees import ROOT
 from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.options import read
 from engine.proposers.trained.block_draft import BlockDrafter
 from engine.sampling.transforms import softmax, transform
 
@@ -47,7 +47,7 @@ class DDTreeProposer:
             InvalidRequest: an option, no head, or one of another family.
             ModelError: a head that does not fit the target.
         """
-        read_options("proposer ddtree", parts.options, {})
+        read("ddtree", parts.options)
         return cls(BlockDrafter.build("ddtree", parts), parts.eos_ids)
 
     def start(self, context: Context) -> None:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.options import read_options
 from engine.core.types import Proposal, QKind, StepOutcome
 from engine.models.interface import to_numpy
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.own_cache import limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.options import read
 from engine.proposers.trained.block_draft import BlockDrafter
-
-OPTIONS = {"stop_below": STOP_BELOW}
 
 
 class DFlashProposer:
@@ -47,7 +44,7 @@ class DFlashProposer:
             InvalidRequest: an option that is not taken, no head, or one of another family.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer dflash", parts.options, OPTIONS)
+        options = read("dflash", parts.options)
         return cls(BlockDrafter.build("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
 
     def start(self, context: Context) -> None:

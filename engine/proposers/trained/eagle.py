@@ -6,27 +6,22 @@ without replacement. Knows nothing about checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from engine.core.options import NumberListOption, OptionType, ScalarOption, numbers, read_options
+from engine.core.options import numbers
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth
 from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
+from engine.proposers.options import read
 from engine.proposers.trained.feature_draft import FeatureChain
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.feature_reader import FeatureReader
 from engine.sampling.draw import Siblings
 
 CHAIN: Final = (1,)
-OPTIONS: Final[Mapping[str, OptionType]] = {
-    "widths": NumberListOption("1", ScalarOption(1, 1, 64)),
-    "stop_below": STOP_BELOW,
-}
 
 
 class EagleProposer(FeatureChain):
@@ -41,7 +36,7 @@ class EagleProposer(FeatureChain):
             ModelNeeded: no head.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer eagle", parts.options, OPTIONS)
+        options = read("eagle", parts.options)
         head = feature_head("eagle", parts, ("eagle",))
         reader = FeatureReader(head, parts.rows, parts.capacity)
         widths = tuple(int(width) for width in numbers(options["widths"]))

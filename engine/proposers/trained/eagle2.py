@@ -5,18 +5,15 @@ Knows nothing about checkpoints.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from engine.core.options import ScalarOption, read_options
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import ProposerFacts
+from engine.proposers.options import read
 from engine.proposers.trained.feature_draft import DynamicTree, DynamicTreeSize
 from engine.proposers.trained.feature_head import FeatureHead, feature_head
 from engine.proposers.trained.feature_reader import FeatureReader
-
-REACH: Final = {"top_k": ScalarOption(10, 1, 64), "depth": ScalarOption(7, 1, 32)}
-"""Of a dynamic tree, as EAGLE-2's authors set it."""
 
 
 class Eagle2Proposer(DynamicTree):
@@ -31,7 +28,7 @@ class Eagle2Proposer(DynamicTree):
             ModelNeeded: no head.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer eagle2", parts.options, REACH)
+        options = read("eagle2", parts.options)
         head = feature_head("eagle2", parts, ("eagle", "eagle3"))
         return cls.over("eagle2", head, parts, options)
 

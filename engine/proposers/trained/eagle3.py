@@ -6,21 +6,15 @@ of the vocabulary only; q is 0 elsewhere. Knows nothing about checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
-from engine.core.options import OptionType, ScalarOption, read_options
 from engine.core.types import QKind
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
-from engine.proposers.trained.eagle2 import REACH, Eagle2Proposer
+from engine.proposers.options import read
+from engine.proposers.trained.eagle2 import Eagle2Proposer
 from engine.proposers.trained.feature_draft import FeatureChain
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.feature_reader import FeatureReader
-
-OPTIONS: Final[Mapping[str, OptionType]] = {"dynamic": ScalarOption(False), **REACH, "stop_below": STOP_BELOW}
 
 
 class Eagle3Proposer(FeatureChain):
@@ -35,7 +29,7 @@ class Eagle3Proposer(FeatureChain):
             ModelNeeded: no head.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer eagle3", parts.options, OPTIONS)
+        options = read("eagle3", parts.options)
         head = feature_head("eagle3", parts, ("eagle3",))
         if options["dynamic"]:
             return Eagle2Proposer.over("eagle3", head, parts, options)

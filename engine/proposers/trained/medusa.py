@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest
-from engine.core.options import ChoiceOption, NumberListOption, OptionType, ScalarOption, numbers, read_options
+from engine.core.options import numbers
 from engine.core.trees import ROOT
 from engine.core.types import DraftRule, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
@@ -32,14 +32,10 @@ from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.options import NO_TREE, read
 from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
 from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
-NO_TREE: Final = "0"
-OPTIONS: Final[Mapping[str, OptionType]] = {
-    "draw": ChoiceOption("top", ("top", "soft")),
-    "tree": NumberListOption(NO_TREE, ScalarOption(0, 0, 64)),
-}
 OUTSIDE: Final = -1e30
 """Logit of a token that a reduced vocabulary lacks: never drawn, unless a request masks all others."""
 
@@ -122,9 +118,7 @@ class MedusaProposer:
             InvalidRequest: an option that is not taken, a soft tree, more levels than heads, or no head.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer medusa", parts.options, OPTIONS)
-        if options["tree"] != NO_TREE and options["draw"] == "soft":
-            raise InvalidRequest("proposer medusa: option draw must be top with a tree, whose candidates are fixed")
+        options = read("medusa", parts.options)
         side = fitted_head("medusa", parts)
         return cls(parts, side, options)
 

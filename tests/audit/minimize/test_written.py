@@ -6,7 +6,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from audit.minimize.written import SUITE_FILE, files_of
-from audit.suite.loader import load_suite, packaged_file
+from audit.suite.loader import load_suite
+from audit.text.documents import packaged_file
 from engine.core.types import SamplingParams
 
 SUITES = ("quickstart.yaml", "equality.yaml", "medium.yaml", "known_bad/typical_undeclared.yaml")

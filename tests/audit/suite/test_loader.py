@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from audit.errors import UserError
-from audit.suite.loader import find_suite, load_suite, packaged_file
+from audit.suite.loader import find_suite, load_suite
 from audit.suite.spec import Suite
-from audit.text.documents import parse_json, parse_yaml
+from audit.text.documents import packaged_file, parse_json, parse_yaml
 from engine.core.types import Protocol, RecordLevel
 from tests.audit.invoke import invoke
 from tests.audit.suite_files import CHAT, SUITE, TOOLS, write_suite

@@ -11,9 +11,10 @@ from engine.core.errors import InvalidRequest
 from engine.core.trees import children, is_chain, path_tokens, require_valid
 from engine.core.types import DraftRule, Emitted, Protocol, QKind, Request, Role, SamplingParams, StepOutcome, Tree
 from engine.proposers.build import ProposerParts
-from engine.proposers.copying.suffix import OPTIONS, SuffixOptions, SuffixProposer, draft
+from engine.proposers.copying.suffix import SuffixOptions, SuffixProposer, draft
 from engine.proposers.copying.suffix_tree import SuffixTree
 from engine.proposers.interface import Context
+from engine.proposers.options import OPTIONS
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, traces
@@ -54,7 +55,7 @@ def serve(proposer, prompt, response, row=0):
 
 
 def settings(**changes):
-    return replace(SuffixOptions(**{key: option.default for key, option in OPTIONS.items()}), **changes)
+    return replace(SuffixOptions(**{key: option.default for key, option in OPTIONS["suffix"].items()}), **changes)
 
 
 # the rule

@@ -12,7 +12,6 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
 from engine.models.scripted import ScriptedModel
-from engine.proposers.draft_model.sequoia import rates_of
 from engine.proposers.draft_model.tree_planning import (
     PlanningCosts,
     TreeShape,
@@ -21,6 +20,7 @@ from engine.proposers.draft_model.tree_planning import (
     expected_tokens,
     k_ary_shape,
 )
+from engine.proposers.options import rates_of
 from engine.tools.measure_acceptance import (
     AcceptanceTrials,
     CostGrid,

@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
+from engine.core.registry import HEAD_TRAINERS
 from engine.heads.loading import load_head
 from engine.models.loading import load_model
-from engine.train.__main__ import HEADS
 from engine.train.head_card import TRAININGS, write_head_card
 from tests.bench.setting import REFERENCE
 
@@ -23,7 +23,7 @@ def test_a_bundled_head_is_what_its_card_and_its_recipe_say(name):
 
 
 def test_every_head_that_can_be_trained_has_a_recipe():
-    assert HEADS.keys() == TRAININGS.keys()
+    assert HEAD_TRAINERS.keys() == TRAININGS.keys()
 
 
 def test_a_folder_without_a_head_gets_no_card():

@@ -12,15 +12,13 @@ from typing import Any, Final
 
 from engine.core.errors import InvalidRequest, NumericsRefused
 from engine.models.interface import TargetModel
-from engine.models.numerics import AUTO, PREFERENCE, REGISTRY, load
+from engine.models.numerics import AUTO, FOREIGN, PREFERENCE, REGISTRY, load
 from engine.models.numerics.interface import Invariance, Numerics
 from engine.models.numerics.probe.model_parts import ModelParts
 from engine.models.numerics.probe.probe import ProbeReport, probe
 
 REQUESTS: Final = (AUTO, *REGISTRY)
 """What can be asked for."""
-FOREIGN: Final = ("fast", AUTO)
-"""What can be asked of a model whose arithmetic is not ours."""
 
 
 @dataclass(frozen=True, slots=True)

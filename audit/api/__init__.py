@@ -1,0 +1,1 @@
+"""The Python interface, for notebooks and scripts; `audit` exports it."""

@@ -1,0 +1,169 @@
+"""A store's runs as plain lists and dicts. Opens the store for each question, read-only, and closes it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from audit.errors import UserError
+from audit.evidence.records import RequestRecord
+from audit.report.verdicts import ARMS, VERDICTS, arm_rows, verdict_rows
+from audit.store import RunSummary, Store, StoredCheck, StoredRun, default_url
+from audit.store.queries import QueryResult, ask, named
+from engine.core.types import Role
+
+if TYPE_CHECKING:
+    from engine.record.trace import StepView, Trace
+
+TIMEOUT_S: Final = 30.0
+MOST_ROWS: Final = 1_000_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """A provenance store at a path or URL, as questions to it."""
+
+    url: str
+
+    def runs(self, limit: int = 20) -> tuple[RunSummary, ...]:
+        """The newest runs first."""
+        with self._open() as store:
+            return store.list_runs(limit)
+
+    def run(self, name: str = "latest") -> RunResult:
+        """A run by its id, an unambiguous beginning of one, or `latest`.
+
+        Raises:
+            UserError: no run or several runs fit.
+        """
+        with self._open() as store:
+            return RunResult(store.resolve(name), self)
+
+    def query(self, name: str, run: str = "latest", **params: Any) -> list[Row]:
+        """The rows of a named query (`audit query --list`).
+
+        Raises:
+            UserError: no such query, or a parameter that it does not have.
+        """
+        sql, given = named(name, params)
+        with self._open() as store:
+            given["run"] = store.resolve(run)
+        return self.sql(sql, **given)
+
+    def sql(self, text: str, **params: Any) -> list[Row]:
+        """The rows of one SELECT; parameters are written `:name`.
+
+        Raises:
+            UserError: not a SELECT, an error in it, or more rows than fit into a list.
+        """
+        rows = ask(self.url, text, params, timeout_s=TIMEOUT_S, limit=MOST_ROWS)
+        if rows.cut:
+            raise UserError(f"the query has more than {MOST_ROWS} rows; add a LIMIT")
+        return _named_rows(rows)
+
+    def _open(self) -> Store:
+        return Store.open(self.url, create=False, read_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run of a store."""
+
+    id: str
+    store: StoreView
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of `audit run`: 0, 1 or 3; None for a run that has not ended."""
+        return self.record().exit_code
+
+    @property
+    def passed(self) -> bool:
+        """Every check that applies is certified."""
+        return self.exit_code == 0
+
+    def record(self) -> StoredRun:
+        """Everything about the run but its requests."""
+        with self._open() as store:
+            return store.load_run(self.id)
+
+    def checks(self) -> tuple[StoredCheck, ...]:
+        """The result of each arm and check, with findings and details."""
+        with self._open() as store:
+            return store.checks(self.id)
+
+    def verdicts(self) -> list[Row]:
+        """The verdict table that `audit run` prints, a dict per row."""
+        return [dict(zip(VERDICTS, row, strict=True)) for row in verdict_rows(self.checks())]
+
+    def arms(self) -> list[Row]:
+        """The table of arms that `audit run` prints, a dict per row."""
+        return [dict(zip(ARMS, row, strict=True)) for row in arm_rows(self.record().arms)]
+
+    def query(self, name: str, **params: Any) -> list[Row]:
+        """The rows of a named query about this run; raises as `StoreView.query`."""
+        return self.store.query(name, self.id, **params)
+
+    def requests(self, arm: str) -> Sequence[RequestRecord]:
+        """All requests of an arm; a trace is read when it is asked for.
+
+        Raises:
+            UserError: no such arm.
+        """
+        with self._open() as store:
+            return store.load_arm(self.id, arm).requests
+
+    def trace(self, arm: str, case: str, sample: int = 0) -> Trace:
+        """The record of one request as columns.
+
+        Raises:
+            UserError: no such arm or request.
+        """
+        wanted = f"{case}#{sample}"
+        requests = self.requests(arm)
+        for request in requests:
+            if request.key == wanted:
+                return request.trace
+        known = ", ".join(request.key for request in requests[:3])
+        raise UserError(f"arm {arm} has no request {wanted!r}; it begins with: {known or 'none'}")
+
+    def steps(self, arm: str, case: str, sample: int = 0) -> list[Row]:
+        """A request's steps, a dict per step: where it begins, drafted and emitted tokens, and why each was emitted."""
+        # imported with the first trace: numpy is not needed to read verdicts
+        from engine.record.trace import steps_of
+
+        trace = self.trace(arm, case, sample)
+        return [_step(trace, step) for step in steps_of(trace)]
+
+    def _open(self) -> Store:
+        return Store.open(self.store.url, create=False, read_only=True)
+
+
+def open_store(store: str | None = None) -> StoreView:
+    """The store at a path or URL; by default `AUDIT_STORE`, else the one in the user's data folder.
+
+    Raises:
+        UserError: there is no store, or it is of another revision.
+    """
+    url = store or default_url()
+    Store.open(url, create=False, read_only=True).close()
+    return StoreView(url)
+
+
+def _named_rows(rows: QueryResult) -> list[Row]:
+    return [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
+
+
+def _step(trace: Trace, step: StepView) -> Row:
+    roles = [Role(role).name.lower() for role in trace.role[step.emitted].tolist()]
+    return {
+        "step": step.index,
+        "position": step.position,
+        "drafted": trace.node_token[step.nodes].tolist(),
+        "accepted": roles.count("accepted"),
+        "emitted": trace.token[step.emitted].tolist(),
+        "roles": roles,
+    }

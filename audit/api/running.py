@@ -1,0 +1,75 @@
+"""Runs a suite from Python, as `audit run` does. Prints nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audit.api.reading import RunResult, StoreView
+from audit.errors import UserError
+from audit.runs.interim_looks import RunStopRule
+from audit.runs.prepare import prepare
+from audit.runs.reused_baseline import reused_run
+from audit.runs.runner import Progress
+from audit.runs.runner import run as run_prepared
+from audit.store import Store, default_url
+from audit.suite.loader import load_suite
+
+if TYPE_CHECKING:
+    from audit.suite.spec import Suite
+
+
+class Quiet:
+    """Progress that nobody follows."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """Nothing."""
+
+    def advance(self, tokens: int) -> None:
+        """Nothing."""
+
+    def judging(self, arm: str) -> None:
+        """Nothing."""
+
+
+def run(
+    suite: Suite | str | Path,
+    store: str | None = None,
+    *,
+    baseline: str | None = None,
+    max_tokens: int | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Run a suite, store the evidence and judge it.
+
+    Args:
+        suite: a loaded suite, the path of a YAML file, or the name of a packaged suite.
+        store: a path or URL; by default `AUDIT_STORE`, else the store in the user's data folder. Made if it is missing.
+        baseline: a finished run of the same store whose plain arms are taken over (`--baseline`).
+        max_tokens: repeat the suite until it is decided, at most so many tokens (`--until decided --max-tokens`).
+        threads: threads of torch.
+        progress: hears of arms and requests as they go.
+
+    Raises:
+        UserError: the suite cannot be run.
+        CannotDecide: evidence is missing.
+        audit.runs.runner.Interrupted: stopped by the user; `audit resume` goes on.
+    """
+    if baseline is not None and max_tokens is not None:
+        raise UserError("baseline and max_tokens exclude each other: a stored run has no fresh requests")
+    loaded = load_suite(suite) if isinstance(suite, str | Path) else suite
+    # imported after the suite was read: torch takes seconds, and an invalid suite should not wait for it
+    import torch
+
+    torch.set_num_threads(threads)
+    url = store or default_url()
+    earlier = None
+    if baseline is not None:
+        with Store.open(url, create=False, read_only=True) as opened:
+            earlier = reused_run(opened, baseline)
+    prepared = prepare(loaded, earlier)
+    rule = None if max_tokens is None else RunStopRule(max_tokens)
+    with Store.open(url, create=True) as opened:
+        outcome = run_prepared(prepared, opened, progress or Quiet(), rule)
+    return RunResult(outcome.run, StoreView(url))

@@ -1,0 +1,75 @@
+"""What each command imports: reading a store or a suite needs no torch, and its help needs next to nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from audit.cli import COMMANDS, main
+from tests.audit.store.build import made_store
+
+WATCHED = ("alembic", "jsonschema", "numpy", "rich", "scipy", "scipy.stats", "sqlalchemy", "torch", "transformers")
+STORE, TEXTS = {"sqlalchemy"}, {"sqlalchemy", "jsonschema"}
+PROGRAM = f"""
+import json, sys
+from audit.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(json.dumps(sorted(set(sys.modules) & set({WATCHED}))), file=sys.stderr)
+"""
+VERIFY = ("verify", "report.json", "--statement", "missing.json")
+GATE = ("gate", "latest", "--policy", "standard")
+
+
+def imported(*arguments: str) -> set[str]:
+    """Which of the watched packages a process has imported that ran one command."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (("--help",), set()),
+        (("--version",), set()),
+        (("schema",), set()),
+        (("query", "--list"), STORE),
+        (("validate", "quickstart"), {"jsonschema", "numpy", "scipy"}),
+        (("validate", "transformers/greedy"), {"jsonschema", "numpy", "scipy"}),
+    ],
+    ids=" ".join,
+)
+def test_commands_without_a_store_import_what_they_need(arguments, allowed):
+    assert imported(*arguments) <= allowed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (("list",), STORE),
+        (("show",), STORE),
+        (("query", "acceptance"), STORE),
+        (VERIFY, TEXTS),
+        (GATE, {*TEXTS, "numpy"}),
+    ],
+    ids=" ".join,
+)
+def test_commands_on_a_store_import_what_they_need(arguments, allowed, tmp_path):
+    (tmp_path / "report.json").write_text("{}")
+    places = [str(tmp_path / each) if each.endswith(".json") else each for each in arguments]
+    assert imported(*places, "--store", made_store(tmp_path)) <= allowed
+
+
+def test_the_help_of_the_whole_is_that_of_the_commands():
+    context = click.Context(main)
+    for name, (_, sentence) in COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        assert sentence == command.help.split("\n\n")[0].replace("\n", " ")
+        assert command.get_short_help_str(200) == click.Command(name, help=sentence).get_short_help_str(200)
