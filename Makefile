@@ -64,7 +64,7 @@ bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
 	@for name in $(BENCHES); do $(TESTENV) $(BIN)/python -m tests.bench $$name || exit 1; echo; done
 
 docs: $(INSTALLED)  ## Regenerate the generated pages.
-	$(BIN)/python -m audit.commands.help_text docs/cli.md
+	$(BIN)/python -m tests.support.cli_page docs/cli.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

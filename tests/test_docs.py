@@ -17,7 +17,6 @@ import schemas
 from audit import checks
 from audit.checks.interface import evaluate
 from audit.cli import COMMANDS, main
-from audit.commands.help_text import WIDTH, page
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from audit.gate.policy import load_policy
@@ -36,6 +35,7 @@ from engine.train import recipe
 from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build
+from tests.support.cli_page import WIDTH, page
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -240,7 +240,7 @@ def test_every_command_is_on_the_page_with_its_own_help(name):
 
 
 def test_the_page_is_written_by_its_module(tmp_path):
-    from audit.commands.help_text import write
+    from tests.support.cli_page import write
 
     out = tmp_path / "cli.md"
     assert CliRunner().invoke(write, [str(out)]).exit_code == 0

@@ -1,111 +1,22 @@
 """The catalogue of real-world bugs: each is a small wrapper that breaks one thing.
 
 The faults exist to show that the checks detect them; an arm with a fault names it in its effective configuration. A
-fault is a constant in the file of its theme and one line in `REGISTRY`.
+fault is a constant in the file of its theme and one line in `engine.core.registry.FAULTS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from engine.core.errors import InvalidRequest
-from engine.core.registry import resolve
+from engine.core.registry import FAULTS, resolve
 
 if TYPE_CHECKING:
     # names are read without torch, which these import
     from engine.decode.seams import EngineParts
     from engine.faults.interface import Fault
 
-REGISTRY: Final[Mapping[str, str]] = {
-    "argmax_draft_soft_q": "engine.faults.drafting:ARGMAX_DRAFT_SOFT_Q",
-    "raw_q_warped_draft": "engine.faults.drafting:RAW_Q_WARPED_DRAFT",
-    "draft_top_10_raw_q": "engine.faults.drafting:DRAFT_TOP_10_RAW_Q",
-    "draft_temperature_undeclared": "engine.faults.drafting:DRAFT_TEMPERATURE_UNDECLARED",
-    "draft_from_bf16_logits": "engine.faults.drafting:DRAFT_FROM_BF16_LOGITS",
-    "unseeded_draft": "engine.faults.drafting:UNSEEDED_DRAFT",
-    "siblings_share_full_q": "engine.faults.drafting:SIBLINGS_SHARE_FULL_Q",
-    "beam_drafts_as_samples": "engine.faults.drafting:BEAM_DRAFTS_AS_SAMPLES",
-    "trimmed_by_own_probability": "engine.faults.proposals:TRIMMED_BY_OWN_PROBABILITY",
-    "trimmed_by_next_confidence": "engine.faults.proposals:TRIMMED_BY_NEXT_CONFIDENCE",
-    "gamma_not_respected": "engine.faults.proposals:GAMMA_NOT_RESPECTED",
-    "target_not_warped_in_test": "engine.faults.verification:TARGET_NOT_WARPED_IN_TEST",
-    "sqrt_acceptance": "engine.faults.verification:SQRT_ACCEPTANCE",
-    "always_accept_top1": "engine.faults.verification:ALWAYS_ACCEPT_TOP1",
-    "lenient_10_percent": "engine.faults.verification:LENIENT_10_PERCENT",
-    "lenient_1_percent": "engine.faults.verification:LENIENT_1_PERCENT",
-    "lenient_0_1_percent": "engine.faults.verification:LENIENT_0_1_PERCENT",
-    "first_draft_unverified": "engine.faults.verification:FIRST_DRAFT_UNVERIFIED",
-    "last_draft_unverified": "engine.faults.verification:LAST_DRAFT_UNVERIFIED",
-    "accepts_everything": "engine.faults.verification:ACCEPTS_EVERYTHING",
-    "greedy_accepts_top2": "engine.faults.verification:GREEDY_ACCEPTS_TOP2",
-    "resample_from_p": "engine.faults.verification:RESAMPLE_FROM_P",
-    "residual_not_renormalised": "engine.faults.verification:RESIDUAL_NOT_RENORMALISED",
-    "greedy_recovered_token": "engine.faults.verification:GREEDY_RECOVERED_TOKEN",
-    "one_hot_residual_soft_test": "engine.faults.verification:ONE_HOT_RESIDUAL_SOFT_TEST",
-    "bonus_not_warped": "engine.faults.verification:BONUS_NOT_WARPED",
-    "bonus_dropped": "engine.faults.verification:BONUS_DROPPED",
-    "bonus_repeats_token": "engine.faults.verification:BONUS_REPEATS_TOKEN",
-    "ensemble_undeclared": "engine.faults.verification:ENSEMBLE_UNDECLARED",
-    "typical_undeclared": "engine.faults.verification:TYPICAL_UNDECLARED",
-    "threshold_single_undeclared": "engine.faults.verification:THRESHOLD_SINGLE_UNDECLARED",
-    "threshold_acc_undeclared": "engine.faults.verification:THRESHOLD_ACC_UNDECLARED",
-    "synthetic_undeclared": "engine.faults.verification:SYNTHETIC_UNDECLARED",
-    "one_number_accept_and_residual": "engine.faults.random_numbers:ONE_NUMBER_ACCEPT_AND_RESIDUAL",
-    "residual_reuses_draft_number": "engine.faults.random_numbers:RESIDUAL_REUSES_DRAFT_NUMBER",
-    "shared_gumbel_noise": "engine.faults.drafting:SHARED_GUMBEL_NOISE",
-    "number_reused_across_positions": "engine.faults.random_numbers:NUMBER_REUSED_ACROSS_POSITIONS",
-    "float16_uniforms": "engine.faults.random_numbers:FLOAT16_UNIFORMS",
-    "uniforms_of_24_bits": "engine.faults.random_numbers:UNIFORMS_OF_24_BITS",
-    "zero_accepts_everything": "engine.faults.random_numbers:ZERO_ACCEPTS_EVERYTHING",
-    "seed_ignored": "engine.faults.random_numbers:SEED_IGNORED",
-    "requests_share_numbers": "engine.faults.random_numbers:REQUESTS_SHARE_NUMBERS",
-    "noise_keyed_by_draw": "engine.faults.random_numbers:NOISE_KEYED_BY_DRAW",
-    "target_rows_shifted": "engine.faults.target_rows:TARGET_ROWS_SHIFTED",
-    "bonus_wrong_row": "engine.faults.target_rows:BONUS_WRONG_ROW",
-    "rows_of_another_request": "engine.faults.target_rows:ROWS_OF_ANOTHER_REQUEST",
-    "drafted_rows_in_bfloat16": "engine.faults.target_rows:DRAFTED_ROWS_IN_BFLOAT16",
-    "positions_off_by_one": "engine.faults.target_rows:POSITIONS_OFF_BY_ONE",
-    "prompt_end_read_twice": "engine.faults.target_rows:PROMPT_END_READ_TWICE",
-    "stale_prefix_block": "engine.faults.cache:STALE_PREFIX_BLOCK",
-    "kv_not_rolled_back": "engine.faults.cache:KV_NOT_ROLLED_BACK",
-    "kv_residue": "engine.faults.cache:KV_RESIDUE",
-    "tree_mask_leaks": "engine.faults.target_rows:TREE_MASK_LEAKS",
-    "tree_positions_flat": "engine.faults.target_rows:TREE_POSITIONS_FLAT",
-    "wrong_path_gathered": "engine.faults.cache:WRONG_PATH_GATHERED",
-    "path_not_gathered": "engine.faults.cache:PATH_NOT_GATHERED",
-    "temperature_ignored_on_drafted_rows": "engine.faults.parameters:TEMPERATURE_IGNORED_ON_DRAFTED_ROWS",
-    "truncation_missing_on_drafted_rows": "engine.faults.parameters:TRUNCATION_MISSING_ON_DRAFTED_ROWS",
-    "penalties_missing_on_drafted_rows": "engine.faults.parameters:PENALTIES_MISSING_ON_DRAFTED_ROWS",
-    "masks_missing_on_drafted_rows": "engine.faults.parameters:MASKS_MISSING_ON_DRAFTED_ROWS",
-    "penalties_missing_on_bonus_row": "engine.faults.parameters:PENALTIES_MISSING_ON_BONUS_ROW",
-    "penalties_per_step": "engine.faults.parameters:PENALTIES_PER_STEP",
-    "penalties_double_counted": "engine.faults.parameters:PENALTIES_DOUBLE_COUNTED",
-    "min_tokens_in_steps": "engine.faults.parameters:MIN_TOKENS_IN_STEPS",
-    "first_token_from_draft": "engine.faults.target_rows:FIRST_TOKEN_FROM_DRAFT",
-    "greedy_request_sampled": "engine.faults.parameters:GREEDY_REQUEST_SAMPLED",
-    "ties_broken_differently": "engine.faults.target_rows:TIES_BROKEN_DIFFERENTLY",
-    "draft_rows_shifted": "engine.faults.proposals:DRAFT_ROWS_SHIFTED",
-    "stale_q": "engine.faults.proposals:STALE_Q",
-    "q_rounded": "engine.faults.drafting:Q_ROUNDED",
-    "draft_temperature_ignored": "engine.faults.drafting:DRAFT_TEMPERATURE_IGNORED",
-    "forbidden_drafts_dropped": "engine.faults.proposals:FORBIDDEN_DRAFTS_DROPPED",
-    "drafts_of_another_request": "engine.faults.proposals:DRAFTS_OF_ANOTHER_REQUEST",
-    "draft_one_behind": "engine.faults.proposals:DRAFT_ONE_BEHIND",
-    "wrong_aux_layers": "engine.faults.target_rows:WRONG_AUX_LAYERS",
-    "hidden_states_shifted": "engine.faults.target_rows:HIDDEN_STATES_SHIFTED",
-    "numbers_of_another_request": "engine.faults.random_numbers:NUMBERS_OF_ANOTHER_REQUEST",
-    "rejected_token_leaks": "engine.faults.verification:REJECTED_TOKEN_LEAKS",
-    "tokens_after_end_token": "engine.faults.endings:TOKENS_AFTER_END_TOKEN",
-    "tokens_after_stop_string": "engine.faults.endings:TOKENS_AFTER_STOP_STRING",
-    "length_overrun": "engine.faults.endings:LENGTH_OVERRUN",
-    "finish_reason_wrong": "engine.faults.endings:FINISH_REASON_WRONG",
-    "logprob_rows_shifted": "engine.faults.records:LOGPROB_ROWS_SHIFTED",
-    "logprobs_zero": "engine.faults.records:LOGPROBS_ZERO",
-    "accepted_counted_as_drafted": "engine.faults.records:ACCEPTED_COUNTED_AS_DRAFTED",
-    "drafts_not_recorded": "engine.faults.records:DRAFTS_NOT_RECORDED",
-    "acceptance_inflated": "engine.faults.records:ACCEPTANCE_INFLATED",
-}
+REGISTRY: Final = FAULTS
 
 
 def load(name: str) -> Fault:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from engine.backends.engine_spec import EngineSpec
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.proposers.interface import Shape
@@ -82,20 +81,6 @@ class Scenario:
         head = files("engine") / "bundled" / self.proposer
         draft = self.proposer if head.is_dir() else "draft"
         return {name: f"bundled:{'target' if name == 'target' else draft}" for name in names}
-
-    def plan(self, fault: str | None = None) -> EngineSpec:
-        """The plan of the arm, with a fault or without."""
-        names = self.draft_names
-        return EngineSpec(
-            self.protocol,
-            self.proposer,
-            self.gamma,
-            names[0] if names else None,
-            self.options,
-            self.rows,
-            fault=fault,
-            others=names[1:],
-        )
 
 
 CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")

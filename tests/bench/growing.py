@@ -22,6 +22,7 @@ from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.anchor_arms import anchor_arm
 from tests.audit.checks.simulator import record
+from tests.support.scenarios import engine_spec
 
 SEEDS_PER_WORLD = 16
 """Scripted seeds set aside for each seed: the target's, then the drafts'."""
@@ -31,7 +32,7 @@ def scripted_plan(scenario: Scenario, fault: str | None) -> EngineSpec:
     """The arm of an arena over scripted models."""
     if scenario.models != "scripted":
         raise ValueError("only arenas over scripted models can grow")
-    return scenario.plan(fault)
+    return engine_spec(scenario, fault)
 
 
 class Growing:

@@ -11,6 +11,7 @@ from engine.backends.scripted import VOCABULARY, open_models
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
+from tests.support.scenarios import engine_spec
 
 SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=64, seed=7)
 
@@ -55,7 +56,7 @@ def plan(
 
 def arena_plan(name: str, broken: bool = True) -> EngineSpec:
     """The arm of a fault's arena, with the fault or without it."""
-    return faults.load(name).scenario.plan(name if broken else None)
+    return engine_spec(faults.load(name).scenario, name if broken else None)
 
 
 def arena_arm(name: str, requests: int = 32, seed: int = 7, models: int = 1, broken: bool = True) -> ArmRecord:

@@ -14,6 +14,7 @@ from engine.core.types import Request
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
+from tests.support.scenarios import engine_spec
 
 TIMES = ("draft_us", "verify_us")
 
@@ -31,7 +32,7 @@ def backend(models, named):
 def arm(scenario, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
     built = backend(scenario.models, tuple(scenario.sources(1).items()))
-    return built.arm(scenario.plan(fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows))
+    return built.arm(engine_spec(scenario, fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows))
 
 
 def prompts(scenario, engine, count):

@@ -1,7 +1,7 @@
-"""Writes docs/cli.md from the commands' own help; knows no command by name.
+"""Write docs/cli.md from the help of the commands.
 
-``python -m audit.commands.help_text docs/cli.md`` makes the page; a test
-compares it with what the commands say now.
+``python -m tests.support.cli_page docs/cli.md`` writes the page; a test
+compares it with the help of today.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ columns without room go to an indented line of their row. In a pipe or a file, a
 |---|---|
 | 0 | pass, or allow |
 | 1 | fail, or block: a claim is broken, a digest differs |
-| 2 | usage or invalid input: one line on stderr names the file, the place and the mend |
+| 2 | usage or invalid input: one line on stderr names the file, the place and the fix |
 | 3 | cannot decide: evidence is missing, stale or inconclusive |
 
 Everything but 0 blocks. See [suites](suite.md), [the store](store.md) and [gates](how-to/gate-a-deployment.md).
@@ -60,7 +60,7 @@ def page() -> str:
     return "\n".join([HEAD, *(section(each) for each in contexts(root))])
 
 
-@click.command("help_text")
+@click.command("cli_page")
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 def write(out: Path) -> None:
     """Write the page to OUT."""

@@ -1,0 +1,19 @@
+"""The arm of a fault's scenario, for tests that build engines without a suite."""
+
+from engine.backends.engine_spec import EngineSpec
+from engine.faults.interface import Scenario
+
+
+def engine_spec(scenario: Scenario, fault: str | None = None) -> EngineSpec:
+    """The engine of the scenario, with a fault or without."""
+    names = scenario.draft_names
+    return EngineSpec(
+        scenario.protocol,
+        scenario.proposer,
+        scenario.gamma,
+        names[0] if names else None,
+        scenario.options,
+        scenario.rows,
+        fault=fault,
+        others=names[1:],
+    )
