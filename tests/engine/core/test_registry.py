@@ -7,6 +7,7 @@ from engine.backends.engine_spec import ModelSource
 from engine.core.errors import InvalidRequest
 from engine.core.registry import resolve
 from engine.core.types import Protocol
+from tests.support.cases import every_case
 
 REGISTRIES = {
     "proposer": proposers.REGISTRY,
@@ -16,8 +17,7 @@ REGISTRIES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, registry in REGISTRIES.items() for name in registry])
-def test_every_entry_loads(kind, name):
+def require_entry(kind, name):
     found = resolve(REGISTRIES[kind], name, kind)
     if kind == "proposer":
         assert callable(found.build)
@@ -25,6 +25,14 @@ def test_every_entry_loads(kind, name):
         assert found.name == name
     else:
         assert callable(found)
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_every_entry_loads(kind):
+    with every_case() as case:
+        for name in REGISTRIES[kind]:
+            with case(name):
+                require_entry(kind, name)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
