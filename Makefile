@@ -10,9 +10,12 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM)
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# SHARE=K/N runs every N-th parameter set of the slow, the bitwise and the vLLM tests, starting at the K-th
+SHARE ?=
+ONLY := $(if $(SHARE),--share $(SHARE))
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: quickstart test test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
+.PHONY: quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -32,21 +35,26 @@ $(VLLM_INSTALLED): pyproject.toml constraints.txt
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
-test: $(INSTALLED)  ## Run all tests.
+test: $(INSTALLED)  ## Run the unit tier: every behaviour once, in minutes.
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end, the wheel; SHARE=K/N for a part.
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -m slow $(ONLY)
+
+test-all: test test-slow  ## Run both tiers.
+
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres tests/audit/store tests/migrations
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm' tests/audit/store tests/migrations
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
 
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
-	$(TESTENV) $(BIN)/python -m pytest -m heavy tests/engine/numerics $(BITWISE)
+	$(TESTENV) $(BIN)/python -m pytest -m heavy $(ONLY) tests/engine/numerics $(BITWISE)
 
 # the suites take longest and begin; up to seven engines of 2 GB each run at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
-	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder tests/vllm/test_suites.py tests/vllm
+	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder $(ONLY) tests/vllm/test_suites.py tests/vllm
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick

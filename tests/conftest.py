@@ -5,11 +5,33 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.share import parse_share, split  # noqa: E402
+
 # the same examples every time, and no failure because a machine is busy
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Skips that a run may turn into failures."""
+    """Skips that a run may turn into failures, and the share of the parameter sets that run."""
     parser.addoption("--require-postgres", action="store_true", help="fail, not skip, where PostgreSQL is missing")
+    parser.addoption("--share", metavar="K/N", help="run every N-th parameter set, starting at the K-th")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Names the share above the first test, in quiet runs too."""
+    share, reporter = session.config.getoption("--share"), session.config.pluginmanager.get_plugin("terminalreporter")
+    if share and reporter:
+        reporter.write_line(f"share: {parse_share(share)} of the parameter sets")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the other shares, after the markers have selected."""
+    share = config.getoption("--share")
+    if share:
+        items[:], left = split(items, parse_share(share))
+        config.hook.pytest_deselected(items=left)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,9 @@ MIGRATIONS_IMPORT = ("audit.store.",)
 FILE_CAP, FUNCTION_CAP, MEDIAN_CAP, NINETIETH_CAP = 400, 80, 12, 40
 MAY_PRINT = {"engine/tools/plan_tree.py", "engine/tools/find_skips.py", "engine/train/__main__.py"}
 
+# one process parses every module
+pytestmark = pytest.mark.xdist_group("architecture")
+
 
 @dataclass(frozen=True)
 class Module:
@@ -34,27 +39,27 @@ class Module:
     tree: ast.Module
 
 
-def modules() -> list[Module]:
+@functools.cache
+def modules() -> tuple[Module, ...]:
     found = []
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             found.append(Module(str(path.relative_to(ROOT)), package, text.count("\n"), ast.parse(text)))
-    return found
+    return tuple(found)
 
 
-MODULES = modules()
+def imports(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
+    """Line, level and name of each module that is imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, 0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.level, node.module or ""
 
 
 def imported(tree: ast.Module) -> set[str]:
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            names.add(node.module)
-    return names
+    return {name for _, _, name in imports(tree)}
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -65,56 +70,87 @@ def size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.end_lineno - node.lineno + 1
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
-def test_imports_run_one_way(module):
-    tops = {name.split(".")[0] for name in imported(module.tree)}
-    ours = tops & set(PACKAGES) - {module.package}
-    assert ours <= ALLOWED[module.package], f"{module.path} imports {ours - ALLOWED[module.package]}"
-    forbidden = tops & FORBIDDEN.get(module.package, set())
-    assert not forbidden, f"{module.path} imports {forbidden}"
+def test_imports_run_one_way():
+    offenders = []
+    for module in modules():
+        other = set(PACKAGES) - {module.package} - ALLOWED[module.package]
+        for line, level, name in imports(module.tree):
+            if level or name.split(".")[0] in other | FORBIDDEN.get(module.package, set()):
+                offenders.append(f"{module.path}:{line} imports {'.' * level}{name}")
+    assert offenders == []
 
 
 def test_migrations_know_the_store_only():
-    for module in MODULES:
+    for module in modules():
         if module.package == "migrations":
             ours = {name for name in imported(module.tree) if name.startswith("audit")}
             assert all(name.startswith(MIGRATIONS_IMPORT) or name == "audit.store" for name in ours), module.path
 
 
 def test_training_is_not_imported_at_run_time():
-    for module in MODULES:
+    for module in modules():
         if not module.path.startswith("engine/train/"):
             assert not any(name.startswith("engine.train") for name in imported(module.tree)), module.path
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
-def test_files_and_functions_stay_small(module):
-    assert module.lines <= FILE_CAP
-    for function in functions(module.tree):
-        assert size(function) <= FUNCTION_CAP, f"{module.path}:{function.lineno} {function.name}"
+def test_files_and_functions_stay_small():
+    files = [f"{module.path}: {module.lines} lines" for module in modules() if module.lines > FILE_CAP]
+    long = [
+        f"{module.path}:{function.lineno} {function.name}: {size(function)} lines"
+        for module in modules()
+        for function in functions(module.tree)
+        if size(function) > FUNCTION_CAP
+    ]
+    assert files + long == []
 
 
 def test_functions_are_short_on_the_whole():
-    sizes = sorted(size(function) for module in MODULES for function in functions(module.tree))
+    sizes = sorted(size(function) for module in modules() for function in functions(module.tree))
     assert statistics.median(sizes) <= MEDIAN_CAP
     assert sizes[int(0.9 * len(sizes))] <= NINETIETH_CAP
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
-def test_every_function_says_what_it_returns_and_every_module_what_it_does(module):
-    for function in functions(module.tree):
-        assert function.returns is not None, f"{module.path}:{function.lineno} {function.name}"
-    assert ast.get_docstring(module.tree), module.path
+def test_every_function_says_what_it_returns_and_every_module_what_it_does():
+    untyped = [
+        f"{module.path}:{function.lineno} {function.name}"
+        for module in modules()
+        for function in functions(module.tree)
+        if function.returns is None
+    ]
+    silent = [module.path for module in modules() if not ast.get_docstring(module.tree)]
+    assert (untyped, silent) == ([], [])
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
-def test_no_global_state_and_no_prints(module):
-    for node in ast.walk(module.tree):
-        assert not isinstance(node, ast.Global), f"{module.path}:{node.lineno} global"
-        is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-        assert not is_print or module.path in MAY_PRINT, f"{module.path}:{node.lineno} print"
+def is_print(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+
+
+def test_no_global_state_and_no_prints():
+    offenders = []
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Global):
+                offenders.append(f"{module.path}:{node.lineno} global")
+            elif is_print(node) and module.path not in MAY_PRINT:
+                offenders.append(f"{module.path}:{node.lineno} print")
+    assert offenders == []
+
+
+def test_no_test_file_is_a_library():
+    """What tests share is in `tests/support` or in a module without tests."""
+    offenders = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            source = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            ours = isinstance(node, ast.ImportFrom) and (node.level or source.startswith("tests"))
+            parts = [*source.split("."), *names] if ours else [part for name in names for part in name.split(".")]
+            if any(part.startswith("test_") for part in parts) and (ours or "tests" in parts):
+                offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert offenders == []
 
 
 def test_the_parts_hold_together():
+    assert len(modules()) > 100
     assert {path.name for path in ROOT.iterdir() if path.is_dir()} >= {*PACKAGES, "suites", "tests", "docs"}
     assert not any((ROOT / "suites").rglob("*.py")), "suites are data"

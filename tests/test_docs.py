@@ -35,6 +35,7 @@ from engine.train import recipe
 from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build
+from tests.support.cases import every_case
 from tests.support.cli_page import WIDTH, page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,16 +93,19 @@ REGISTERED = [
 # coverage
 
 
-@pytest.mark.parametrize(("folder", "name"), REGISTERED)
-def test_everything_registered_has_a_page_that_says_what_it_cannot_do(folder, name):
-    text = (DOCS / folder / f"{name}.md").read_text(encoding="utf-8")
-    assert text.startswith(f"# {name}\n")
-    assert re.search(r"^## (Limits|What it cannot see)$", text, re.MULTILINE)
+def test_everything_registered_has_a_page_that_says_what_it_cannot_do():
+    with every_case() as case:
+        for folder, name in REGISTERED:
+            with case(f"{folder}/{name}"):
+                text = (DOCS / folder / f"{name}.md").read_text(encoding="utf-8")
+                assert text.startswith(f"# {name}\n")
+                assert re.search(r"^## (Limits|What it cannot see)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("folder", ["proposers", "verifiers", "backends", "checks"])
-def test_no_page_describes_what_is_not_registered(folder):
-    assert {path.stem for path in (DOCS / folder).glob("*.md")} == {name for kind, name in REGISTERED if kind == folder}
+def test_no_page_describes_what_is_not_registered():
+    folders = ("proposers", "verifiers", "backends", "checks")
+    pages = {(folder, path.stem) for folder in folders for path in (DOCS / folder).glob("*.md")}
+    assert pages ^ set(REGISTERED) == set()
 
 
 def test_the_index_links_every_page():
@@ -119,13 +123,15 @@ def test_the_table_of_faults_is_the_catalogue():
         assert seen == "none of these" or set(seen.split(", ")) <= set(checks.REGISTRY)
 
 
-@pytest.mark.parametrize("name", list(checks.REGISTRY))
-def test_a_checks_page_names_its_parameters_with_their_defaults(name):
-    check = checks.load(name)
-    text = text_of(f"checks/{name}.md")
-    assert f"Claim: {check.claim}" in text
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(text, "## Parameters"), re.MULTILINE))
-    assert {key: json.loads(value) for key, value in rows.items()} == check.defaults
+def test_a_checks_page_names_its_parameters_with_their_defaults():
+    with every_case() as case:
+        for name in checks.REGISTRY:
+            with case(name):
+                check = checks.load(name)
+                text = text_of(f"checks/{name}.md")
+                assert f"Claim: {check.claim}" in text
+                rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(text, "## Parameters"), re.MULTILINE))
+                assert {key: json.loads(value) for key, value in rows.items()} == check.defaults
 
 
 def test_evidence_lists_the_checks_with_what_they_need():
@@ -153,10 +159,9 @@ def test_the_numbers_of_the_trace_format_are_those_in_the_code():
     assert ", ".join(f"{each.name.lower()} {each.value}" for each in Purpose) in text
 
 
-@pytest.mark.parametrize("kind", [Level, RecordLevel, Verdict])
-def test_evidence_explains_every_word_of(kind):
+def test_evidence_explains_every_word_of_its_levels_and_verdicts():
     text = text_of("evidence.md")
-    words = [each.name if kind is Level else each.value for each in kind]
+    words = [*(each.name for each in Level), *(each.value for kind in (RecordLevel, Verdict) for each in kind)]
     assert [word for word in words if not re.search(rf"^\| `?{word}`? \|", text, re.MULTILINE)] == []
 
 
@@ -174,11 +179,10 @@ def test_the_native_page_lists_the_effective_configuration():
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^(\|[^|]+\|)", table, re.MULTILINE)))) == keys
 
 
-@pytest.mark.parametrize("protocol", [Backend, Engine])
-def test_add_a_backend_lists_what_has_to_be_written(protocol):
-    methods = {name for name in vars(protocol) if not name.startswith("_")}
+def test_add_a_backend_lists_what_has_to_be_written():
+    methods = {name for protocol in (Backend, Engine) for name in vars(protocol) if not name.startswith("_")}
     listed = re.findall(r"^\| `(\w+)\(", text_of("how-to/add-a-backend.md"), re.MULTILINE)
-    assert methods <= set(listed)
+    assert methods - set(listed) == set()
 
 
 def test_every_sampling_parameter_is_described():
@@ -232,11 +236,13 @@ def test_the_command_page_is_what_the_commands_say_now():
     assert text_of("cli.md") == page(), "run: make docs"
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_command_is_on_the_page_with_its_own_help(name):
-    result = CliRunner().invoke(main, [name, "--help"], prog_name="audit", terminal_width=WIDTH)
-    assert result.exit_code == 0
-    assert f"## audit {name}\n\n```text\n{result.stdout}```\n" in text_of("cli.md")
+def test_every_command_is_on_the_page_with_its_own_help():
+    with every_case() as case:
+        for name in COMMANDS:
+            with case(name):
+                result = CliRunner().invoke(main, [name, "--help"], prog_name="audit", terminal_width=WIDTH)
+                assert result.exit_code == 0
+                assert f"## audit {name}\n\n```text\n{result.stdout}```\n" in text_of("cli.md")
 
 
 def test_the_page_is_written_by_its_module(tmp_path):
@@ -247,62 +253,75 @@ def test_the_page_is_written_by_its_module(tmp_path):
     assert out.read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("path", LINKED, ids=name_of)
-def test_commands_in_the_pages_exist(path):
-    for block in (*blocks(path, ""), *blocks(path, "sh"), *blocks(path, "bash")):
-        for line in block.splitlines():
-            words = line.split()
-            if words[:1] == ["audit"]:
-                assert words[1] in COMMANDS or words[1].startswith("-"), line
+def test_commands_in_the_pages_exist():
+    shells = [(path, block) for path in LINKED for language in ("", "sh", "bash") for block in blocks(path, language)]
+    lines = [(path, line) for path, block in shells for line in block.splitlines() if line.split()[:1] == ["audit"]]
+    assert lines
+    named = [(path, line, line.split()[1]) for path, line in lines]
+    unknown = [f"{name_of(path)}: {line}" for path, line, word in named if word not in COMMANDS and word[0] != "-"]
+    assert unknown == []
 
 
 # links and form
 
 
-@pytest.mark.parametrize("path", LINKED, ids=name_of)
-def test_links_resolve(path):
-    for target in LINK.findall(prose(path)):
-        if re.match(r"[a-z]+:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        goal = (path.parent / name).resolve() if name else path
-        assert goal.exists(), f"{target}: no such file"
-        assert not anchor or anchor in anchors(goal), f"{target}: no such heading"
+def broken(path, target):
+    """What is wrong with a link."""
+    name, _, anchor = target.partition("#")
+    goal = (path.parent / name).resolve() if name else path
+    if not goal.exists():
+        return "no such file"
+    return "no such heading" if anchor and anchor not in anchors(goal) else ""
 
 
-@pytest.mark.parametrize("path", LINKED, ids=name_of)
-def test_pages_are_plain_ascii_and_name_files_that_exist(path):
-    text = path.read_text(encoding="utf-8")
-    assert text.isascii(), [char for char in text if not char.isascii()][:3]
-    invented = re.compile(r"NAME|\*|reference/")
-    for name in re.findall(r"`((?:audit|engine|schemas|migrations|suites|tests|docs)/[\w./*-]+)`", text):
-        assert invented.search(name) or (ROOT / name).exists(), name
+def test_links_resolve():
+    links = [(path, target) for path in LINKED for target in LINK.findall(prose(path))]
+    inside = [(path, target) for path, target in links if not re.match(r"[a-z]+:", target)]
+    assert inside
+    found = [f"{name_of(path)}: {target}: {broken(path, target)}" for path, target in inside if broken(path, target)]
+    assert found == []
+
+
+def test_pages_are_plain_ascii_and_name_files_that_exist():
+    strange, invented = [], []
+    example = re.compile(r"NAME|\*|reference/")
+    for path in LINKED:
+        text = path.read_text(encoding="utf-8")
+        strange += [f"{name_of(path)}: {char!r}" for char in sorted(set(text)) if not char.isascii()]
+        for name in re.findall(r"`((?:audit|engine|schemas|migrations|suites|tests|docs)/[\w./*-]+)`", text):
+            if not (example.search(name) or (ROOT / name).exists()):
+                invented.append(f"{name_of(path)}: {name}")
+    assert (strange, invented) == ([], [])
 
 
 # examples
 
 
 def examples(language, marker):
+    """The blocks of all pages that hold a line which the marker matches, by page and number."""
     found = [
         (path, each) for path in LINKED for each in blocks(path, language) if re.search(marker, each, re.MULTILINE)
     ]
-    assert found
-    return [pytest.param(each, id=f"{name_of(path)}-{i}") for i, (path, each) in enumerate(found)]
+    return {f"{name_of(path)}-{i}": each for i, (path, each) in enumerate(found)}
 
 
-@pytest.mark.parametrize("text", examples("yaml", r"^workloads:"))
-def test_example_suites_follow_the_schema(text, tmp_path):
-    path = tmp_path / "suite.yaml"
-    path.write_text(text, encoding="utf-8")
-    check_document(read_yaml(path), schemas.load("suite"))
+def test_example_suites_follow_the_schema(tmp_path):
+    path, schema = tmp_path / "suite.yaml", schemas.load("suite")
+    with every_case() as case:
+        for name, text in examples("yaml", r"^workloads:").items():
+            with case(name):
+                path.write_text(text, encoding="utf-8")
+                check_document(read_yaml(path), schema)
 
 
-@pytest.mark.parametrize("text", examples("yaml", r"^require:"))
-def test_example_policies_load(text, tmp_path):
+def test_example_policies_load(tmp_path):
     path = tmp_path / "policy.yaml"
-    # a digest in a page is shortened; any digest will do here
-    path.write_text(text.replace("sha256:...", "sha256:" + "0" * 64), encoding="utf-8")
-    assert load_policy(str(path))
+    with every_case() as case:
+        for name, text in examples("yaml", r"^require:").items():
+            with case(name):
+                # a digest in a page is shortened; any digest will do here
+                path.write_text(text.replace("sha256:...", "sha256:" + "0" * 64), encoding="utf-8")
+                assert load_policy(str(path))
 
 
 def test_the_suite_for_your_own_pair_loads(tmp_path):

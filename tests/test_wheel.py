@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 ROOT = Path(__file__).parents[1]
 NEEDED = (
     "audit/cli.py",

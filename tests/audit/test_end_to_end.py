@@ -20,7 +20,7 @@ from audit.store import Store, StoredCheck
 from engine.record.trace import Trace, decode, digest, encode
 from tests.audit.invoke import invoke
 
-pytestmark = pytest.mark.xdist_group("end_to_end")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 REFERENCE = Path(__file__).parents[2] / "engine" / "bundled"
 
 

@@ -17,7 +17,7 @@ from engine.backends.catalogue import BackendKind, SourceKind
 from engine.core.types import FinishReason, Generation
 from engine.record.foreign import failed_trace
 from engine.record.trace import decode, encode
-from tests.audit.runs.test_runner import Silent
+from tests.support.observers import Silent
 
 SUITE = """
 version: 1

@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from engine import proposers
 from tests.bench.acceptance import COMPARED, DEFAULT, DOMAINS, NO_MODEL, OPTIONS, PAGE, comparison, kind_of, main
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_page_is_made_from_a_run(tmp_path):
     out = tmp_path / "page.md"
     options = ["--out", str(out), "--prompts", "1", "--tokens", "8", "--only", "ngram", "--only", "specinfer"]
@@ -21,7 +22,6 @@ def test_the_page_is_made_from_a_run(tmp_path):
     assert all(1 <= float(row[5]) <= 9 for row in rows)
 
 
-@pytest.mark.slow
 def test_one_proposer_is_measured_and_the_others_rows_stay(tmp_path):
     out = tmp_path / "page.md"
     few = ["--prompts", "1", "--tokens", "8", "--out", str(out)]

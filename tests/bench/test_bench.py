@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.bench.__main__ import BENCHES, main
 
+pytestmark = pytest.mark.slow
 REFERENCES = {
     "engines": ("transformers plain", "x transformers plain"),
     "recording": ("off", "x off"),
@@ -20,7 +21,6 @@ REFERENCES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_a_benchmark_runs(name, tmp_path):
     out = tmp_path / "figures.json"

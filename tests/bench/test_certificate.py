@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
 from click.testing import CliRunner
 
 from tests.bench.certificate import LENIENT, NOISES, WIDTHS, main
+
+pytestmark = pytest.mark.slow
 
 
 def test_coverage_and_width_are_printed():

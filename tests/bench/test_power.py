@@ -15,6 +15,7 @@ from tests.bench.growing import Growing, scripted_plan
 from tests.bench.power import PAGES, PLANS, TIMED, Plan, drawn, line, needed, picture, seeds_at, sentence, shown
 from tests.bench.svg import Curve, chart
 
+pytestmark = pytest.mark.slow
 SVG = "{http://www.w3.org/2000/svg}"
 SHORT = Scenario(sampling=SamplingParams(temperature=1.0, max_new_tokens=16))
 

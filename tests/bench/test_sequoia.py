@@ -10,6 +10,8 @@ from engine.proposers.draft_model.tree_planning import best_shape, chain_shape, 
 from engine.proposers.options import OPTIONS, rates_of
 from tests.bench.sequoia import PAGE, Arm, Ran, difference, main
 
+pytestmark = pytest.mark.slow
+
 
 def measured_rates():
     """The vectors of the page's last section, which is the small pair at temperature 1."""
@@ -17,7 +19,6 @@ def measured_rates():
     return rates_of(text)
 
 
-@pytest.mark.slow
 def test_the_page_is_made_from_a_run(tmp_path):
     out = tmp_path / "page.md"
     options = ["--out", str(out), "--prompts", "2", "--tokens", "12", "--pair", "small", "--size", "6"]

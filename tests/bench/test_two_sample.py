@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from tests.bench.two_sample import CASES, OURS, main
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_comparison_runs(tmp_path):

@@ -22,8 +22,9 @@ from tests.bench.two_sample_peer import (
     seen_by_theirs,
 )
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_comparison_runs(tmp_path):
     out, numbers = tmp_path / "page.md", tmp_path / "numbers.json"
     asked = ["--seeds", "1", "--most", "256", "--only", "accepts_everything", "--out", out, "--json", numbers]
@@ -48,7 +49,6 @@ def test_both_arms_give_as_many_responses_to_each_prompt():
         assert [int(sum(sample.prompt[sample.second == second] == prompt)) for prompt in range(PROMPTS)] == [4] * 4
 
 
-@pytest.mark.slow
 def test_text_shows_a_gross_fault_and_no_clean_arm():
     target = Growing(PLAIN, None, 2, prompts=PROMPTS)
     assert seen_by_ours(sample_of(arms_of("accepts_everything", 2, target), 2048), 2)

@@ -10,6 +10,7 @@ from engine.record.trace import decode
 from tests.http.asking import answers, arm, asked
 from tests.http.script import Misdeed, Script
 from tests.http.server import serving
+from tests.support.tiers import fast_first
 
 WAYS = ("whole", "streamed")
 PASSING = {
@@ -39,7 +40,7 @@ def expected(backend, decode):
         return [each.tokens for each in answers(engine, asked(engine))]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", fast_first(WAYS))
 @pytest.mark.parametrize("misdeed", PASSING.values(), ids=list(PASSING))
 def test_a_failure_that_passes_is_tried_again_and_the_answer_is_the_same(serve, expected, misdeed, way):
     with serve(fail=Script([misdeed, misdeed])) as server:

@@ -18,6 +18,7 @@ def spliced(text: str, path: tuple[str, ...], block: dict[str, Any]) -> str:
     return insert(text, object_at(text, path), "audit", block)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     report=st.dictionaries(KEYS, VALUES, max_size=4),

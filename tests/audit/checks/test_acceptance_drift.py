@@ -41,6 +41,7 @@ def test_another_draft_is_a_fault_and_a_few_requests_are_inconclusive():
     assert few.detectable > 0.05
 
 
+@pytest.mark.slow
 def test_clean_arms_are_no_fault():
     for seed in range(20):
         found = verdict(Evidence(arm(TARGET, Setup(), 12, tag=f"clean{seed}")), expected={"all": RATE})
@@ -121,6 +122,7 @@ def test_another_mix_of_the_same_domains_moves_all_and_not_their_mean(monkeypatc
     assert abs(found.details["changes"]["domains alike"]) < 0.04
 
 
+@pytest.mark.slow
 def test_domains_without_a_change_are_seldom_called_a_fault(monkeypatch):
     generator = np.random.default_rng(4)
     runs = [alike(monkeypatch, by_domain(0.5, 0.0, generator), by_domain(0.5, 0.05, generator)) for _ in range(60)]

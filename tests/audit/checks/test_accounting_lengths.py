@@ -20,9 +20,11 @@ from engine.sampling.rng import stream_of
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.engine import build
 from tests.engine.build import Setup, target_script
-from tests.engine.heads import test_heads_conformance as with_heads
 from tests.engine.heads import tiny
-from tests.engine.proposers import test_conformance as without
+from tests.support import head_cases as with_heads
+from tests.support import proposer_cases as without
+from tests.support.cases import every_case
+from tests.support.tiers import fast_first
 
 STEADY = {
     "cascade",
@@ -63,15 +65,20 @@ def faults_of(loop, gamma, steady):
     return [fault for trace in traces for fault in length_faults(trace, DeclaredLengths(gamma, steady))]
 
 
-@pytest.mark.parametrize("gamma", [1, 4, 9])
-@pytest.mark.parametrize(("case", "protocol"), WITHOUT + WITH)
-def test_no_proposer_breaks_what_it_declares(case, protocol, gamma):
+def loop_of(kind, protocol, gamma):
+    head = kind in tiny.HEADS
+    setup = Setup(kind) if head else without.setup_of(kind)
+    return (tiny if head else build).make_loop(replace(setup, protocol=protocol, rows=3, gamma=gamma, eos_ids=(5,)))
+
+
+@pytest.mark.parametrize("gamma", fast_first([4, 1, 9]))
+def test_no_proposer_breaks_what_it_declares(gamma):
     """Gammas below and above what heads and blocks can give, ends inside drafts, prompts of one token."""
-    head = case in tiny.HEADS
-    setup = Setup(case) if head else without.setup_of(case)
-    setup = replace(setup, protocol=protocol, rows=3, gamma=gamma, eos_ids=(5,))
-    loop = (tiny if head else build).make_loop(setup)
-    assert not faults_of(loop, gamma, loop._proposer.facts.steady)
+    with every_case() as case:
+        for kind, protocol in WITHOUT + WITH:
+            with case(f"{kind}, {protocol}"):
+                loop = loop_of(kind, protocol, gamma)
+                assert not faults_of(loop, gamma, loop._proposer.facts.steady)
 
 
 def test_these_declare_it():

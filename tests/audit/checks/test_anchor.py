@@ -43,6 +43,7 @@ def test_a_clean_arm_is_certified():
     assert result.effect < result.bound <= result.margin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setup", [CHAIN, GREEDILY], ids=["sampled", "greedy"])
 def test_noisy_clean_arms_raise_no_alarm(setup):
     verdicts = []

@@ -16,6 +16,7 @@ from audit.evidence.decisions import decisions
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role
+from tests.support.tiers import fast_first
 
 from .simulator import SAMPLED, Decoder, Laws, Setup, arm, changed, put, world
 
@@ -72,15 +73,20 @@ def test_exact_numbers_of_cells_are_those_of_rows(draft):
         assert np.all(here[at, :5][~own] == 0)
 
 
-@pytest.mark.parametrize("check", [LAW, ACCEPTANCE])
-@pytest.mark.parametrize("setup", [CELLS, replace(CELLS, draft="one_hot"), replace(CELLS, protocol=Protocol.GUMBEL)])
+CLEAN = (CELLS, replace(CELLS, draft="one_hot"), replace(CELLS, protocol=Protocol.GUMBEL))
+
+
+@pytest.mark.parametrize("check", fast_first([LAW, ACCEPTANCE]))
+@pytest.mark.parametrize(
+    "setup", fast_first([CELLS, replace(CELLS, draft="one_hot"), replace(CELLS, protocol=Protocol.GUMBEL)])
+)
 def test_clean_arms_pass(check, setup):
     """Levels 0.005 and 0.001: over 40 seeds of each of the six kinds no false alarm was seen; 20 run here."""
     found = [judge(setup, seed, 8, check).verdict for seed in range(SEEDS)]
     assert Verdict.FAULT not in found
 
 
-@pytest.mark.parametrize("fault", ["lenient", "sqrt", "from_p", "stale_q", "wrong_bonus_row"])
+@pytest.mark.parametrize("fault", fast_first(["lenient", "sqrt", "from_p", "stale_q", "wrong_bonus_row"]))
 def test_faults_are_found_on_cells(fault):
     results = [judge(replace(CELLS, fault=fault), seed, 60) for seed in range(3)]
     assert [each.verdict for each in results] == [Verdict.FAULT] * 3
@@ -121,7 +127,7 @@ def test_replay_recomputes_every_decision_of_a_chain_on_cells(draft):
 
 
 @pytest.mark.parametrize(
-    "fault", ["argmax_draft", "bf16_draft", "sqrt", "from_p", "reuse", "lenient", "wrong_bonus_row"]
+    "fault", fast_first(["argmax_draft", "bf16_draft", "sqrt", "from_p", "reuse", "lenient", "wrong_bonus_row"], 2)
 )
 def test_replay_finds_wrong_decisions_on_cells(fault):
     result = judge(replace(CELLS, fault=fault), requests=30, check=REPLAY)

@@ -10,6 +10,7 @@ from engine.core.types import Protocol
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import arena_evidence, engine_evidence, simulated
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, world
+from tests.support.tiers import fast_first
 
 TARGET = world(6)
 COUPLED = {
@@ -50,13 +51,14 @@ def test_under_rejection_few_tokens_are_inconclusive_and_say_what_they_could_sho
     assert f"detectable leak {result.detectable:.3g}" in result.summary
 
 
+@pytest.mark.slow
 def test_under_rejection_clean_arms_are_no_fault_and_enough_of_them_certified():
     verdicts = [verdict(regamma(CHAIN, target=world(seed), requests=16)).verdict for seed in range(12)]
     assert Verdict.FAULT not in verdicts
     assert verdicts.count(Verdict.CERTIFIED) >= 6
 
 
-@pytest.mark.parametrize("fault", ["sqrt", "from_p", "stale_q", "wrong_bonus_row"])
+@pytest.mark.parametrize("fault", fast_first(["sqrt", "from_p", "stale_q", "wrong_bonus_row"]))
 def test_a_law_that_breaks_at_another_length_is_a_fault(fault):
     result = verdict(regamma(CHAIN, 32, fault=fault))
     assert result.verdict is Verdict.FAULT, result.summary

@@ -14,6 +14,7 @@ from audit.selftest.run_arm import gather
 from audit.selftest.scenarios import suite_of
 from engine import faults
 from engine.core.types import RecordLevel, SamplingParams
+from tests.support.tiers import fast_first
 
 SEEDS = (0, 1, 2)
 DRAFTED = "drafted rows are not those of the request's parameters"
@@ -33,7 +34,7 @@ def judged(name, seed, scenario=None, level=RecordLevel.FULL, **params):
     return evaluate(CHECK, gather(suite), params)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", fast_first(SEEDS))
 @pytest.mark.parametrize("name", NAMED)
 def test_a_lost_parameter_is_found_and_named(name, seed):
     found = judged(name, seed)
@@ -41,8 +42,8 @@ def test_a_lost_parameter_is_found_and_named(name, seed):
     assert NAMED[name] in found.summary
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("level", [RecordLevel.TOPK, RecordLevel.FULL])
+@pytest.mark.parametrize("seed", fast_first(SEEDS))
+@pytest.mark.parametrize("level", fast_first([RecordLevel.TOPK, RecordLevel.FULL]))
 @pytest.mark.parametrize("name", NAMED)
 def test_a_clean_engine_has_no_wrong_probability(name, level, seed):
     found = judged(None, seed, faults.load(name).scenario, level)

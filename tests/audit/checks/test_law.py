@@ -12,6 +12,7 @@ from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
+from tests.support.tiers import fast_first
 
 LENGTH_32 = replace(SAMPLED, max_new_tokens=32)
 CLEAN = {
@@ -70,7 +71,7 @@ POWER = {
 }
 
 
-@pytest.mark.parametrize(("fault", "requests", "component"), POWER.values(), ids=POWER.keys())
+@pytest.mark.parametrize(("fault", "requests", "component"), fast_first(POWER.values(), 2), ids=POWER.keys())
 def test_faults_are_found_and_the_component_names_them(fault, requests, component):
     """Each fault in at least 4 of 5 seeds."""
     found = 0
@@ -92,7 +93,7 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize(("setup", "requests", "name"), NAMED.values(), ids=NAMED.keys())
+@pytest.mark.parametrize(("setup", "requests", "name"), fast_first(NAMED.values()), ids=NAMED.keys())
 def test_the_leading_alternative_names_the_fault(setup, requests, name):
     """In each of three seeds."""
     for seed in range(3):

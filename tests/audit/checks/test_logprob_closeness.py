@@ -10,6 +10,7 @@ from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.reruns import arena_evidence
 from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, world
+from tests.support.tiers import fast_first
 
 TARGET = world(6)
 SETUPS = {"greedy": Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), "gumbel": Setup(Protocol.GUMBEL, "coupled")}
@@ -49,6 +50,7 @@ def test_equal_numbers_are_certified(setup):
     assert 0 < result.details["floor"]["mean"] < 1e-3
 
 
+@pytest.mark.slow
 def test_noise_within_the_margin_raises_no_alarm():
     """Forty arms with noise of 0.01 nats, half of the margin."""
     verdicts = []
@@ -68,7 +70,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES.keys())
+@pytest.mark.parametrize("move", fast_first(MOVES.values(), 2), ids=MOVES.keys())
 def test_other_numbers_are_a_fault(move):
     result = verdict(with_candidate(evidence_of(SETUPS["gumbel"]), move))
     assert result.verdict is Verdict.FAULT, result.summary
@@ -126,7 +128,7 @@ def test_an_anchor_serves_every_protocol():
     assert verdict(with_candidate(anchored, MOVES["temperature"])).verdict is Verdict.FAULT
 
 
-@pytest.mark.parametrize("name", ["logprobs_zero", "logprob_rows_shifted"])
+@pytest.mark.parametrize("name", fast_first(["logprobs_zero", "logprob_rows_shifted"]))
 def test_faults_of_the_catalogue(name):
     """In their arenas tokens are sampled: the anchor is the clean arm, whose tokens are the same."""
     broken, clean = (arena_evidence(name, 6, broken=each, kinds=()) for each in (True, False))

@@ -9,6 +9,7 @@ from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from tests.audit.checks.reruns import arena_evidence
 from tests.audit.checks.simulator import Setup, arm, world
+from tests.support.tiers import fast_first
 
 TARGET = world(6)
 CANDIDATE = arm(TARGET, Setup(), 24)
@@ -65,6 +66,7 @@ def test_tokens_per_forward_are_judged_without_a_clock():
     assert again.findings[0].message == asked[1].findings[0].message, "other times, the same tokens"
 
 
+@pytest.mark.slow
 def test_at_the_margin_itself_it_errs_rarely():
     """300 pairs of arms whose true gain is the margin: 1 % each way, measured within Monte Carlo error."""
     verdicts = [verdict(evidence(seed), min_speedup=2.0).verdict for seed in range(300)]
@@ -93,7 +95,7 @@ def test_no_baseline_no_case_and_no_time():
     assert verdict(Evidence(CANDIDATE, replace(BASELINE, requests=stopped))).verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("name", ["bonus_dropped", "gamma_not_respected"])
+@pytest.mark.parametrize("name", fast_first(["bonus_dropped", "gamma_not_respected"]))
 def test_faults_that_cost_speed_show_in_tokens_per_forward(name):
     broken, clean = (verdict(arena_evidence(name, 6, broken=each, kinds=())) for each in (True, False))
     lengths = [each.details["tokens_per_forward"]["estimate"] for each in (broken, clean)]

@@ -11,6 +11,7 @@ from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
+from tests.support.tiers import fast_first
 
 
 def judge(candidate, **params):
@@ -30,7 +31,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("setup", HARMLESS.values(), ids=HARMLESS.keys())
+@pytest.mark.parametrize("setup", fast_first(HARMLESS.values(), 2), ids=HARMLESS.keys())
 def test_what_the_prefix_decides_is_certified(setup):
     """Ending a draft after a kept token, for whatever it is, changes no law."""
     result = judge(arm(world(4), setup, 110 if setup.stop == "flat" else 48))
@@ -56,14 +57,16 @@ ENGINE = {
 }
 
 
-@pytest.mark.parametrize("made", ENGINE.values(), ids=ENGINE.keys())
+@pytest.mark.parametrize("made", fast_first(ENGINE.values(), 2), ids=ENGINE.keys())
 def test_the_engine_keeps_what_it_draws(made):
     result = judge(engine_arm(made, requests=16))
     assert result.verdict in (Verdict.CERTIFIED, Verdict.INCONCLUSIVE), result.findings
     assert result.n > 300
 
 
-@pytest.mark.parametrize(("fault", "named"), [("drop_low", "q below 0.2"), ("drop_before_flat", "how sure")])
+@pytest.mark.parametrize(
+    ("fault", "named"), fast_first([("drop_low", "q below 0.2"), ("drop_before_flat", "how sure")])
+)
 def test_dropped_tokens_are_found(fault, named):
     for seed in range(5):
         result = judge(arm(world(seed), seeded(Setup(fault=fault), seed), 24))
@@ -90,7 +93,7 @@ CATALOGUE = {
 }
 
 
-@pytest.mark.parametrize(("fault", "sized"), CATALOGUE.items(), ids=CATALOGUE.keys())
+@pytest.mark.parametrize(("fault", "sized"), fast_first(CATALOGUE.items()), ids=CATALOGUE.keys())
 def test_faults_of_the_catalogue(fault, sized):
     requests, named = sized
     result = judge(arena_arm(fault, requests))

@@ -11,6 +11,7 @@ from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
+from tests.support.tiers import fast_first
 
 
 def judge(candidate, **params):
@@ -37,7 +38,7 @@ CLEAN = {
 }
 
 
-@pytest.mark.parametrize("setup", CLEAN.values(), ids=CLEAN.keys())
+@pytest.mark.parametrize("setup", fast_first(CLEAN.values(), 2), ids=CLEAN.keys())
 def test_a_clean_draft_is_certified(setup):
     result = judge(arm(world(4), setup, 32))
     assert result.verdict is Verdict.CERTIFIED, result.summary
@@ -56,7 +57,7 @@ ENGINE = {
 }
 
 
-@pytest.mark.parametrize("made", ENGINE.values(), ids=ENGINE.keys())
+@pytest.mark.parametrize("made", fast_first(ENGINE.values(), 3), ids=ENGINE.keys())
 def test_the_engine_draws_from_the_q_that_it_records(made):
     result = judge(engine_arm(made, requests=10))
     assert result.verdict is Verdict.CERTIFIED, result.summary
@@ -80,7 +81,7 @@ def test_a_bf16_draft_needs_the_numbers():
     assert result.verdict is not Verdict.FAULT
 
 
-@pytest.mark.parametrize("fault", ["argmax_draft", "stale_q", "drop_low"])
+@pytest.mark.parametrize("fault", fast_first(["argmax_draft", "stale_q", "drop_low"]))
 def test_ranks_show_it_where_the_numbers_are_not_recorded(fault):
     for seed in range(5):
         result = judge(without_numbers(arm(world(seed), seeded(Setup(fault=fault), seed), 10)))

@@ -12,6 +12,7 @@ from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
+from tests.support.cases import every_case
 
 CLAIMS = {
     "accounting",
@@ -33,11 +34,13 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize("name", list(REGISTRY))
-def test_every_check_is_what_it_is_registered_as(name):
-    check = load(name)
-    assert check.name == name
-    assert check.claim in CLAIMS
+def test_every_check_is_what_it_is_registered_as():
+    with every_case() as case:
+        for name in REGISTRY:
+            with case(name):
+                check = load(name)
+                assert check.name == name
+                assert check.claim in CLAIMS
 
 
 def test_names_are_the_registry():
@@ -56,15 +59,16 @@ def test_evidence_below_the_needed_level_is_no_pass(name):
     assert evaluate(load(name), low, {}).verdict is Verdict.NOT_RUN
 
 
-@pytest.mark.parametrize("name", list(REGISTRY))
-def test_same_evidence_same_result(name):
+def test_same_evidence_same_result():
     sampled = arm(world(1), Setup(), 2)
     evidence = Evidence(sampled, sampled, sampled)
-    check = load(name)
-    assert evaluate(check, evidence, {}) == evaluate(check, evidence, {})
+    with every_case() as case:
+        for name in REGISTRY:
+            with case(name):
+                check = load(name)
+                assert evaluate(check, evidence, {}) == evaluate(check, evidence, {})
 
 
-@pytest.mark.parametrize("name", list(REGISTRY))
 @pytest.mark.parametrize(
     "setup",
     [
@@ -74,11 +78,14 @@ def test_same_evidence_same_result(name):
     ],
     ids=["chain", "broken gumbel", "greedy"],
 )
-def test_results_are_plain_json(name, setup):
+def test_results_are_plain_json(setup):
     candidate, plain = arm(world(1), setup, 3), arm(world(1), dataclasses.replace(setup, draft="none", fault=""), 3)
-    result = evaluate(load(name), Evidence(candidate, plain, plain), {})
-    json.dumps(dataclasses.asdict(result), allow_nan=False)
-    assert "\n" not in result.summary
+    with every_case() as case:
+        for name in REGISTRY:
+            with case(name):
+                result = evaluate(load(name), Evidence(candidate, plain, plain), {})
+                json.dumps(dataclasses.asdict(result), allow_nan=False)
+                assert "\n" not in result.summary
 
 
 def test_checks_are_loaded_without_torch():

@@ -20,6 +20,7 @@ from engine.sampling.target_rows import TargetRows
 from engine.verify import load
 from tests.audit.checks.simulator import record, world
 from tests.engine import build
+from tests.support.tiers import fast_first
 
 EOS = (4,)
 
@@ -128,7 +129,7 @@ def loop_arm(setup, sampling, kind=ArmKind.CANDIDATE):
     return ArmRecord(kind.value, kind, Level.L4, {}, tuple(record(decode(each.trace)) for each in generations.values()))
 
 
-@pytest.mark.parametrize("setup", LOOPS.values(), ids=LOOPS.keys())
+@pytest.mark.parametrize("setup", fast_first(LOOPS.values(), 2), ids=LOOPS.keys())
 def test_the_decoding_loop_passes_every_check_that_applies(setup):
     sampling = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=48, seed=11, repetition_penalty=1.1)
     candidate = loop_arm(setup, sampling)

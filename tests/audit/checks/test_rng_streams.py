@@ -12,6 +12,7 @@ from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
+from tests.support.tiers import fast_first
 
 
 def judge(candidate, **params):
@@ -28,7 +29,7 @@ CLEAN = {
 }
 
 
-@pytest.mark.parametrize("made", CLEAN.values(), ids=CLEAN.keys())
+@pytest.mark.parametrize("made", fast_first(CLEAN.values(), 2), ids=CLEAN.keys())
 def test_the_engine_s_numbers_are_certified(made):
     result = judge(engine_arm(made, requests=10))
     assert result.verdict is Verdict.CERTIFIED, result.summary
@@ -67,7 +68,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "message"), FAULTS.items(), ids=FAULTS.keys())
+@pytest.mark.parametrize(("fault", "message"), fast_first(FAULTS.items(), 4), ids=FAULTS.keys())
 def test_faults_of_the_catalogue_are_named(fault, message):
     for seed in range(3):
         result = judge(arena_arm(fault, requests=2, seed=seed))

@@ -13,6 +13,7 @@ from engine.core.types import Protocol, RecordLevel
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import RERUNS, arena_evidence, engine_evidence, simulated
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, changed, world
+from tests.support.tiers import fast_first
 
 SETUPS = {
     "chain": Setup(),
@@ -41,7 +42,7 @@ def with_companion(evidence, kind, arm):
     return replace(evidence, companions={**evidence.companions, kind: arm})
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
+@pytest.mark.parametrize("setup", fast_first(SETUPS.values()), ids=SETUPS.keys())
 def test_the_same_tokens_are_certified(setup):
     result = verdict(simulated(TARGET, setup))
     assert result.verdict is Verdict.CERTIFIED, result.summary
@@ -49,7 +50,7 @@ def test_the_same_tokens_are_certified(setup):
     assert result.bound == pytest.approx(1 - 0.01 ** (1 / 16))
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
+@pytest.mark.parametrize("setup", fast_first(SETUPS.values()), ids=SETUPS.keys())
 @pytest.mark.parametrize("kind", RERUNS)
 def test_a_difference_names_the_arm_request_and_step(setup, kind):
     evidence = simulated(TARGET, setup)
@@ -168,7 +169,7 @@ def test_other_drafts_are_left_out_only_where_the_proposer_shares_state(drafts):
     assert result.verdict is (Verdict.CERTIFIED if drafts == "shared" else Verdict.INCONCLUSIVE)
 
 
-@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL, Protocol.BLOCK])
+@pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.GUMBEL, Protocol.BLOCK]))
 def test_the_engine_keeps_its_seeds(protocol):
     """No false alarm over eight pairs of scripted models."""
     for models in range(1, 9):
@@ -177,7 +178,7 @@ def test_the_engine_keeps_its_seeds(protocol):
         assert result.verdict is Verdict.CERTIFIED, result.findings
 
 
-@pytest.mark.parametrize("name", ["seed_ignored", "numbers_of_another_request", "requests_share_numbers"])
+@pytest.mark.parametrize("name", fast_first(["seed_ignored", "numbers_of_another_request", "requests_share_numbers"]))
 def test_faults_of_the_catalogue(name):
     result = verdict(arena_evidence(name, 8), margin=0.9)
     broken = name != "requests_share_numbers"

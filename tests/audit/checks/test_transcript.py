@@ -17,6 +17,7 @@ from tests.audit.checks.anchor_arms import anchor_arm, scripted_reference, simul
 from tests.audit.checks.engine_arms import SAMPLED as ENGINE_SAMPLED
 from tests.audit.checks.engine_arms import engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
+from tests.support.tiers import fast_first
 
 SHORT = replace(SAMPLED, max_new_tokens=12)
 CHAIN = Setup(sampling=SHORT)
@@ -33,7 +34,7 @@ def judged(evidence, **overrides):
     return evaluate(CHECK, evidence, overrides)
 
 
-@pytest.mark.parametrize("setup", CLEAN.values(), ids=CLEAN.keys())
+@pytest.mark.parametrize("setup", fast_first(CLEAN.values()), ids=CLEAN.keys())
 def test_clean_arms_are_certified_within_what_so_many_prompts_can_show(setup):
     result = judged(simulated(world(1), setup, 60), margin=0.25)
     assert result.verdict is Verdict.CERTIFIED, result.summary
@@ -43,6 +44,7 @@ def test_clean_arms_are_certified_within_what_so_many_prompts_can_show(setup):
     json.dumps(asdict(result), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_clean_arms_raise_no_alarm():
     setups = list(CLEAN.values())
     verdicts = [
@@ -91,7 +93,9 @@ def test_rows_that_are_not_the_references_are_a_fault_though_all_else_replays():
     assert all(each.message.startswith("anchor: ") for each in result.findings)
 
 
-@pytest.mark.parametrize("fault", ["target_rows_shifted", "draft_from_bf16_logits", "number_reused_across_positions"])
+@pytest.mark.parametrize(
+    "fault", fast_first(["target_rows_shifted", "draft_from_bf16_logits", "number_reused_across_positions"])
+)
 def test_faults_of_the_engine_are_faults(fault):
     def evidence(name):
         candidate = engine_arm(plan(fault=name), replace(ENGINE_SAMPLED, max_new_tokens=32), 24)

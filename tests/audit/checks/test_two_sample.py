@@ -12,6 +12,7 @@ from engine.core.types import Protocol
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import engine_evidence
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Decoder, Laws, Setup, arm, record, world
+from tests.support.tiers import fast_first
 
 TARGET = world(6)
 SHORT = replace(SAMPLED, max_new_tokens=16)
@@ -40,6 +41,7 @@ def verdict(found, **params):
     return evaluate(two_sample.CHECK, found, params)
 
 
+@pytest.mark.slow
 def test_a_chain_and_its_baseline_are_independent_though_they_share_their_streams():
     """p-values over 60 clean pairs of arms are uniform or larger: purposes do not share numbers."""
     runs = [two_sample.permuted(two_sample.gather(evidence(4, 5, tag=f"s{i}-")), 199) for i in range(60)]
@@ -69,6 +71,7 @@ def test_clean_arms_are_no_fault_and_a_certificate_is_of_features_only():
     assert few.detectable > 0.05
 
 
+@pytest.mark.slow
 def test_a_gross_fault_is_seen_from_tokens_alone_and_a_smaller_one_is_not():
     result = verdict(evidence(8, 24, fault="argmax_draft"))
     assert result.verdict is Verdict.FAULT, result.summary
@@ -83,7 +86,7 @@ def test_single_answers_and_shared_streams_are_inconclusive():
     assert verdict(replace(found, candidate=twice)).verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("fault", [None, "accepts_everything", "argmax_draft_soft_q"])
+@pytest.mark.parametrize("fault", fast_first(["accepts_everything", None, "argmax_draft_soft_q"]))
 def test_the_engine_passes_and_faults_of_its_catalogue_do_not(fault):
     options = {"sampling": replace(SAMPLED, max_new_tokens=16), "requests": 3, "samples": 60, "kinds": ()}
     result = verdict(engine_evidence(plan(fault=fault), **options))

@@ -16,8 +16,8 @@ from audit.gate.policy import load_policy
 from audit.gate.subjects import parse_subject
 from audit.store import ArtifactRef, Store, StoredDecision
 from tests.audit.gate.runs import PASSING, stored_run
-from tests.audit.gate.test_policy import model_folder
 from tests.audit.invoke import invoke
+from tests.support.model_folders import model_folder
 
 POLICY = """\
 version: 1

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from audit.evidence.records import Level
 from audit.gate.policy import Scope, load_policy, parse_duration
 from audit.gate.subjects import parse_subject
 from engine.models.folder import model_digest, open_folder, tokenizer_digest
+from tests.support.model_folders import model_folder
 
 POLICY = """\
 version: 1
@@ -84,14 +84,6 @@ def test_a_malformed_policy_is_one_line(old, new, line, says, tmp_path):
     assert message.startswith(f"{path}:{line}: ")
     assert says in message
     assert "\n" not in message
-
-
-def model_folder(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "model.safetensors").write_bytes(b"weights")
-    (folder / "tokenizer.json").write_text("{}")
-    return folder
 
 
 def test_a_subject_is_a_digest_or_a_folder(tmp_path):

@@ -100,6 +100,7 @@ def one_request(suite: Suite) -> SamplingParams:
     return only.sampling
 
 
+@pytest.mark.slow
 def test_honoured_keeps_the_temperature_and_little_else(broken):
     told = broken.minimized("hot/w/r0#1", out="honoured")
     assert told.exit_code == 0, told.output
@@ -164,6 +165,7 @@ def test_a_limit_ends_the_search_with_what_is_found_by_then(broken):
     assert broken.reproducer("limited").arms[0].sampling.max_new_tokens < 48
 
 
+@pytest.mark.slow
 def test_nothing_is_stored_unless_it_is_asked_for(broken):
     before = broken.runs()
     broken.minimized("hot/w/r1#0", "--trials", "2", out="not-kept")
@@ -174,6 +176,7 @@ def test_nothing_is_stored_unless_it_is_asked_for(broken):
     assert broken.verdicts() == {"honoured": Verdict.FAULT}
 
 
+@pytest.mark.slow
 def test_a_statistical_check_keeps_as_many_requests_as_it_needs(tmp_path):
     text = (SCRIPTED + ROWS).replace("samples: 2", "samples: 6").replace("48", "32")
     place = Place(tmp_path).ran(
@@ -214,6 +217,7 @@ def test_of_an_engine_that_dies_exactly_the_deadly_parameter_and_letter_stay(tmp
     assert place.run(tmp_path / "out" / "suite.yaml").exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_backend_that_takes_text_gets_shorter_text(tmp_path, dying, monkeypatch):
     monkeypatch.setitem(backends.REGISTRY, "scripted", replace(backends.REGISTRY["scripted"], tokens=False))
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
@@ -221,6 +225,7 @@ def test_a_backend_that_takes_text_gets_shorter_text(tmp_path, dying, monkeypatc
     assert place.reproducer().cases[0].prompt == "e"
 
 
+@pytest.mark.slow
 def test_messages_and_tools_are_left_out_too(tmp_path, dying, monkeypatch):
     monkeypatch.setitem(backends.REGISTRY, "scripted", replace(backends.REGISTRY["scripted"], tokens=False))
     place = Place(tmp_path)
@@ -287,6 +292,7 @@ def test_a_suite_that_changed_since_is_refused(tmp_path):
     assert "has changed since run" in told.stderr
 
 
+@pytest.mark.slow
 def test_a_bundled_model_whose_cache_is_not_rolled_back(tmp_path):
     code = '{name: code, prompts: "suites:prompts/code.jsonl", limit: 4}'
     chat = '{name: chat, prompts: "suites:prompts/chat.jsonl", limit: 4}'

@@ -64,6 +64,7 @@ def looks_of_a_clean_arm(generator):
     ]
 
 
+@pytest.mark.slow
 def test_false_alarms_and_failing_bounds_stay_at_their_level():
     generator = np.random.default_rng(3)
     alarms = unspent_alarms = misses = unspent_misses = 0

@@ -1,6 +1,7 @@
 """Baselines of an earlier run: taken over whole, or refused in one line with nothing stored."""
 
 import json
+import shutil
 
 import pytest
 
@@ -11,7 +12,7 @@ from audit.runs.runner import Interrupted, run
 from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
-from tests.audit.runs.test_runner import Silent, StopsAfter
+from tests.support.observers import Silent, StopsAfter
 
 SUITE = """
 version: 1
@@ -36,18 +37,48 @@ arms:
 PLAIN = ("baseline/greedy", "baseline/greedy/alone", "baseline/T=1", "baseline/T=1/alone")
 
 
-@pytest.fixture
-def path(tmp_path):
+# one process makes the earlier run
+pytestmark = pytest.mark.xdist_group("earlier")
+
+
+def write_suite(folder):
     prompts = [{"id": f"w{i}", "prompt": "abcdefgh"[i % 5 : i % 5 + 1 + i // 5]} for i in range(20)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
-    (tmp_path / "suite.yaml").write_text(SUITE)
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    (folder / "suite.yaml").write_text(SUITE)
+    return folder / "suite.yaml"
+
+
+@pytest.fixture
+def unrun(tmp_path):
+    """The suite, in a folder without a store."""
+    return write_suite(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def first_day(tmp_path_factory):
+    """A folder with the suite and a store that holds one finished run of it."""
+    folder = tmp_path_factory.mktemp("first_day")
+    assert audit(write_suite(folder)).exit_code in (0, 3)
+    return folder
+
+
+@pytest.fixture
+def path(first_day, tmp_path):
+    """The suite in a copy of that folder."""
+    shutil.copytree(first_day, tmp_path, dirs_exist_ok=True)
     return tmp_path / "suite.yaml"
 
 
 @pytest.fixture
-def store(tmp_path):
-    with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
+def store(path):
+    with Store.open(str(path.parent / "audit.db"), create=False) as opened:
         yield opened
+
+
+@pytest.fixture
+def first(store):
+    """The earlier run."""
+    return store.resolve("latest")
 
 
 def audit(path, *more):
@@ -64,8 +95,7 @@ def verdicts(store, name):
     return {(each.arm, each.check): each.verdict for each in store.checks(name)}
 
 
-def test_plain_arms_are_taken_over_with_their_origin(path, store):
-    first = run(prepare(load_suite(path)), store, Silent()).run
+def test_plain_arms_are_taken_over_with_their_origin(path, store, first):
     again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent()).run
     for arm in PLAIN:
         assert answers(store, again, arm) == answers(store, first, arm)
@@ -81,16 +111,14 @@ def test_plain_arms_are_taken_over_with_their_origin(path, store):
     assert before.items() <= verdicts(store, again).items()
 
 
-def test_a_candidate_that_changed_since_is_found(path, store):
-    first = run(prepare(load_suite(path)), store, Silent()).run
+def test_a_candidate_that_changed_since_is_found(path, store, first):
     path.write_text(SUITE.replace("verifier: greedy\n", "verifier: greedy\n    fault: greedy_accepts_top2\n"))
     again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent())
     assert again.exit_code == 1
     assert verdicts(store, again.run)["greedy", "greedy_equality"] is Verdict.FAULT
 
 
-def test_no_token_is_decoded_for_them(path, store, monkeypatch):
-    first = run(prepare(load_suite(path)), store, Silent()).run
+def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
     prepared = prepare(load_suite(path), reused_run(store, first))
     live = {arm.planned.name: arm.engine.live for arm in prepared.arms if arm.planned.name in PLAIN}
     assert sorted(live) == sorted(PLAIN)
@@ -115,7 +143,6 @@ def test_no_token_is_decoded_for_them(path, store, monkeypatch):
     ],
 )
 def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, change, message):
-    assert audit(path).exit_code in (0, 3)
     path.write_text(SUITE.replace(*change))
     done = audit(path, "--baseline", "latest")
     assert done.exit_code == 2
@@ -127,7 +154,6 @@ def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, chan
 
 
 def test_another_prompt_is_told(path):
-    audit(path)
     prompts = path.parent / "prompts.jsonl"
     prompts.write_text(prompts.read_text().replace("abcd", "abca"))
     done = audit(path, "--baseline", "latest")
@@ -142,24 +168,22 @@ def test_a_run_that_is_not_finished_is_refused(path, store):
     assert f"is interrupted; finish it first: audit resume {stopped.value.run}" in done.stderr
 
 
-def test_a_run_that_was_changed_decides_nothing(path, store, monkeypatch):
-    first = run(prepare(load_suite(path)), store, Silent()).run
+def test_a_run_that_was_changed_decides_nothing(path, first, monkeypatch):
     monkeypatch.setattr(Store, "broken_places", lambda _self, run: (f"{run}: requests",))
     done = audit(path, "--baseline", first)
     assert done.exit_code == 3
     assert f"audit verify {first}" in done.stderr
 
 
-def test_rounds_and_a_missing_store_are_refused(path):
-    done = audit(path, "--baseline", "latest", "--until", "decided", "--max-tokens", "9000")
+def test_rounds_and_a_missing_store_are_refused(unrun):
+    done = audit(unrun, "--baseline", "latest", "--until", "decided", "--max-tokens", "9000")
     assert (done.exit_code, "leave out one of both" in done.stderr) == (2, True)
-    done = audit(path, "--baseline", "latest")
+    done = audit(unrun, "--baseline", "latest")
     assert (done.exit_code, "no such store" in done.stderr) == (2, True)
-    assert not (path.parent / "audit.db").exists()
+    assert not (unrun.parent / "audit.db").exists()
 
 
-def test_an_interrupted_run_goes_on_with_the_same_baselines(path, store):
-    first = run(prepare(load_suite(path)), store, Silent()).run
+def test_an_interrupted_run_goes_on_with_the_same_baselines(path, store, first):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(load_suite(path), reused_run(store, first)), store, StopsAfter(7))
     at = ("--store", str(path.parent / "audit.db"), "--results", str(path.parent / "results.json"))

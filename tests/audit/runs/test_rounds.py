@@ -17,7 +17,8 @@ from audit.runs.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
-from tests.audit.runs.test_runner import Silent, StopsAfter
+from tests.support.observers import Silent, StopsAfter
+from tests.support.tiers import fast_first
 
 SUITE = """
 version: 1
@@ -86,6 +87,7 @@ def test_no_stream_is_used_twice(tmp_path, store):
         assert Counter(request.case_id for request in requests) == dict.fromkeys({r.case_id for r in requests}, 3)
 
 
+@pytest.mark.slow
 def test_a_margin_out_of_reach_ends_inconclusive_at_the_limit(tmp_path, store):
     outcome = decide(tmp_path, store, 4 * ROUND + ROUND // 2, margin=0.001)
     last = ended(store, outcome)
@@ -93,7 +95,7 @@ def test_a_margin_out_of_reach_ends_inconclusive_at_the_limit(tmp_path, store):
     assert f"would pass the limit of {4 * ROUND + ROUND // 2}" in last.stopped
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", fast_first(range(5)))
 def test_a_broken_engine_stops_early(tmp_path, store, seed):
     outcome = decide(tmp_path, store, 20 * ROUND, margin=0.001, seed=seed, fault="sqrt_acceptance")
     last = ended(store, outcome)
@@ -142,7 +144,7 @@ def test_companions_run_in_every_round(tmp_path, store):
     assert repeat.counts.requests == 6 * last.look
 
 
-@pytest.mark.parametrize("stop_after", [1, 9, 12, 17, 25])
+@pytest.mark.parametrize("stop_after", fast_first([12, 1, 9, 17, 25]))
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, store, stop_after):
     suite, rule = load_suite(suite_file(tmp_path, margin=0.1)), RunStopRule(100 * ROUND)
     whole = run(prepare(suite), store, Silent(), rule)

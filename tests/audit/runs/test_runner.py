@@ -21,6 +21,8 @@ from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
 from engine.backends.scripted import ScriptedBackend
 from tests.audit.invoke import invoke
+from tests.support.observers import Silent, StopsAfter
+from tests.support.tiers import fast_first
 
 SUITE = """
 version: 1
@@ -68,29 +70,6 @@ def suite(tmp_path) -> Suite:
 def store(tmp_path):
     with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
         yield opened
-
-
-class Silent:
-    def arm(self, name, total, done):
-        pass
-
-    def advance(self, tokens):
-        pass
-
-    def judging(self, arm):
-        pass
-
-
-class StopsAfter(Silent):
-    """The user's Ctrl-C after a number of stored requests."""
-
-    def __init__(self, requests):
-        self.left = requests
-
-    def advance(self, tokens):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def test_arms_are_planned_with_baselines_and_noise_controls(suite):
@@ -186,7 +165,7 @@ def tokens_of(store, run_id, arm):
     return {each.key: each.tokens for each in store.load_arm(run_id, arm).requests}
 
 
-@pytest.mark.parametrize("stop_after", [1, 9, 30])
+@pytest.mark.parametrize("stop_after", fast_first([9, 1, 30]))
 def test_an_interrupted_run_resumes_where_it_stopped(suite, store, stop_after):
     whole = run(prepare(suite), store, Silent())
     with pytest.raises(Interrupted) as stopped:
@@ -284,6 +263,7 @@ def test_the_same_suite_gives_the_same_tokens(suite, store):
         assert tokens_of(store, first, arm) == tokens_of(store, second, arm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_process_can_be_resumed(tmp_path, number):
     path = suite_file(tmp_path)

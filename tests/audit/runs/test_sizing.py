@@ -25,7 +25,7 @@ from audit.store import Store
 from audit.suite.loader import load_suite
 from engine.core.types import RecordLevel
 from tests.audit.invoke import invoke
-from tests.audit.runs.test_runner import Silent
+from tests.support.observers import Silent
 
 SUITE = """
 version: 1

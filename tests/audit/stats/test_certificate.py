@@ -47,6 +47,7 @@ def test_shares_and_confidence_lie_in_the_unit_interval(bad):
         certify(0, 10, np.zeros(10), confidence=bad)
 
 
+@pytest.mark.slow
 def test_a_million_tokens_in_float32_certify_two_thousandths():
     """Zero violations: one position of each of 10^6 responses, and the anchors of the release tier, 20 000."""
     rng = np.random.default_rng(2)

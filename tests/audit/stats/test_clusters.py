@@ -13,6 +13,7 @@ from audit.stats.clusters import (
     speed_up,
 )
 from audit.sweep.intervals import median_interval
+from tests.support.tiers import fast_first
 
 PROMPTS, PER_PROMPT = 40, 25
 
@@ -67,7 +68,7 @@ def test_ratio_of_unequal_clusters_covers():
     assert missed(400, interval, 0.75) <= binom.ppf(0.999, 400, 0.06)
 
 
-@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("skewed", fast_first([False, True]))
 def test_bootstrap_coverage(skewed):
     def interval(rng):
         values, cluster = clustered(rng, 60, skewed)
@@ -113,6 +114,7 @@ def test_one_item_per_prompt_is_the_interval_of_order_statistics():
     assert (ours.estimate, ours.low, ours.high) == (plain.median, plain.low, plain.high)
 
 
+@pytest.mark.slow
 def test_bootstrap_of_a_median_covers():
     def interval(rng):
         return quantile_bootstrap(*latencies(rng, 200), 0.5, rng, 0.95, 400)

@@ -109,6 +109,7 @@ def many_tables(rng, tables=300, power=1.0):
     return counts, laws
 
 
+@pytest.mark.slow
 def test_combined_statistic_has_the_stated_mean_and_variance():
     tests = [combined_fit(*many_tables(generator(seed))) for seed in range(400)]
     standard = np.array([(each.statistic - each.degrees) / np.sqrt(2 * each.degrees) for each in tests])

@@ -40,6 +40,7 @@ def test_ever_crossing_is_rarer_than_its_level(kind):
     assert crossed <= binom.ppf(0.9995, 500, 0.05)
 
 
+@pytest.mark.slow
 def test_wealth_has_mean_one():
     """Short games, where the mean is not carried by rare runs: thousands of three tokens, four standard errors."""
     rng = np.random.default_rng(1)

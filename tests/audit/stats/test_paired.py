@@ -14,6 +14,7 @@ from audit.stats.paired import (
     tango_score,
     tango_upper,
 )
+from tests.support.tiers import fast_first
 
 
 @pytest.mark.parametrize(("worse", "better"), [(0, 0), (5, 0), (3, 8), (20, 11), (6, 6)])
@@ -78,7 +79,7 @@ def table_law(n, worse, better):
                 yield PairCounts(n, lost, won), head * binom.pmf(won, n - lost, better / (1 - worse))
 
 
-@pytest.mark.parametrize("better", [0.02, 0.1])
+@pytest.mark.parametrize("better", fast_first([0.02, 0.1]))
 def test_size_at_the_margin_by_enumeration(better):
     n, margin = 100, 0.1
     tables = list(table_law(n, better + margin, better))
@@ -89,6 +90,7 @@ def test_size_at_the_margin_by_enumeration(better):
     assert exact <= 0.05
 
 
+@pytest.mark.slow
 def test_non_inferiority_is_shown_when_true_and_not_when_false():
     n, margin = 400, 0.05
     clean = sum(chance for pairs, chance in table_law(n, 0.01, 0.01) if tango(pairs, margin).p <= 0.01)

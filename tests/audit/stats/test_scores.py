@@ -3,6 +3,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.stats.scores import leak_estimate, leak_scores, log_p_scores, moments, picked, score_test
+from tests.support.tiers import fast_first
 
 
 def laws(seed, n, vocabulary=10, concentration=0.3):
@@ -30,7 +31,7 @@ def test_leak_score_lies_in_the_unit_interval_and_handles_empty_cells():
 
 
 @pytest.mark.parametrize("score", ["log p", "leak"])
-@pytest.mark.parametrize("n", [40, 400])
+@pytest.mark.parametrize("n", fast_first([40, 400]))
 def test_false_alarm_rate_is_at_most_nominal_and_not_far_below(score, n):
     rng, p, q = laws(n, n)
     scores = log_p_scores(p) if score == "log p" else leak_scores(p, q)

@@ -3,6 +3,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from audit.stats.sequences import bernoulli, bounded_mean, drifting_lower, drifting_mean, normal_mixture
+from tests.support.tiers import fast_first
 
 RUNS, LENGTH = 500, 500
 ALLOWED = binom.ppf(0.9995, RUNS, 0.05)
@@ -23,7 +24,7 @@ def test_bounded_mean_covers_at_all_times(draw):
     assert missed <= ALLOWED
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.3, 0.999])
+@pytest.mark.parametrize("rate", fast_first([0.01, 0.3, 0.999]))
 def test_bernoulli_covers_at_all_times(rate):
     rng = np.random.default_rng(2)
     assert sum(ever_missed(bernoulli(rng.random(LENGTH) < rate, 0.95), rate) for _ in range(RUNS)) <= ALLOWED
@@ -82,6 +83,7 @@ def drifting(rng, length):
     return x, means
 
 
+@pytest.mark.slow
 def test_drifting_mean_covers_at_a_stopping_time_chosen_to_hurt():
     """Stops when the average looks largest against its means, among all times from 50."""
     rng, missed = np.random.default_rng(7), 0

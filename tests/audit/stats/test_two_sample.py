@@ -18,6 +18,7 @@ from audit.stats.two_sample import (
     spectrum_kernel,
     spectrum_test,
 )
+from tests.support.tiers import fast_first
 
 TESTS = (hamming_test, spectrum_test, bigram_test, first_token_test)
 VOCABULARY, LENGTH = 6, 8
@@ -117,7 +118,7 @@ def test_p_is_that_of_all_relabellings_within_prompts():
     assert found.p == pytest.approx(exact, abs=4 * 0.5 / np.sqrt(20_000))
 
 
-@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("test", fast_first(TESTS))
 def test_false_alarms_are_nominal_for_unequal_arms(test):
     runs, false = 300, 0
     for seed in range(runs):
@@ -128,7 +129,7 @@ def test_false_alarms_are_nominal_for_unequal_arms(test):
 
 
 # the Hamming kernel compares places, not successions: it needs more responses for the same change
-@pytest.mark.parametrize(("test", "size"), [(hamming_test, 90), (spectrum_test, 30), (bigram_test, 30)])
+@pytest.mark.parametrize(("test", "size"), fast_first([(hamming_test, 90), (spectrum_test, 30), (bigram_test, 30)]))
 def test_a_changed_chain_is_found(test, size):
     found = 0
     for seed in range(20):

@@ -17,7 +17,7 @@ from engine.record.trace import decode
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill, fill_finished, generation, step
 from tests.audit.store.conftest import any_url, cluster, postgres
-from tests.audit.store.test_store import sql, tamper
+from tests.support.stores import sql, tamper
 
 __all__ = ["any_url", "cluster", "postgres"]
 

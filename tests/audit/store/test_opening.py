@@ -202,6 +202,7 @@ with Store.open(sys.argv[1], create=True) as store:
 """
 
 
+@pytest.mark.slow
 def test_processes_may_make_and_write_one_store_together(tmp_path):
     url = str(tmp_path / "shared.db")
     writers = [

@@ -18,11 +18,7 @@ from engine.core.types import FinishReason, RecordLevel, SamplingParams
 from engine.record import trace as traces
 from engine.record.trace import decode
 from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, generation, start
-
-
-def sql(store: Store, query: str) -> list[tuple]:
-    with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
-        return connection.execute(query).fetchall()
+from tests.support.stores import sql, tamper
 
 
 def test_a_run_comes_back_as_it_was_begun(any_url):
@@ -267,13 +263,6 @@ def test_a_swapped_trace_is_not_intact(store):
     assert [each.intact for each in store.load_arm(run, "spec").requests] == [False, True]
     tamper(store, "token_trace", f"sha256 = '{other[1]}'", "request_id = 3")
     assert [each.intact for each in store.load_arm(run, "spec").requests] == [False, True]
-
-
-def tamper(store: Store, table: str, change: str, where: str) -> None:
-    """What somebody who owns the file can do: the trigger goes, the row is changed."""
-    with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
-        connection.execute(f"DROP TRIGGER IF EXISTS guard_{table}_update")
-        assert connection.execute(f"UPDATE {table} SET {change} WHERE {where}").rowcount > 0
 
 
 @pytest.mark.parametrize(

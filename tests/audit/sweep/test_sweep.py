@@ -194,6 +194,7 @@ def test_a_point_is_set_against_plain_decoding_of_the_same_round():
     assert point.modelled == pytest.approx(3.0 / (1.5 + 4 * 0.2))
 
 
+@pytest.mark.slow
 def test_each_length_is_drafted_to_its_full_length(suite):
     options = SweepOptions((1, 3), ("greedy",), rounds=1)
     (arm,) = sweep(load_suite(suite), options, lambda _: None).arms
@@ -204,6 +205,7 @@ def test_each_length_is_drafted_to_its_full_length(suite):
 # the command
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_a_table_and_writes_json(suite, tmp_path):
     out = tmp_path / "sweep.json"
     result = invoke("sweep", str(suite), "--gamma", "1,3", "--rounds", "2", "--max-prompts", "3", "--json", str(out))
@@ -237,6 +239,7 @@ def test_one_arm_may_be_named_and_nothing_is_stored(suite, tmp_path, monkeypatch
     assert not (tmp_path / "audit.db").exists()
 
 
+@pytest.mark.slow
 def test_a_broken_arm_is_called_broken(suite):
     text = suite.read_text().replace("verifier: chain", "verifier: chain\n    fault: argmax_draft_soft_q")
     suite.write_text(text)

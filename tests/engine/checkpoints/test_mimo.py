@@ -15,8 +15,8 @@ from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
 from engine.models.loading import load_model
 from engine.tools.export_mimo import combined, export, main
-from tests.engine.heads.test_mtp import Module, unweighted
 from tests.engine.heads.tiny import config_of, document, mtp_head, random_tensors, whole_forward
+from tests.support.mtp_modules import Module, unweighted
 
 MIMO = document(architectures=["MiMoForCausalLM"], model_type="mimo", num_nextn_predict_layers=2)
 TEXT = [1, 5, 2, 7, 7, 3, 0, 4]

@@ -10,6 +10,7 @@ from engine.core.types import DraftRule, Protocol
 from engine.proposers import options
 from engine.proposers.build import ProposerParts
 from engine.sampling.draw import draw
+from tests.support.cases import every_case
 
 REGISTRIES = {
     "proposer": proposers.REGISTRY,
@@ -19,8 +20,7 @@ REGISTRIES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, registry in REGISTRIES.items() for name in registry])
-def test_every_entry_loads(kind, name):
+def require_entry(kind, name):
     found = resolve(REGISTRIES[kind], name, kind)
     if kind == "proposer":
         assert callable(found.build)
@@ -28,6 +28,14 @@ def test_every_entry_loads(kind, name):
         assert found.name == name
     else:
         assert callable(found)
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_every_entry_loads(kind):
+    with every_case() as case:
+        for name in REGISTRIES[kind]:
+            with case(name):
+                require_entry(kind, name)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)

@@ -10,6 +10,8 @@ from engine.core.types import DraftRule, Protocol, SamplingParams
 from engine.verify.chain import ChainVerifier
 from tests.engine.build import Setup
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
+from tests.support.samplings import SAMPLINGS
+from tests.support.tiers import fast_first
 
 
 @pytest.fixture
@@ -17,20 +19,11 @@ def branches(monkeypatch):
     return enumerate_decisions(monkeypatch)
 
 
-SAMPLINGS = {
-    "plain": SamplingParams(temperature=1.0),
-    "temperature": SamplingParams(temperature=0.6),
-    "top_k": SamplingParams(temperature=1.2, top_k=2),
-    "top_p": SamplingParams(temperature=1.0, top_p=0.8),
-    "penalties": SamplingParams(
-        temperature=0.9, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.7, top_p=0.95
-    ),
-}
 SIZES = [(2, 3), (3, 2), (8, 1)]
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.parametrize(("vocabulary", "gamma"), SIZES)
+@pytest.mark.parametrize(("vocabulary", "gamma"), fast_first(SIZES, 2))
 @pytest.mark.parametrize(
     ("proposer", "protocol"),
     [("draft_model", Protocol.CHAIN), ("ngram", Protocol.CHAIN), ("draft_model", Protocol.GUMBEL)],
@@ -52,6 +45,7 @@ def test_the_law_of_the_first_tokens_is_the_target_s(name, vocabulary, gamma, pr
     assert distance(law, target_law(setup, sampling)) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_longer_draft_over_more_tokens(branches):
     setup = Setup(gamma=3, vocabulary=3)
     sampling = replace(SAMPLINGS["penalties"], top_p=1.0, max_new_tokens=4)

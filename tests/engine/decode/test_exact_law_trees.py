@@ -11,8 +11,9 @@ from engine.sampling.draw import Siblings, draw_siblings
 from engine.verify import block
 from tests.engine.branching import DrawnTree, TwoDrafters
 from tests.engine.build import Setup, make_loop
-from tests.engine.decode.test_exact_law import SAMPLINGS
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
+from tests.support.samplings import SAMPLINGS
+from tests.support.tiers import fast_first
 
 BROKEN = 1e-4
 """Every mistake below moves some sequence's probability by more than this."""
@@ -45,7 +46,7 @@ def test_several_drafters_keep_the_law(name, branches):
     assert gap(setup, replace(SAMPLINGS[name], max_new_tokens=3), branches, TwoDrafters(setup)) < TOLERANCE
 
 
-@pytest.mark.parametrize("how", [Siblings.WITHOUT_REPLACEMENT, Siblings.TOP], ids=str)
+@pytest.mark.parametrize("how", fast_first([Siblings.TOP, Siblings.WITHOUT_REPLACEMENT]), ids=str)
 def test_a_tree_under_shared_noise_keeps_the_law(how, branches):
     setup = Setup(None, Protocol.GUMBEL, gamma=8, vocabulary=3)
     proposer = DrawnTree(setup, how, (2, 1), DraftRule.COUPLED)

@@ -17,6 +17,7 @@ from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.engine.branching import FixedProposer, TreeProposer
 from tests.engine.build import Setup, generate, make_loop, requests, spell, target_script, traces
+from tests.support.tiers import fast_first
 
 GREEDY = SamplingParams(max_new_tokens=24)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, max_new_tokens=24, seed=5)
@@ -55,7 +56,7 @@ def plain(wanted, protocol, eos_ids=(), vocabulary=8):
     return outputs(generate(Setup(None, protocol, vocabulary=vocabulary, eos_ids=eos_ids), wanted))
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("rows", fast_first([3, 1, 8]))
 @pytest.mark.parametrize("proposer", ["draft_model", "ngram", "tree"])
 @pytest.mark.parametrize(
     ("protocol", "sampling"),

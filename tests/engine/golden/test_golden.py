@@ -23,6 +23,7 @@ from tests.engine.golden.transcripts import (
     stale,
 )
 from tests.engine.numerics.exact_models import by_chains, by_trees
+from tests.support.tiers import fast_first
 
 NAMES = ("target", "draft")
 WEIGHT = "model.layers.1.self_attn.q_proj.weight"
@@ -33,7 +34,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=fast_first(NAMES[::-1]))
 def golden(request):
     found = read(request.param)
     outdated = stale(found, bundled(request.param))

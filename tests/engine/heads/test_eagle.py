@@ -20,10 +20,10 @@ from engine.proposers.trained.feature_reader import FeatureReader
 from engine.record.trace import decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
+from tests.support.head_cases import parts_with, ragged, started
+from tests.support.plain_decoder import normed, straightforward
 
 from . import tiny
-from .test_decoder import normed, straightforward
-from .test_heads_conformance import parts_with, ragged, started
 
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, repetition_penalty=1.1, max_new_tokens=24, seed=3)
 

@@ -1,5 +1,6 @@
 """What every proposer with a head must do, over a tiny target of random weights."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -16,24 +17,32 @@ from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
 from engine.core.trees import require_valid
 from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.heads.checkpoint import HeadCheckpoint
-from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts, TargetSide
-from engine.proposers.interface import Context, TargetOutputs
 from engine.record.trace import decode
 from engine.sampling.draw import draw
-from engine.sampling.rng import Randomness, stream_of
+from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, requests, target_script
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions
+from tests.support.cases import every_case
+from tests.support.head_cases import (
+    CASES,
+    COMPARING,
+    KINDS,
+    PAIRS,
+    SAMPLED,
+    SAMPLING,
+    SHAPED,
+    outputs,
+    parts_with,
+    ragged,
+    sampling_for,
+    started,
+)
+from tests.support.tiers import daily, first_rejection, slow_unless
 
 from .tiny import HEADS, generate, made, make_loop, target_law, tiny_target
-
-CASES = sorted(case for case, (kind, _) in HEADS.items() if kind in proposers.REGISTRY)
-KINDS = sorted({HEADS[case][0] for case in CASES})
-GREEDY = SamplingParams(max_new_tokens=24)
-SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=24, seed=3)
-SHAPED = replace(SAMPLED, top_p=0.9, repetition_penalty=1.2, min_tokens=4)
 
 
 @pytest.fixture(autouse=True)
@@ -41,34 +50,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def protocols(case):
-    for protocol in Protocol:
-        facts = verify.load(protocol).facts
-        if facts.lossless and (facts.trees or made(case, facts.draft_rule)[0].facts.shape == "chain"):
-            yield protocol
-
-
-PAIRS = [(case, protocol) for case in CASES for protocol in protocols(case)]
-COMPARING = [pair for pair in PAIRS if pair[1] in (Protocol.GREEDY, Protocol.GUMBEL)]
-SAMPLING = [pair for pair in PAIRS if pair[1] is not Protocol.GREEDY]
-
-
-def sampling_for(protocol, sampled=SAMPLED):
-    return replace(sampled, temperature=0.0) if protocol is Protocol.GREEDY else sampled
-
-
-def ragged(count, sampling):
-    return [
-        replace(each, sampling=replace(sampling, max_new_tokens=1 + 7 * i % 24))
-        for i, each in enumerate(requests(count, sampling))
-    ]
-
-
-def outputs(generations):
-    return {name: (each.tokens, each.finish_reason) for name, each in generations.items()}
-
-
-@pytest.mark.parametrize(("case", "protocol"), SAMPLING)
+@pytest.mark.parametrize(("case", "protocol"), slow_unless(SAMPLING, first_rejection(SAMPLING)))
 def test_the_law_is_the_target_s(case, protocol, monkeypatch):
     branches = enumerate_decisions(monkeypatch)
     setup = Setup(case, protocol=protocol, gamma=2, vocabulary=3, eos_ids=(1,))
@@ -79,27 +61,23 @@ def test_the_law_is_the_target_s(case, protocol, monkeypatch):
     assert distance(law, target_law(setup, params, PROMPT)) < TOLERANCE
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize(("case", "protocol"), COMPARING)
-@pytest.mark.parametrize("sampled", [SAMPLED, SHAPED], ids=["sampled", "shaped"])
-def test_comparing_rules_give_the_tokens_of_plain_decoding(case, protocol, rows, sampled):
-    wanted = ragged(8, sampling_for(protocol, sampled))
-    got = generate(Setup(case, protocol, rows=rows, gamma=4, eos_ids=(5,)), wanted)
-    assert outputs(got) == outputs(generate(Setup(None, protocol, eos_ids=(5,)), wanted))
+@functools.cache
+def plain_outputs(protocol, sampling):
+    """What plain decoding answers to the eight ragged requests."""
+    return outputs(generate(Setup(None, protocol, eos_ids=(5,)), ragged(8, sampling)))
 
 
-@pytest.mark.parametrize(("case", "protocol"), PAIRS)
-def test_it_drafts_and_some_of_it_is_accepted(case, protocol):
-    got = generate(Setup(case, protocol, rows=4, gamma=4), requests(8, sampling_for(protocol)))
+def require_drafts_of_use(head, protocol):
+    got = generate(Setup(head, protocol, rows=4, gamma=4), requests(8, sampling_for(protocol)))
     traces = [decode(each.trace) for each in got.values()]
     assert sum(int(trace.n_drafted.sum()) for trace in traces) > 20
     assert sum(trace.n_accepted for trace in traces) > 5
 
 
-@pytest.mark.parametrize(("case", "protocol"), PAIRS)
-def test_no_state_leaks_between_requests(case, protocol):
+def require_requests_alone(head, protocol):
+    """No state leaks between requests."""
     wanted = ragged(6, sampling_for(protocol, SHAPED))
-    setup = Setup(case, protocol, rows=2, gamma=4, eos_ids=(5,))
+    setup = Setup(head, protocol, rows=2, gamma=4, eos_ids=(5,))
     alone = {request.id: generate(replace(setup, rows=1), [request])[request.id] for request in wanted}
     loop = make_loop(setup)
     for order in (wanted, wanted[::-1]):
@@ -110,26 +88,22 @@ def test_no_state_leaks_between_requests(case, protocol):
             np.testing.assert_allclose(ours.examined_q, other.examined_q, atol=1e-9)
 
 
-@pytest.mark.parametrize(("case", "protocol"), PAIRS)
-@pytest.mark.parametrize("sampled", [SAMPLED, SHAPED], ids=["sampled", "shaped"])
-def test_every_decision_can_be_replayed_from_the_record(case, protocol, sampled):
-    setup = Setup(case, protocol, rows=3, gamma=4, eos_ids=(5,))
-    got = generate(setup, ragged(8, sampling_for(protocol, sampled)))
-    arm = ArmRecord(
-        "candidate", ArmKind.CANDIDATE, Level.L4, {}, tuple(record(decode(each.trace)) for each in got.values())
-    )
+def require_replayable(generations):
+    """Every decision follows from the record."""
+    records = tuple(record(decode(each.trace)) for each in generations.values())
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, records)
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
 
 
-@pytest.mark.parametrize(("case", "protocol"), PAIRS)
-def test_an_end_token_inside_a_draft_ends_the_request(case, protocol):
+def require_an_end_inside_a_draft(head, protocol):
+    """An end token inside a draft ends the request."""
     wanted = [
         Request(f"r{i}", (i % 8, 1, 3, 0), replace(sampling_for(protocol), seed=i), stream_of(f"r{i}"))
         for i in range(24)
     ]
     ended = 0
-    for generation in generate(Setup(case, protocol, rows=4, gamma=6, eos_ids=(2, 5)), wanted).values():
+    for generation in generate(Setup(head, protocol, rows=4, gamma=6, eos_ids=(2, 5)), wanted).values():
         trace = decode(generation.trace)
         places = [i for i, token in enumerate(generation.tokens) if token in (2, 5)]
         assert places in ([], [len(generation.tokens) - 1])
@@ -138,29 +112,11 @@ def test_an_end_token_inside_a_draft_ends_the_request(case, protocol):
     assert ended > 0
 
 
-def started(case, rule, prompt, budget=4, sampling=SAMPLED, proposer=None):
-    """The first proposal for a prompt, by a new proposer unless one is given."""
-    side = None
-    if proposer is None:
-        proposer, side = made(case, rule)
-    target = tiny_target()
-    cache = side.cache if side else target.new_cache(1, 64)
-    layers = proposer.facts.hidden
-    forward = target.forward(cache, chain_placement([list(prompt)], [0], cache.trash), WantedOutputs(False, layers))
-    request = Request("r", prompt, sampling)
-    read = TargetOutputs({layer: forward.hidden[layer][0, :-1] for layer in layers})
-    context = Context(0, request, list(prompt), budget, Randomness(3, 4), read=read)
-    proposer.start(context)
-    (proposal,) = proposer.propose([context])
-    return proposal
-
-
-@pytest.mark.parametrize("budget", [0, 1, 2, 5])
-@pytest.mark.parametrize(("case", "protocol"), PAIRS)
-def test_a_proposal_keeps_its_budget_and_its_declared_facts(case, protocol, budget):
+def require_budget_and_facts(head, protocol, budget):
+    """A proposal keeps its budget and its declared facts."""
     rule, sampling = verify.load(protocol).facts.draft_rule, sampling_for(protocol)
-    facts = made(case, rule)[0].facts
-    proposal = started(case, rule, (0, 1, 2, 0, 1), budget, sampling)
+    facts = made(head, rule)[0].facts
+    proposal = started(head, rule, (0, 1, 2, 0, 1), budget, sampling)
     count = len(proposal.tree)
     require_valid(proposal.tree)
     assert (count > 0) == (budget > 0)
@@ -174,15 +130,43 @@ def test_a_proposal_keeps_its_budget_and_its_declared_facts(case, protocol, budg
         assert np.all(proposal.q[np.arange(count), list(proposal.tree.tokens)] > 0)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("prompt", [(1,), (1, 2), (1, 2, 1, 4)])
-def test_start_forgets_what_the_row_held(case, prompt):
-    used = made(case)[0]
-    started(case, DraftRule.INDEPENDENT, (4, 5, 6, 7, 4, 5, 6, 7, 4), proposer=used)
-    kept, fresh = (started(case, DraftRule.INDEPENDENT, prompt, proposer=each) for each in (used, made(case)[0]))
-    assert kept.tree == fresh.tree
-    if fresh.q is not None:
-        np.testing.assert_allclose(kept.q, fresh.q, atol=1e-12)
+@pytest.mark.parametrize(("head", "protocol"), slow_unless(PAIRS, daily(PAIRS)))
+def test_it_serves_as_every_head_must(head, protocol):
+    comparing = (head, protocol) in COMPARING
+    with every_case() as case:
+        for name, sampled in (("sampled", SAMPLED), ("shaped", SHAPED)):
+            sampling = sampling_for(protocol, sampled)
+            for rows in (4, 1) if comparing else (4,):
+                got = generate(Setup(head, protocol, rows=rows, gamma=4, eos_ids=(5,)), ragged(8, sampling))
+                if rows == 4:
+                    with case(f"replay of the record, {name}"):
+                        require_replayable(got)
+                if comparing:
+                    with case(f"tokens of plain decoding, {name}, {rows} rows"):
+                        assert outputs(got) == plain_outputs(protocol, sampling)
+        with case("drafts of which some are accepted"):
+            require_drafts_of_use(head, protocol)
+        with case("no state leaks between requests"):
+            require_requests_alone(head, protocol)
+        with case("an end token inside a draft"):
+            require_an_end_inside_a_draft(head, protocol)
+        for budget in (0, 1, 2, 5):
+            with case(f"a budget of {budget}"):
+                require_budget_and_facts(head, protocol, budget)
+
+
+@pytest.mark.parametrize("head", CASES)
+def test_start_forgets_what_the_row_held(head):
+    with every_case() as case:
+        for prompt in ((1,), (1, 2), (1, 2, 1, 4)):
+            with case(prompt):
+                used = made(head)[0]
+                started(head, DraftRule.INDEPENDENT, (4, 5, 6, 7, 4, 5, 6, 7, 4), proposer=used)
+                kept = started(head, DraftRule.INDEPENDENT, prompt, proposer=used)
+                fresh = started(head, DraftRule.INDEPENDENT, prompt, proposer=made(head)[0])
+                assert kept.tree == fresh.tree
+                if fresh.q is not None:
+                    np.testing.assert_allclose(kept.q, fresh.q, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "max_position_embeddings" in HEADS[case][1]().config])
@@ -201,12 +185,6 @@ def test_a_head_whose_context_is_shorter_than_the_target_s_stops_drafting(case):
         assert generation.tokens == plain[generation.request.id]
         assert trace.n_drafted[0] > 0
         assert trace.n_drafted[-4:].sum() == 0
-
-
-def parts_with(head, model=None, options=None):
-    model = model or tiny_target()
-    side = TargetSide(model, model.new_cache(1, 16))
-    return ProposerParts(1, 16, DraftRule.GREEDY, draw, (), options=options or {}, target=side, head=head)
 
 
 @pytest.mark.parametrize("kind", KINDS)

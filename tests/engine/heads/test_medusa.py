@@ -23,9 +23,9 @@ from engine.record.metrics import acceptance
 from engine.record.trace import decode
 from engine.train.prompts import prompt_rows
 from tests.engine.build import Setup, requests
+from tests.support.head_cases import parts_with
 
 from .single_state import drafted_steps
-from .test_heads_conformance import parts_with
 from .tiny import generate, medusa_head
 
 SHAPED = SamplingParams(temperature=0.9, repetition_penalty=1.3, max_new_tokens=24, seed=2)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.tiers import slow_unless
+
 from .bitwise import LENGTH, Case, compare, refused
 
 HONEST = [
@@ -13,11 +15,12 @@ HONEST = [
     for rows in (1, 8)
 ]
 QUICK = [case for case in HONEST if case.threads == 1 and case.rows == 8]
+DAILY = [Case("fixed", "float32", "ngram", 1, 8), Case("tiled", "bfloat16", "trees", 1, 8)]
 HEAVY = 34
 """Requests per case, so that the four ways of running make at least 20 000 positions."""
 
 
-@pytest.mark.parametrize("case", QUICK, ids=str)
+@pytest.mark.parametrize("case", slow_unless(QUICK, DAILY), ids=str)
 def test_no_bit_differs(case):
     if refused(case.mode, case.dtype, case.threads):
         pytest.skip("this machine's kernels break the promise, and the mode is refused by name")
@@ -27,6 +30,7 @@ def test_no_bit_differs(case):
     assert found.positions == 4 * LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_fast_mode_does_differ(dtype):
     found = compare(Case("fast", dtype, "draft_model"), count=2)

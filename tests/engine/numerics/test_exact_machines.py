@@ -10,6 +10,7 @@ import pytest
 
 from .exact_machine import hashes
 
+pytestmark = pytest.mark.slow
 SETTINGS = {
     "own": {},
     "avx2": {

@@ -10,6 +10,7 @@ from engine.models.numerics import load
 from engine.models.numerics.exact import LARGEST_CONTEXT, ExactNumerics
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import HeadSizes, Invariance
+from tests.support.tiers import fast_first
 
 from .exact_models import by_batch, by_chains, by_trees, make, some_tokens
 
@@ -55,7 +56,7 @@ def test_chains_trees_and_capacities_give_the_same_bits(kind, dtype):
     assert same_bits(trees, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", fast_first(DTYPES))
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_batches_give_the_same_bits(kind, dtype):
     model = make(kind, dtype, ExactNumerics())

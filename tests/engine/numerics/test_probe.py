@@ -21,6 +21,7 @@ from engine.models.numerics.probe.model_parts import difference
 from engine.models.numerics.probe.probe import PROPERTIES, probe
 from engine.models.numerics.probe.rows import row_dependence
 from tests.engine.numerics import broken
+from tests.support.tiers import fast_first
 
 ROWS = ("products", "norm", "gate", "rotate")
 CHAINS = (*ROWS, "attention_chain", "attention_batch")
@@ -58,7 +59,7 @@ def test_the_mode_that_holds_everywhere_holds_here(parts):
 
 
 @pytest.mark.parametrize("mode", ["fixed", "tiled"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", fast_first(["float32", "bfloat16"]))
 def test_the_fast_modes_with_a_promise_hold_on_two_threads(mode, dtype):
     """Where two threads share an activation, the numbers at the seam are computed by other instructions."""
     torch.set_num_threads(2)

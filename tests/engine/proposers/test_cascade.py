@@ -33,6 +33,7 @@ from tests.engine.enumeration import (
     enumerate_decisions,
     target_law,
 )
+from tests.support.tiers import fast_first
 
 SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=40, seed=5)
 SHAPED = replace(SAMPLED, top_k=6, top_p=0.9, repetition_penalty=1.2, bad_words=((3,), (1, 2)), min_tokens=4)
@@ -48,9 +49,9 @@ def build(options, drafts, rule=DraftRule.INDEPENDENT, rows=1):
     return proposers.build("cascade", ProposerParts(rows, 64, rule, draw, (), first, options, tuple(others)))
 
 
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", fast_first([4, 1]))
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.TREE, Protocol.GUMBEL, Protocol.GREEDY])
-@pytest.mark.parametrize("sampled", [SAMPLED, SHAPED], ids=["sampled", "shaped"])
+@pytest.mark.parametrize("sampled", fast_first([SAMPLED, SHAPED]), ids=["sampled", "shaped"])
 @pytest.mark.parametrize("tiny", ["draft_model", "ngram"])
 def test_matching_proposes_what_the_draft_model_proposes(tiny, sampled, protocol, rows):
     """Every column of the record: tokens, draft numbers, q rows, decisions."""
@@ -118,8 +119,8 @@ def test_the_enumeration_sees_a_wrong_inner_residual(monkeypatch):
     assert max(abs(law[pair] - rows[()][pair[0]] * rows[pair[:1]][pair[1]]) for pair in law) > 1e-3
 
 
-@pytest.mark.parametrize(("vocabulary", "gamma"), [(2, 3), (3, 2)])
-@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.TREE])
+@pytest.mark.parametrize(("vocabulary", "gamma"), fast_first([(2, 3), (3, 2)]))
+@pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.TREE]))
 def test_the_emitted_law_is_the_target_s_under_rejection(protocol, vocabulary, gamma, monkeypatch):
     branches = enumerate_decisions(monkeypatch)
     setup = Setup("cascade", protocol, gamma, vocabulary, likeness=0.3, options=REJECTION)

@@ -1,8 +1,10 @@
 """What every registered proposer must do. A new line in the registry is tested by itself, each of its flags too."""
 
 import contextlib
+import functools
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.trees import require_valid
 from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw
@@ -25,132 +27,71 @@ from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
-from tests.engine.heads import tiny
-
-HEADS = {case[0] for case in tiny.HEADS.values()}
-"""Kinds that draft with the target's hidden states, which scripted models lack; tests/engine/heads tests them."""
-REGISTERED = sorted(set(proposers.REGISTRY) - HEADS)
-OPTIONS = {"ngram": {"min_ngram": 1}, "suffix": {"max_spec_factor": 4.0}, "layer_skip": {"skip_ffn": "1"}}
-"""Settings under which a proposer drafts often on eight tokens; others run with their defaults."""
-GREEDY = SamplingParams(max_new_tokens=30)
-SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=30, seed=3)
-SHAPED = replace(
-    SAMPLED, top_k=6, top_p=0.9, repetition_penalty=1.2, bad_words=((3,), (1, 2)), min_tokens=4, stop_token_ids=(6,)
+from tests.support.cases import every_case
+from tests.support.proposer_cases import (
+    GREEDY,
+    KINDS,
+    OPTIONS,
+    PAIRS,
+    REFUSED,
+    REGISTERED,
+    SAMPLED,
+    SHAPED,
+    built,
+    made,
+    outputs,
+    ragged,
+    sampling_for,
+    setup_of,
 )
+from tests.support.tiers import daily, first_rejection, slow_unless
 
-
-def built(kind, options, rule, rows=1):
-    script = target_script(Setup())
-    draft = ScriptedModel(script, 8, partial=script)
-    target = TargetSide(draft, draft.new_cache(rows, 64))
-    return proposers.build(kind, ProposerParts(rows, 64, rule, draw, (), draft, options, (draft,), target))
-
-
-def cases_of(kind):
-    """A proposer as it is, and with each of its flags turned over: a flag may change how drafts are drawn."""
-    given = OPTIONS.get(kind, {})
-    yield kind, (kind, given)
-    for name, value in built(kind, given, DraftRule.INDEPENDENT).facts.options.items():
-        if isinstance(value, bool):
-            yield f"{kind}-{name}", (kind, given | {name: not value})
-
-
-def served(kind, options):
-    with contextlib.suppress(InvalidRequest):
-        return bool(built(kind, options, DraftRule.INDEPENDENT))
-    return False
-
-
-WORDED = {"specinfer-without_replacement": ("specinfer", {"siblings": "without_replacement"})}
-"""Words that change how drafts are drawn."""
-NAMED = {name: case for kind in REGISTERED for name, case in cases_of(kind)} | WORDED
-CASES = {name: case for name, case in NAMED.items() if served(*case)}
-"""By name: the proposer and its options."""
-REFUSED = {name: case for name, case in NAMED.items() if name not in CASES}
-"""Cases that need more than a scripted model; the proposer's own tests have to cover them."""
-KINDS = sorted(CASES)
-
-
-def setup_of(case, **changes):
-    kind, options = CASES[case]
-    return Setup(kind, options=options, **changes)
-
-
-def made(case, rule, rows=1):
-    return built(*CASES[case], rule, rows)
-
-
-def protocols(kind):
-    """The rules that understand the proposer's shape and q."""
-    for protocol in Protocol:
-        facts = verify.load(protocol).facts
-        proposer = made(kind, facts.draft_rule).facts
-        known = proposer.q_kind is not QKind.NONE or protocol is not Protocol.CHAIN
-        if facts.lossless and known and (facts.trees or proposer.shape == "chain"):
-            yield protocol
-
-
-PAIRS = [(kind, protocol) for kind in KINDS for protocol in protocols(kind)]
 COMPARING = (Protocol.GREEDY, Protocol.GUMBEL)
 SAMPLING_PAIRS = [pair for pair in PAIRS if pair[1] is not Protocol.GREEDY]
 
 
-def sampling_for(protocol, sampled=SAMPLED):
-    return replace(sampled, temperature=0.0) if protocol is Protocol.GREEDY else sampled
-
-
-def outputs(generations):
-    return {name: (each.tokens, each.finish_reason) for name, each in generations.items()}
-
-
-def ragged(count, sampling):
-    return [
-        replace(each, sampling=replace(sampling, max_new_tokens=1 + 7 * i % 30))
-        for i, each in enumerate(requests(count, sampling))
-    ]
-
-
-@pytest.mark.parametrize(("kind", "protocol"), SAMPLING_PAIRS)
-@pytest.mark.parametrize("eos_ids", [(), (1,)], ids=["endless", "eos"])
-def test_the_law_is_the_target_s(kind, protocol, eos_ids, monkeypatch):
-    branches = enumerate_decisions(monkeypatch)
-    setup = setup_of(kind, protocol=protocol, gamma=2, vocabulary=3, eos_ids=eos_ids)
+@pytest.mark.parametrize(("kind", "protocol"), slow_unless(SAMPLING_PAIRS, first_rejection(SAMPLING_PAIRS)))
+def test_the_law_is_the_target_s(kind, protocol):
     params = SamplingParams(temperature=0.9, repetition_penalty=1.3, frequency_penalty=0.3, max_new_tokens=3)
-    law = emitted_law(setup, params, branches)
-    assert math.isclose(sum(law.values()), 1.0, abs_tol=TOLERANCE)
-    assert distance(law, target_law(setup, params)) < TOLERANCE
+    with every_case() as case:
+        for name, eos_ids in (("endless", ()), ("eos", (1,))):
+            with case(name), pytest.MonkeyPatch.context() as patch:
+                branches = enumerate_decisions(patch)
+                setup = setup_of(kind, protocol=protocol, gamma=2, vocabulary=3, eos_ids=eos_ids)
+                law = emitted_law(setup, params, branches)
+                assert math.isclose(sum(law.values()), 1.0, abs_tol=TOLERANCE)
+                assert distance(law, target_law(setup, params)) < TOLERANCE
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize(("kind", "protocol"), [pair for pair in PAIRS if pair[1] in COMPARING])
-@pytest.mark.parametrize("sampled", [SAMPLED, SHAPED], ids=["sampled", "shaped"])
-def test_comparing_rules_give_the_tokens_of_plain_decoding(kind, protocol, rows, sampled):
-    wanted = ragged(10, sampling_for(protocol, sampled))
-    got = generate(setup_of(kind, protocol=protocol, rows=rows, gamma=4, eos_ids=(5,)), wanted)
-    assert outputs(got) == outputs(generate(Setup(None, protocol, eos_ids=(5,)), wanted))
+@functools.cache
+def plain_outputs(protocol, sampling, eos_ids):
+    """What plain decoding answers to the ten ragged requests."""
+    return outputs(generate(Setup(None, protocol, eos_ids=eos_ids), ragged(10, sampling)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_chain_rule_is_greedy_at_temperature_zero(kind):
-    if (kind, Protocol.CHAIN) not in PAIRS:
-        pytest.skip("the chain rule does not take this proposer")
-    wanted = ragged(10, GREEDY)
-    assert outputs(generate(setup_of(kind, rows=3), wanted)) == outputs(generate(Setup(None, Protocol.GREEDY), wanted))
+def require_replayable(generations):
+    """Every decision follows from the record."""
+    records = tuple(record(decode(each.trace)) for each in generations.values())
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, records)
+    result = evaluate(checks.load("replay"), Evidence(arm), {})
+    assert result.verdict is Verdict.CERTIFIED, result.summary
 
 
-@pytest.mark.parametrize(("kind", "protocol"), PAIRS)
-def test_it_drafts_and_some_of_it_is_accepted(kind, protocol):
+def require_drafts_of_use(kind, protocol):
     got = traces(generate(setup_of(kind, protocol=protocol, rows=4, gamma=4), requests(8, sampling_for(protocol))))
     assert sum(int(trace.n_drafted.sum()) for trace in got.values()) > 20
     assert sum(trace.n_accepted for trace in got.values()) > 5
 
 
-@pytest.mark.parametrize(("kind", "protocol"), PAIRS)
-def test_no_state_leaks_between_requests(kind, protocol):
+def require_greedy_at_temperature_zero(kind):
+    got = outputs(generate(setup_of(kind, rows=3), ragged(10, GREEDY)))
+    assert got == plain_outputs(Protocol.GREEDY, GREEDY, ())
+
+
+def require_requests_alone(kind, protocol):
+    """No state leaks between requests."""
     wanted = ragged(8, sampling_for(protocol, SHAPED))
     setup = setup_of(kind, protocol=protocol, rows=2, gamma=4, eos_ids=(5,))
-    if made(kind, verify.load(protocol).facts.draft_rule).facts.state == "shared":
-        pytest.skip("it declares that it learns from other requests")
     alone = {request.id: generate(replace(setup, rows=1), [request])[request.id] for request in wanted}
     together, loop = generate(setup, wanted), make_loop(setup)
     again = [{each.request.id: each for each in loop.run(order)} for order in (wanted, wanted[::-1])]
@@ -161,9 +102,24 @@ def test_no_state_leaks_between_requests(kind, protocol):
                 np.testing.assert_array_equal(getattr(ours, column), getattr(other, column), column)
 
 
-@pytest.mark.parametrize("budget", [0, 1, 2, 5])
-@pytest.mark.parametrize(("kind", "protocol"), PAIRS)
-def test_a_proposal_keeps_its_budget_and_its_declared_facts(kind, protocol, budget):
+def require_an_end_inside_a_draft(kind, protocol):
+    """An end token inside a draft ends the request."""
+    setup = setup_of(kind, protocol=protocol, rows=4, gamma=6, eos_ids=(2, 5))
+    prompt = (1, 5, 3, 0, 2, 1, 5, 3)  # a copying proposer meets the end tokens in the prompt
+    wanted = [Request(f"r{i}", (i % 8, *prompt), sampling_for(protocol), stream_of(f"r{i}")) for i in range(24)]
+    ended = 0
+    for generation in generate(setup, wanted).values():
+        trace = decode(generation.trace)
+        places = [i for i, token in enumerate(generation.tokens) if token in (2, 5)]
+        assert places in ([], [len(generation.tokens) - 1])
+        assert (generation.finish_reason is FinishReason.EOS) == bool(places)
+        assert int(trace.examined_accepted.sum()) == trace.n_accepted
+        ended += bool(places) and trace.n_drafted[-1] > trace.n_emitted[-1]
+    assert ended > 0
+
+
+def require_budget_and_facts(kind, protocol, budget):
+    """A proposal keeps its budget and its declared facts."""
     sampling = sampling_for(protocol)
     proposer = made(kind, verify.load(protocol).facts.draft_rule)
     request = Request("r", (0, 1, 2, 0, 1, 2, 0, 1), sampling)
@@ -184,9 +140,36 @@ def test_a_proposal_keeps_its_budget_and_its_declared_facts(kind, protocol, budg
         assert proposal.uniforms.shape == (count,)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("prompt", [(1,), (1, 2, 1)])
-def test_start_forgets_what_the_row_held(kind, prompt):
+@pytest.mark.parametrize(("kind", "protocol"), slow_unless(PAIRS, daily(PAIRS)))
+def test_it_serves_as_every_proposer_must(kind, protocol):
+    with every_case() as case:
+        for name, sampled in (("sampled", SAMPLED), ("shaped", SHAPED)):
+            sampling = sampling_for(protocol, sampled)
+            for rows in (4, 1) if protocol in COMPARING else (4,):
+                setup = setup_of(kind, protocol=protocol, rows=rows, gamma=4, eos_ids=(5,))
+                got = generate(setup, ragged(10, sampling))
+                if rows == 4:
+                    with case(f"replay of the record, {name}"):
+                        require_replayable(got)
+                if protocol in COMPARING:
+                    with case(f"tokens of plain decoding, {name}, {rows} rows"):
+                        assert outputs(got) == plain_outputs(protocol, sampling, (5,))
+        if protocol is Protocol.CHAIN:
+            with case("greedy at temperature zero"):
+                require_greedy_at_temperature_zero(kind)
+        with case("drafts of which some are accepted"):
+            require_drafts_of_use(kind, protocol)
+        if made(kind, verify.load(protocol).facts.draft_rule).facts.state != "shared":
+            with case("no state leaks between requests"):
+                require_requests_alone(kind, protocol)
+        with case("an end token inside a draft"):
+            require_an_end_inside_a_draft(kind, protocol)
+        for budget in (0, 1, 2, 5):
+            with case(f"a budget of {budget}"):
+                require_budget_and_facts(kind, protocol, budget)
+
+
+def require_a_fresh_start(kind, prompt):
     rule = verify.load(Protocol.GUMBEL).facts.draft_rule
     fresh, used = made(kind, rule), made(kind, rule)
     first = Request("a", (4, 5, 6, 7, 4, 5, 6, 7, 4), SAMPLED, stream_of("a"))
@@ -202,41 +185,22 @@ def test_start_forgets_what_the_row_held(kind, prompt):
     np.testing.assert_array_equal(kept.q, proposal.q)
 
 
-@pytest.mark.parametrize(("kind", "protocol"), PAIRS)
-def test_an_end_token_inside_a_draft_ends_the_request(kind, protocol):
-    setup = setup_of(kind, protocol=protocol, rows=4, gamma=6, eos_ids=(2, 5))
-    prompt = (1, 5, 3, 0, 2, 1, 5, 3)  # a copying proposer meets the end tokens in the prompt
-    wanted = [Request(f"r{i}", (i % 8, *prompt), sampling_for(protocol), stream_of(f"r{i}")) for i in range(24)]
-    ended = 0
-    for generation in generate(setup, wanted).values():
-        trace = decode(generation.trace)
-        places = [i for i, token in enumerate(generation.tokens) if token in (2, 5)]
-        assert places in ([], [len(generation.tokens) - 1])
-        assert (generation.finish_reason is FinishReason.EOS) == bool(places)
-        assert int(trace.examined_accepted.sum()) == trace.n_accepted
-        ended += bool(places) and trace.n_drafted[-1] > trace.n_emitted[-1]
-    assert ended > 0
+def test_start_forgets_what_the_row_held():
+    with every_case() as case:
+        for kind, prompt in product(KINDS, ((1,), (1, 2, 1))):
+            with case(f"{kind} after {prompt}"):
+                require_a_fresh_start(kind, prompt)
 
 
-@pytest.mark.parametrize(("kind", "protocol"), PAIRS)
-@pytest.mark.parametrize("sampled", [SAMPLED, SHAPED], ids=["sampled", "shaped"])
-def test_every_decision_can_be_replayed_from_the_record(kind, protocol, sampled):
-    setup = setup_of(kind, protocol=protocol, rows=3, gamma=4, eos_ids=(5,))
-    got = generate(setup, ragged(10, sampling_for(protocol, sampled)))
-    arm = ArmRecord(
-        "candidate", ArmKind.CANDIDATE, Level.L4, {}, tuple(record(decode(each.trace)) for each in got.values())
-    )
-    result = evaluate(checks.load("replay"), Evidence(arm), {})
-    assert result.verdict is Verdict.CERTIFIED, result.summary
-
-
-@pytest.mark.parametrize("kind", REGISTERED)
-def test_unknown_options_are_refused_and_the_known_ones_are_among_the_facts(kind):
-    parts = ProposerParts(1, 8, verify.load(Protocol.CHAIN).facts.draft_rule, draw, (), None, {"no_such_option": 1})
-    with pytest.raises(InvalidRequest, match="has no option 'no_such_option'; it has: ") as refused:
-        proposers.build(kind, parts)
-    known = str(refused.value).split("it has: ")[1].split(", ")
-    assert set(known) - {"none"} <= set(made(kind, DraftRule.INDEPENDENT).facts.options)
+def test_unknown_options_are_refused_and_the_known_ones_are_among_the_facts():
+    rule = verify.load(Protocol.CHAIN).facts.draft_rule
+    with every_case() as case:
+        for kind in REGISTERED:
+            with case(kind):
+                with pytest.raises(InvalidRequest, match="has no option 'no_such_option'; it has: ") as refused:
+                    proposers.build(kind, ProposerParts(1, 8, rule, draw, (), None, {"no_such_option": 1}))
+                known = str(refused.value).split("it has: ")[1].split(", ")
+                assert set(known) - {"none"} <= set(made(kind, DraftRule.INDEPENDENT).facts.options)
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
@@ -245,15 +209,24 @@ def test_a_flag_that_scripted_models_cannot_serve_says_what_it_needs(case):
         built(*REFUSED[case], DraftRule.INDEPENDENT)
 
 
-@pytest.mark.parametrize("kind", REGISTERED)
-def test_it_is_built_from_its_options_alone_or_says_in_a_line_what_it_needs(kind):
-    """As `audit validate` builds it, without any model; another exception would be a traceback there."""
-    parts = ProposerParts(1, 1, DraftRule.GREEDY, draw, (), options=OPTIONS.get(kind, {}))
+def builds_itself(kind):
+    """Whether the proposer is built from its options alone."""
     with contextlib.suppress(InvalidRequest):
+        parts = ProposerParts(1, 1, DraftRule.GREEDY, draw, (), options=OPTIONS.get(kind, {}))
         assert proposers.build(kind, parts).facts.name == kind
-        return
-    with pytest.raises(InvalidRequest, match=f"^proposer {kind} needs "):
-        proposers.build(kind, parts)
+        return True
+    return False
+
+
+def test_it_is_built_from_its_options_alone_or_says_in_a_line_what_it_needs():
+    """As `audit validate` builds it, without any model; another exception would be a traceback there."""
+    with every_case() as case:
+        for kind in REGISTERED:
+            with case(kind):
+                if not builds_itself(kind):
+                    parts = ProposerParts(1, 1, DraftRule.GREEDY, draw, (), options=OPTIONS.get(kind, {}))
+                    with pytest.raises(InvalidRequest, match=f"^proposer {kind} needs "):
+                        proposers.build(kind, parts)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])

@@ -21,7 +21,7 @@ from engine.proposers.draft_model.distilling import (
     trained,
 )
 from tests.engine.models.conftest import VOCABULARY, network
-from tests.engine.models.test_lean import VARIANTS
+from tests.support.lean_variants import VARIANTS
 
 TOKENS = tuple(int(token) for token in np.random.default_rng(1).integers(0, VOCABULARY, 12))
 

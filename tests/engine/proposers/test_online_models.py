@@ -23,6 +23,7 @@ from engine.record.trace import decode, steps_of
 from engine.sampling.rng import stream_of
 from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
+from tests.support.tiers import fast_first
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts"
 GREEDY = SamplingParams(max_new_tokens=48)
@@ -92,7 +93,7 @@ def sampled(backend):
     return engine, served(engine, asked(engine, SAMPLED, 16))
 
 
-@pytest.mark.parametrize("name", ["replay", "law", "acceptance_theory"])
+@pytest.mark.parametrize("name", fast_first(["replay", "law", "acceptance_theory"]))
 def test_the_checks_find_nothing_under_sampling(name, sampled):
     engine, traces = sampled
     requests = tuple(record(each) for each in traces.values())
@@ -103,6 +104,7 @@ def test_the_checks_find_nothing_under_sampling(name, sampled):
     assert result.n > 100
 
 
+@pytest.mark.slow
 def test_the_same_requests_give_the_same_versions(backend, sampled):
     engine, traces = sampled
     again = served(engine, asked(engine, SAMPLED, 16))

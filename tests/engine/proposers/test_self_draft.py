@@ -21,6 +21,7 @@ from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of
 from tests.engine.build import spell
+from tests.support.tiers import fast_first
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts" / "copy.jsonl"
 LAYERS = 4
@@ -85,9 +86,11 @@ def tokens_of(generations):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)], ids=["greedy", "gumbel"]
+    ("protocol", "sampling"),
+    fast_first([(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)]),
+    ids=["greedy", "gumbel"],
 )
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", fast_first([2, 1]))
 def test_the_output_is_that_of_plain_decoding(kind, protocol, sampling, rows, target, prompts):
     got = generate(target, prompts, sampling, protocol, kind, KINDS[kind], rows)
     assert tokens_of(got) == tokens_of(generate(target, prompts, sampling, protocol))

@@ -156,6 +156,7 @@ def measured_rates(found, ranks):
     return rates_from_counts(counts, trials)
 
 
+@pytest.mark.slow
 def test_a_tree_planned_from_measured_rates_beats_the_chain_of_its_size():
     wide = run({"rates": "0.3,0.3,0.3", "depth": 1}, 3)
     rates = measured_rates(wide, 3)

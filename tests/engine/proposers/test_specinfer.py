@@ -24,6 +24,7 @@ from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, draft_script, generate, make_loop, requests, target_script, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
+from tests.support.tiers import fast_first
 
 SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=40, seed=5)
 PENALISED = SamplingParams(temperature=0.9, repetition_penalty=1.4, presence_penalty=0.5, top_p=0.95)
@@ -64,9 +65,9 @@ def test_a_smaller_budget_drops_the_last_branches(widths):
 
 @pytest.mark.parametrize("siblings", ["with_replacement", "without_replacement"])
 @pytest.mark.parametrize(
-    ("vocabulary", "gamma", "widths"), [(2, 6, "1,1,1"), (2, 8, "2,1"), (3, 4, "2"), (3, 3, "1,1")]
+    ("vocabulary", "gamma", "widths"), fast_first([(2, 6, "1,1,1"), (2, 8, "2,1"), (3, 4, "2"), (3, 3, "1,1")], 2)
 )
-@pytest.mark.parametrize("params", [SamplingParams(temperature=1.0), PENALISED], ids=["plain", "penalised"])
+@pytest.mark.parametrize("params", fast_first([SamplingParams(temperature=1.0), PENALISED]), ids=["plain", "penalised"])
 def test_the_law_of_two_merged_trees_is_the_target_s(params, vocabulary, gamma, widths, siblings, monkeypatch):
     branches = enumerate_decisions(monkeypatch)
     options = {"widths": widths, "siblings": siblings}
@@ -126,7 +127,7 @@ def test_a_token_drawn_twice_has_children_once():
 
 
 @pytest.mark.parametrize("siblings", ["with_replacement", "without_replacement"])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", fast_first([3, 1]))
 def test_each_drafter_reads_the_prefix_it_drafts_after(siblings, rows):
     """After acceptances in either's tree, cuts and reuse of rows, q is what the drafter says about the true prefix."""
     options = {"widths": "2,2,1", "siblings": siblings}

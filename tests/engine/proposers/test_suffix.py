@@ -4,8 +4,11 @@ import heapq
 import math
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.core.errors import InvalidRequest
 from engine.core.trees import children, is_chain, path_tokens, require_valid
@@ -19,8 +22,8 @@ from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
-
-from .test_suffix_tree import Counted
+from tests.support.cases import every_case
+from tests.support.counted import Counted
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """SHA-256 of nothing."""
@@ -84,13 +87,13 @@ def test_output_is_counted_like_the_prompt():
     assert proposal.tree.tokens == (6, 9)
 
 
-@pytest.mark.parametrize("factor", [0.5, 1.0, 1.5, 4.0])
-@pytest.mark.parametrize("matched", [1, 2, 3, 6])
-@pytest.mark.parametrize("budget", [0, 1, 4, 30])
-def test_the_draft_is_as_long_as_the_match_and_the_budget_allow(factor, matched, budget):
+def test_the_draft_is_as_long_as_the_match_and_the_budget_allow():
     passage = list(range(10, 60))
-    proposal = drafted(build(max_spec_factor=factor), [*passage, 1, 2, *passage[:matched]], budget)
-    assert proposal.tree.tokens == tuple(passage[matched:][: min(budget, math.floor(matched * factor))])
+    with every_case() as case:
+        for factor, matched, budget in product((0.5, 1.0, 1.5, 4.0), (1, 2, 3, 6), (0, 1, 4, 30)):
+            with case(f"factor {factor}, {matched} matched, budget {budget}"):
+                proposal = drafted(build(max_spec_factor=factor), [*passage, 1, 2, *passage[:matched]], budget)
+                assert proposal.tree.tokens == tuple(passage[matched:][: min(budget, math.floor(matched * factor))])
 
 
 def test_a_match_is_no_longer_than_the_depth():
@@ -134,8 +137,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("each", SHAPES, ids=str)
-@pytest.mark.parametrize("seed", range(25))
+@given(st.integers(0, 2**32), st.sampled_from(SHAPES))
 def test_a_chain_takes_the_most_frequent_continuation_each_time(seed, each):
     history = random_history(seed)
     tree, counted = SuffixTree(each.width), Counted()
@@ -155,8 +157,7 @@ def test_a_chain_takes_the_most_frequent_continuation_each_time(seed, each):
     assert found.score == pytest.approx(score)
 
 
-@pytest.mark.parametrize("each", SHAPES, ids=str)
-@pytest.mark.parametrize("seed", range(25))
+@given(st.integers(0, 2**32), st.sampled_from(SHAPES))
 def test_a_tree_takes_the_likeliest_paths_of_all(seed, each):
     history = random_history(seed)
     tree, counted = SuffixTree(each.width), Counted()

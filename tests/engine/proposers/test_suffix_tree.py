@@ -2,50 +2,14 @@
 
 import itertools
 import random
-from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.core.errors import InvalidRequest
 from engine.proposers.copying.suffix_tree import SuffixTree
-
-
-class Counted:
-    """The same questions, answered by looking at every place of every text."""
-
-    def __init__(self):
-        self.texts = {}
-
-    def grow(self, text, tokens):
-        self.texts.setdefault(text, []).extend(tokens)
-
-    def close(self, text):
-        pass
-
-    def remove(self, text):
-        del self.texts[text]
-
-    def count(self, string):
-        return sum(
-            text[place : place + len(string)] == list(string)
-            for text in self.texts.values()
-            for place in range(len(text) if string else 0)
-        )
-
-    def next_tokens(self, string):
-        found = Counter()
-        for text in self.texts.values():
-            for place in range(len(text) - len(string)):
-                if text[place : place + len(string)] == list(string):
-                    found[text[place + len(string)]] += 1
-        return found
-
-    def longest(self, history, most):
-        return max(
-            length
-            for length in range(min(most, len(history)) + 1)
-            if length == 0 or self.next_tokens(history[-length:]).total() > 0
-        )
+from tests.support.counted import Counted
 
 
 def grown(seed, vocabulary, width):
@@ -74,12 +38,16 @@ def grown(seed, vocabulary, width):
     return tree, counted, tokens
 
 
-LIVES = [(seed, vocabulary, width) for seed in range(12) for vocabulary, width in ((1, 5), (2, 4), (3, 6), (8, 3))]
+SIZES = ((1, 5), (2, 4), (3, 6), (8, 3))
+"""Vocabulary and width."""
+LIVES = st.tuples(st.integers(0, 2**32), st.sampled_from(SIZES)).map(
+    lambda life: (*grown(life[0], *life[1]), life[1][1])
+)
+"""A tree, its counterpart, the tokens and the width; the examples are the same every time."""
 
 
-@pytest.mark.parametrize(("seed", "vocabulary", "width"), LIVES)
-def test_counts_are_those_of_looking_everywhere(seed, vocabulary, width):
-    tree, counted, tokens = grown(seed, vocabulary, width)
+def require_counts(tree, counted, tokens, width):
+    """The occurrences that were compared."""
     assert {name: list(text) for name, text in tree.texts.items()} == counted.texts
     seen = 0
     for length in range(1, min(width, 4) + 1):
@@ -93,29 +61,41 @@ def test_counts_are_those_of_looking_everywhere(seed, vocabulary, width):
                 assert {token: child.count for token, child in children.items()} == following
                 assert list(children) == sorted(children, key=lambda token: (-following[token], token))
             seen += node.count
-    assert seen > 0
+    return seen
 
 
-@pytest.mark.parametrize(("seed", "vocabulary", "width"), LIVES)
-def test_the_root_counts_tokens(seed, vocabulary, width):
-    tree, counted, _ = grown(seed, vocabulary, width)
+def test_counts_are_those_of_looking_everywhere():
+    seen = []
+
+    @settings(max_examples=48)
+    @given(LIVES)
+    def holds(life):
+        seen.append(require_counts(*life))
+
+    holds()
+    assert sum(count > 0 for count in seen) > len(seen) / 2
+
+
+@given(LIVES)
+def test_the_root_counts_tokens(life):
+    tree, counted, *_ = life
     children = tree.children(tree.find(()))
     assert {token: child.count for token, child in children.items()} == counted.next_tokens(())
 
 
-@pytest.mark.parametrize("least", [1, 2, 3, 5, 20])
-@pytest.mark.parametrize(("seed", "vocabulary", "width"), LIVES)
-def test_rare_continuations_can_be_left_out(seed, vocabulary, width, least):
-    tree, counted, tokens = grown(seed, vocabulary, width)
+@given(LIVES, st.sampled_from((1, 2, 3, 5, 20)))
+def test_rare_continuations_can_be_left_out(life, least):
+    tree, counted, tokens, _ = life
     for token in tokens:
         node = tree.find((token,))
         wanted = {each: count for each, count in counted.next_tokens((token,)).items() if count >= least}
         assert {each: child.count for each, child in tree.children(node, least).items()} == wanted
 
 
-@pytest.mark.parametrize(("seed", "vocabulary", "width"), LIVES)
-def test_a_child_is_the_node_of_the_longer_string(seed, vocabulary, width):
-    tree, _, _ = grown(seed, vocabulary, width)
+@settings(max_examples=48)
+@given(LIVES)
+def test_a_child_is_the_node_of_the_longer_string(life):
+    tree, *_ = life
     waiting = [((), tree.find(()))]
     while waiting:
         string, node = waiting.pop()
@@ -123,23 +103,33 @@ def test_a_child_is_the_node_of_the_longer_string(seed, vocabulary, width):
         waiting.extend(((*string, token), child) for token, child in tree.children(node).items())
 
 
-@pytest.mark.parametrize(("seed", "vocabulary", "width"), LIVES)
-def test_the_longest_suffix_that_goes_on(seed, vocabulary, width):
-    tree, counted, tokens = grown(seed, vocabulary, width)
-    rng = random.Random(seed)
+def drawn_history(rng, tokens, texts):
+    """Random tokens, mostly with a piece of a text behind them."""
+    history = rng.choices(tokens, k=rng.randrange(9))
+    if rng.random() < 0.7 and texts:
+        text = rng.choice(texts)
+        end = rng.randrange(len(text) + 1)
+        history += text[max(0, end - rng.randrange(9)) : end]
+    return history
+
+
+def test_the_longest_suffix_that_goes_on():
     lengths = set()
-    for _ in range(40):
-        history = rng.choices(tokens, k=rng.randrange(9))
-        if rng.random() < 0.7 and counted.texts:
-            text = rng.choice(list(counted.texts.values()))
-            end = rng.randrange(len(text) + 1)
-            history += text[max(0, end - rng.randrange(9)) : end]
-        most = rng.randrange(1, 8)
-        node = tree.longest(history, most)
-        assert node.length == counted.longest(history, min(most, width - 1))
-        assert node == tree.find(history[len(history) - node.length :])
-        lengths.add(node.length)
-    assert len(lengths) > 1
+
+    @settings(max_examples=48)
+    @given(LIVES, st.integers(0, 2**32))
+    def holds(life, seed):
+        tree, counted, tokens, width = life
+        rng = random.Random(seed)
+        for _ in range(40):
+            history, most = drawn_history(rng, tokens, list(counted.texts.values())), rng.randrange(1, 8)
+            node = tree.longest(history, most)
+            assert node.length == counted.longest(history, min(most, width - 1))
+            assert node == tree.find(history[len(history) - node.length :])
+            lengths.add(node.length)
+
+    holds()
+    assert lengths == set(range(6))
 
 
 def test_a_growing_text_is_counted_to_its_end():

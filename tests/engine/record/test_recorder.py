@@ -20,15 +20,14 @@ from engine.core.types import (
     Role,
     SamplingParams,
     StepOutcome,
-    StepRecord,
-    Timing,
     Tree,
 )
 from engine.models.interface import to_numpy
 from engine.record.recorder import Recorder, digests, reduce, to_trace
-from engine.record.trace import CELLS, TraceHeader, decode, steps_of
+from engine.record.trace import CELLS, decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, generate, requests, traces
+from tests.support.records import header, plain_step
 
 SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=30, seed=4, repetition_penalty=1.2, bad_words=((3,),))
 NAN = float("nan")
@@ -164,15 +163,6 @@ def test_a_prompt_of_one_token():
     assert trace.header.prompt == (3,)
     assert trace.position[0] == 1
     assert len(trace.token) == SAMPLED.max_new_tokens
-
-
-def header(level=RecordLevel.FULL):
-    return TraceHeader("r", level, Protocol.GUMBEL, True, "p", 4, 0, SamplingParams(), (), FinishReason.LENGTH, (0,))
-
-
-def plain_step(logits, scores=None):
-    verdict = StepOutcome((Emitted(1, Role.PLAIN, 0, 0.5),))
-    return StepRecord(0, 1, Proposal(), verdict, np.array([logits]), scores, Timing(3, 5, 2))
 
 
 def built(*steps):

@@ -21,7 +21,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import decode
 from engine.record.writer import RecordWriter
 from tests.engine.build import Setup, make_loop, requests, spell, target_script
-from tests.engine.record.test_recorder import header, plain_step
+from tests.support.records import header, plain_step
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=24, seed=5)
 PENALISED = replace(SAMPLED, repetition_penalty=1.3, bad_words=((3,),))

@@ -14,6 +14,7 @@ from engine.proposers.self_draft.layer_skip import SkipSet
 from engine.record.cost import best_gamma, speedup
 from engine.tools import find_skips as skipping
 from engine.tools.find_skips import SkipSetBench, neighbours, search, share_run, windows
+from tests.support.tiers import fast_first
 
 TEXT = (
     "Write a story about a small fox. Once upon a time there was a fox. Repeat after me: the fox, the dog, the hen. "
@@ -47,7 +48,7 @@ def random_sets(size, count):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("budget", [30, 200])
+@pytest.mark.parametrize("budget", fast_first([30, 200]))
 def test_the_found_set_is_at_least_as_good_as_random_ones_of_its_size(size, budget, make_bench):
     found = search(make_bench(budget), least=size)
     assert len(found.skips) >= size

@@ -90,6 +90,7 @@ def test_another_vector_is_not_within_the_error():
     assert abs(trials.by_rank()[0].rate - known_rates(4)[0]) > 5 * trials.by_rank()[0].error
 
 
+@pytest.mark.slow
 def test_stated_errors_are_as_large_as_the_scatter():
     """Of 30 repetitions; the mean square is chi-square / 30 and leaves (0.45, 1.9) once in 400 times."""
     found = [measured([3] * 12, seed, 20).by_rank()[0] for seed in range(30)]
@@ -111,6 +112,7 @@ def rise(firsts):
     return np.quantile(found, [0.001, 0.999])
 
 
+@pytest.mark.slow
 def test_unlike_prompts_look_like_levels():
     """Each prompt accepts alike at all levels, but deep levels are reached on the easy ones: one vector misplans."""
     assert rise([1, 7] * 20)[0] > 0

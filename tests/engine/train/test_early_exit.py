@@ -46,6 +46,7 @@ def test_the_loss_is_the_weighted_cross_entropy_to_the_target_as_it_was(teacher)
         assert loss_of(teacher.model, teacher.model, tokens, plan).item() == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_training_makes_an_exit_draft_better_and_writes_a_target(tmp_path, teacher, tiny, built):
     source, out = tmp_path / "target", tmp_path / "out"
     torch.manual_seed(3)

@@ -22,6 +22,7 @@ from tests.engine.backends.transformers.family import (
     run,
     workshop_of,
 )
+from tests.support.tiers import fast_first
 
 KINDS = ("draft_model", "prompt_lookup", "early_exit", "universal")
 
@@ -38,7 +39,7 @@ def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("sampling", fast_first([GREEDY, SAMPLED]))
 def test_a_record_holds_the_steps_and_the_rows_of_the_target(backend, kind, sampling):
     engine = backend.arm(plan(kind))
     assert engine.capabilities().level == 3
@@ -117,7 +118,7 @@ HONOURED = {
 
 
 @pytest.mark.parametrize("name", HONOURED)
-@pytest.mark.parametrize("kind", [None, "draft_model", "prompt_lookup"])
+@pytest.mark.parametrize("kind", fast_first([None, "draft_model", "prompt_lookup"]))
 def test_parameters_mean_the_same_p_as_in_our_own_engine(backend, kind, name):
     sampling = SamplingParams(**({"temperature": 1.0, "max_new_tokens": 12} | HONOURED[name]))
     for generation in run(backend.arm(plan(kind)), sampling, PROMPTS[:2]):

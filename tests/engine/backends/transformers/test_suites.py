@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 
 from tests.audit.invoke import invoke
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[4] / "suites" / "transformers"
 
 

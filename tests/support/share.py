@@ -1,0 +1,38 @@
+"""The option `--share K/N`: of all parameter sets that are selected, the K-th, the (K+N)-th and so on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Share:
+    first: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.first}/{self.of}"
+
+
+def parse_share(text: str) -> Share:
+    """`K/N` with K from 1 to N."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    share = Share(*map(int, match.groups())) if match else None
+    if share is None or not 1 <= share.first <= share.of:
+        raise pytest.UsageError(f"--share {text}: write K/N, with K from 1 to N")
+    return share
+
+
+def split(items: Sequence[pytest.Item], share: Share) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The items that run and those that do not; a test without parameters always runs."""
+    kept, left, count = [], [], 0
+    for item in items:
+        parametrised = hasattr(item, "callspec")
+        count += parametrised
+        runs = not parametrised or (count - share.first) % share.of == 0
+        (kept if runs else left).append(item)
+    return kept, left

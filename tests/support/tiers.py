@@ -1,0 +1,46 @@
+"""Which parameter sets of a test run every day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from engine.core.types import Protocol
+
+Pair = tuple[str, Protocol]
+
+
+def fast_first(values: Iterable[Any], fast: int = 1) -> list[Any]:
+    """The values as parameters: the first `fast` are in the unit tier, the others slow."""
+    return [_slow(value) if i >= fast else value for i, value in enumerate(values)]
+
+
+def slow_unless(values: Iterable[Any], fast: Iterable[Any]) -> list[Any]:
+    """The values as parameters: those in `fast`, all of which there are, in the unit tier, the others slow."""
+    values, fast = list(values), list(fast)
+    assert all(each in values for each in fast), f"not all of {fast} are parameters"
+    return [value if value in fast else _slow(value) for value in values]
+
+
+def _slow(value: Any) -> Any:
+    if hasattr(value, "marks"):
+        return pytest.param(*value.values, marks=(*value.marks, pytest.mark.slow), id=value.id)
+    values = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def first_rejection(pairs: Iterable[Pair]) -> list[Pair]:
+    """Of each proposer with its rules, the first rule that accepts and rejects by p and q."""
+    comparing, first = (Protocol.GREEDY, Protocol.GUMBEL), {}
+    for name, protocol in pairs:
+        if protocol not in comparing:
+            first.setdefault(name, protocol)
+    return list(first.items())
+
+
+def daily(pairs: Iterable[Pair]) -> list[Pair]:
+    """Of each proposer with its rules, the coupled rule and the first that rejects: both ways to draw a draft."""
+    pairs = list(pairs)
+    return [*first_rejection(pairs), *(pair for pair in pairs if pair[1] is Protocol.GUMBEL)]
