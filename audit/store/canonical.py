@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.record.effective import Effective
+
 
 def jsonable(value: Any) -> Any:
     """The value as plain JSON types: NaN and infinities become None, tuples lists.
@@ -42,6 +44,8 @@ def jsonable(value: Any) -> Any:
         return {str(jsonable(key)): jsonable(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, Effective):
+        return jsonable(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: jsonable(getattr(value, each.name)) for each in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -12,20 +12,28 @@ from typing import Final
 
 from engine.backends.catalogue import WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.evidence import Declaration
 from engine.core.errors import InvalidRequest
 from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
-    "native": BackendKind("engine.backends.native:open_models", ours=True),
-    "scripted": BackendKind("engine.backends.scripted:open_models", (SourceKind.SCRIPTED,), ours=True),
+    "native": BackendKind("engine.backends.native:open_models", "engine.backends.native_evidence:DECLARED", ours=True),
+    "scripted": BackendKind(
+        "engine.backends.scripted:open_models",
+        "engine.backends.native_evidence:DECLARED",
+        (SourceKind.SCRIPTED,),
+        ours=True,
+    ),
     "transformers": BackendKind(
         "engine.backends.transformers:open_models",
+        "engine.backends.transformers.evidence:DECLARED",
         proposers=("draft_model", "prompt_lookup", "early_exit", "universal", "mtp", "dflash"),
         rules=("greedy", "chain"),
         options="engine-transformers",
     ),
     "vllm": BackendKind(
         "engine.backends.vllm:open_models",
+        "engine.backends.vllm.evidence:DECLARED",
         proposers=(
             "ngram",
             "suffix",
@@ -42,6 +50,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
     ),
     "openai": BackendKind(
         "engine.backends.openai:open_models",
+        "engine.backends.openai.evidence:DECLARED",
         (*WEIGHTS, SourceKind.SERVED),
         proposers=("served",),
         rules=("greedy", "chain", "gumbel"),
@@ -49,6 +58,12 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         tokens=False,
     ),
 }
+
+
+def declared(backend: str) -> Declaration:
+    """What the backend's records show; imports neither torch nor the engine behind it."""
+    found: Declaration = resolve({backend: REGISTRY[backend].evidence}, backend, "backend")
+    return found
 
 
 def open_backend(kind: str, models: Mapping[str, ModelSource]) -> Backend:

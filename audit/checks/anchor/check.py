@@ -37,6 +37,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper
 from audit.stats.power import SampleSize, bound_need
 from audit.stats.wilks import covered_quantile
+from engine.backends.evidence import Part
 from engine.core.errors import EngineError
 from engine.core.types import Floats
 
@@ -87,6 +88,11 @@ class AnchorResult:
 
 def _applies(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
 def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
@@ -223,6 +229,7 @@ CHECK = Check(
     defaults=DEFAULTS,
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="at every emitted token p is what the target alone gives after that text",
     effect="total variation per token",
     plan=_plan,

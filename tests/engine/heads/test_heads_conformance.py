@@ -20,6 +20,7 @@ from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts, TargetSide
 from engine.proposers.interface import Context, TargetOutputs
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of
@@ -116,7 +117,11 @@ def test_every_decision_can_be_replayed_from_the_record(case, protocol, sampled)
     setup = Setup(case, protocol, rows=3, gamma=4, eos_ids=(5,))
     got = generate(setup, ragged(8, sampling_for(protocol, sampled)))
     arm = ArmRecord(
-        "candidate", ArmKind.CANDIDATE, Level.L4, {}, tuple(record(decode(each.trace)) for each in got.values())
+        "candidate",
+        ArmKind.CANDIDATE,
+        Level.L4,
+        Effective(),
+        tuple(record(decode(each.trace)) for each in got.values()),
     )
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary

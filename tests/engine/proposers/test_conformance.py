@@ -18,6 +18,7 @@ from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request,
 from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts, TargetSide
 from engine.proposers.interface import Context
+from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of
@@ -224,7 +225,11 @@ def test_every_decision_can_be_replayed_from_the_record(kind, protocol, sampled)
     setup = setup_of(kind, protocol=protocol, rows=3, gamma=4, eos_ids=(5,))
     got = generate(setup, ragged(10, sampling_for(protocol, sampled)))
     arm = ArmRecord(
-        "candidate", ArmKind.CANDIDATE, Level.L4, {}, tuple(record(decode(each.trace)) for each in got.values())
+        "candidate",
+        ArmKind.CANDIDATE,
+        Level.L4,
+        Effective(),
+        tuple(record(decode(each.trace)) for each in got.values()),
     )
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
