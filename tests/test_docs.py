@@ -29,6 +29,7 @@ from engine.backends.interface import Engine
 from engine.core.options import ScalarOption
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.proposers.options import OPTIONS
+from engine.record.effective import Effective
 from engine.record.trace import Trace, TraceHeader
 from engine.sampling.rng import Purpose
 from engine.train import recipe
@@ -166,15 +167,15 @@ def test_evidence_explains_every_word_of_its_levels_and_verdicts():
 
 
 def test_the_native_page_gives_the_evidence_level_of_each_record_level():
-    from engine.backends.native import EVIDENCE
+    from engine.backends.native_evidence import LEVELS
 
-    for level, evidence in EVIDENCE.items():
-        assert f"| `{level}` | L{evidence} |" in text_of("backends/native.md")
+    for level, evidence in LEVELS.items():
+        assert f"| `{level}` | L{evidence.level} |" in text_of("backends/native.md")
 
 
 def test_the_native_page_lists_the_effective_configuration():
     backend = backends.open_backend("scripted", {"target": ModelSource("scripted:1")})
-    keys = set(backend.arm(EngineSpec(Protocol.GUMBEL)).effective_config())
+    keys = set(backend.arm(EngineSpec(Protocol.GUMBEL)).effective_config().keys)
     table = section(text_of("backends/native.md"), "## Effective configuration")
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^(\|[^|]+\|)", table, re.MULTILINE)))) == keys
 
@@ -359,7 +360,7 @@ def test_an_example_proposer_drafts_and_changes_no_token(number, name, options, 
     traces = build.traces(drafted)
     records = tuple(record(each) for each in traces.values())
     result = evaluate(
-        checks.load("replay"), Evidence(ArmRecord("example", ArmKind.CANDIDATE, Level.L4, {}, records)), {}
+        checks.load("replay"), Evidence(ArmRecord("example", ArmKind.CANDIDATE, Level.L4, Effective(), records)), {}
     )
     assert result.verdict is Verdict.CERTIFIED, result.summary
     assert max(int(np.max(trace.n_drafted)) for trace in traces.values()) == options.get("most", 3)

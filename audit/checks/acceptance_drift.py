@@ -27,7 +27,7 @@ import scipy
 from numpy.typing import NDArray
 
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.errors import UserError
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -35,6 +35,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
 from audit.stats.drift import Alarm, RateChange, RecordedRate, against_recorded, detector, extend, mean_recorded
 from audit.stats.equivalence import EquivalenceDecision
+from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol, Role
 
 BUCKETS = (0, 64, 128, 256, 512, 1024, 4096)
@@ -43,6 +44,8 @@ DOMAIN = "domain "
 ALIKE = "domains alike"
 """The mean over domains. Rates differ far more between domains than within, and the mix of a run is chance."""
 POWER = 0.9
+NOTHING_DRAFTED = "nothing was drafted"
+NOTHING_RECORDED = "no rate was recorded for this pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,14 @@ class RateComparison:
 
 def _applies(evidence: Evidence) -> str | None:
     if not any(int(np.sum(request.trace.n_drafted)) for request in evidence.candidate.requests):
-        return "nothing was drafted"
+        return NOTHING_DRAFTED
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    if not design.shown.gives(Part.DRAFTS):
+        return NOTHING_DRAFTED
+    return None if params["expected"] else NOTHING_RECORDED
 
 
 def steps(requests: Sequence[RequestRecord]) -> DraftSteps:
@@ -284,7 +293,7 @@ def _summary(
 ) -> str:
     if findings:
         return f"{len(findings)} departures; {findings[0].message}"
-    told = [_change(each, each.certain) for each in strata] or [f"{_told(rates)}; no rate was recorded for this pair"]
+    told = [_change(each, each.certain) for each in strata] or [f"{_told(rates)}; {NOTHING_RECORDED}"]
     if absent:
         told.append(f"recorded but not seen: {', '.join(absent)}")
     watch = f"no change over {watched.positions} positions" if watched.positions else f"not watched: {watched.reason}"
@@ -303,6 +312,7 @@ CHECK = Check(
     defaults={"expected": {}, "margin": 0.05, "alpha": 0.001},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="the acceptance rate is the recorded one, and is what p and q give from the first request to the last",
     effect="change in the share of drafted tokens that are accepted",
     plan=needs_nothing,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Params
+from audit.checks.interface import Check, Design, Params
 from audit.checks.plans import plan_acceptance
 from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -59,17 +59,31 @@ class StratumTest:
     test: BernoulliTest
 
 
+LOSSY = "the verifier declares itself lossy; there is no acceptance law for it"
+GREEDY = "at temperature 0 acceptance is no matter of chance; see greedy_equality"
+NO_LAW = {
+    Protocol.GREEDY: "the greedy protocol compares with the argmax; there is no acceptance law",
+    Protocol.BLOCK: "the block protocol decides on a draft as a whole; there is no acceptance law by place",
+}
+
+
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
     if not all(request.trace.header.lossless for request in requests):
-        return "the verifier declares itself lossy; there is no acceptance law for it"
+        return LOSSY
     if any(request.trace.header.sampling.greedy for request in requests):
-        return "at temperature 0 acceptance is no matter of chance; see greedy_equality"
-    if any(request.trace.header.protocol is Protocol.GREEDY for request in requests):
-        return "the greedy protocol compares with the argmax; there is no acceptance law"
-    if any(request.trace.header.protocol is Protocol.BLOCK for request in requests):
-        return "the block protocol decides on a draft as a whole; there is no acceptance law by place"
-    return None
+        return GREEDY
+    protocols = {request.trace.header.protocol for request in requests}
+    return next((reason for protocol, reason in NO_LAW.items() if protocol in protocols), None)
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if not design.shown.lossless:
+        return LOSSY
+    if design.greedy:
+        return GREEDY
+    return NO_LAW.get(design.shown.protocol)
 
 
 def expected_acceptance(made: Decisions) -> Floats:
@@ -208,6 +222,7 @@ CHECK = Check(
     defaults={"margin": 0.05, "alpha": 0.001, "confidence": 0.99},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="a drafted token is kept with the probability that p, q and the declared rule give",
     effect="difference in rate",
     plan=plan_acceptance,

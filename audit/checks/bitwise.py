@@ -12,22 +12,23 @@ that both arms share, or anything that happens to a row after the model gave it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from audit.checks.interface import Check, Params
+from audit.checks.interface import Check, Design, Params
 from audit.checks.plans import at_least
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
+from engine.record.effective import Numerics
 
 PROMISES: Final = ("none", "chain", "tree", "everywhere")
 """Weakest first; each contains the ones before it."""
 MAX_FINDINGS: Final = 20
+NOT_REPORTED: Final = "the backend does not report numerics, so no bits are promised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,15 @@ class _PairComparison:
 
 def _applies(evidence: Evidence) -> str | None:
     return "no baseline arm to compare with" if evidence.baseline is None else None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    shown = design.shown
+    if params["force"] or keeps(shown.promises, shown.shape):
+        return None
+    if shown.promises is None:
+        return NOT_REPORTED
+    return f"the numerics promise {shown.promises}, which is too little for a {shown.shape} proposer"
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -82,35 +92,42 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
             "pairs": len(pairing.pairs),
             "pairs_differing": sum(bool(each.differing) for each in found),
             "unpaired": list(pairing.unpaired),
-            "mode": _numerics(evidence.candidate).get("mode"),
-            "promises": _numerics(evidence.candidate).get("promises"),
+            "mode": _numerics(evidence.candidate).mode,
+            "promises": _numerics(evidence.candidate).promises,
             "forced": forced,
         },
     )
 
 
-def _numerics(arm: ArmRecord) -> Mapping[str, Any]:
-    facts = arm.effective.get("numerics")
-    return facts if isinstance(facts, Mapping) else {}
+NO_NUMERICS: Final = Numerics(None, None, None, {})
+
+
+def _numerics(arm: ArmRecord) -> Numerics:
+    return arm.effective.numerics or NO_NUMERICS
 
 
 def _no_promise(candidate: ArmRecord, baseline: ArmRecord, forced: bool) -> str | None:
     """Why the bits of the two arms need not be equal, or None."""
     ours, theirs = _numerics(candidate), _numerics(baseline)
-    if ours.get("mode") != theirs.get("mode"):
-        return f"the candidate ran with numerics {ours.get('mode')}, its baseline with {theirs.get('mode')}"
+    if ours.mode != theirs.mode:
+        return f"the candidate ran with numerics {ours.mode}, its baseline with {theirs.mode}"
     if forced:
         return None
-    if not ours or not theirs:
-        return "the backend does not report numerics, so no bits are promised"
-    shape = candidate.effective.get("proposer_shape") or "chain"
+    if not ours.facts or not theirs.facts:
+        return NOT_REPORTED
+    shape = candidate.effective.proposer_shape or "chain"
     needed = "tree" if shape == "tree" else "chain"
-    for facts in (ours, theirs):
-        promised = str(facts.get("promises"))
-        if promised not in PROMISES or PROMISES.index(promised) < PROMISES.index(needed):
-            why = f": {facts['reason']}" if facts.get("reason") else ""
-            return f"numerics {facts.get('mode')} promises {promised}, a {shape} proposer needs {needed}{why}"
+    for each in (ours, theirs):
+        if not keeps(each.promises, shape):
+            why = f": {each.reason}" if each.reason else ""
+            return f"numerics {each.mode} promises {each.promises}, a {shape} proposer needs {needed}{why}"
     return None
+
+
+def keeps(promises: str | None, shape: str) -> bool:
+    """Whether bits that are promised so far are equal beside drafts of that shape."""
+    needed = "tree" if shape == "tree" else "chain"
+    return promises in PROMISES and PROMISES.index(promises) >= PROMISES.index(needed)
 
 
 def _incomparable(pair: Pair) -> str | None:
@@ -156,6 +173,7 @@ CHECK = Check(
     defaults={"min_positions": 200, "force": False, "confidence": 0.99},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="every row of logits is the baseline's, bit by bit",
     effect="share of positions that differ",
     plan=at_least("min_positions", "compared positions"),

@@ -14,17 +14,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from engine.record.effective import Decoder, Effective
 
 WHOLE_ARM = "the arm"
 BASELINE = "the baseline"
+OURS = "the backend decodes here: it runs what it is given, or not at all"
 
 
 def _applies(evidence: Evidence) -> str | None:
-    said = evidence.candidate.effective
-    return None if said.get("requested") else "the backend decodes here: it runs what it is given, or not at all"
+    return None if evidence.candidate.effective.requested else OURS
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return OURS if design.shown.decoder is Decoder.OWN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +57,15 @@ class ArmSettings:
         ]
 
 
-def _settings(place: str, effective: Mapping[str, Any]) -> ArmSettings:
-    return ArmSettings(place, effective.get("requested", {}), effective.get("effective", {}))
+def _settings(place: str, effective: Effective) -> ArmSettings:
+    return ArmSettings(place, effective.requested, effective.in_effect)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     ours = _settings(WHOLE_ARM, evidence.candidate.effective)
     # a baseline that is not what it should be makes every comparison with it worthless
-    theirs = _settings(BASELINE, evidence.baseline.effective if evidence.baseline is not None else {})
+    theirs = _settings(BASELINE, evidence.baseline.effective if evidence.baseline is not None else Effective())
     findings = [*ours.findings, *theirs.findings]
     unread = [*ours.unread, *(f"{BASELINE}'s {key}" for key in theirs.unread)]
     if findings:
@@ -86,6 +92,7 @@ CHECK = Check(
     defaults={},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="every setting that was asked for is in effect",
     effect="settings that are not in effect",
     plan=needs_nothing,

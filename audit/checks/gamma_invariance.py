@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 
 from audit.checks.equality.rerun import Rerun, compare, shares_state
-from audit.checks.interface import Check, Params, evaluate, needs_nothing
+from audit.checks.interface import Check, Design, Params, evaluate, needs_nothing
 from audit.checks.law import check as law
 from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmKind, Evidence, Level
@@ -47,14 +47,26 @@ class Contrast:
     p: float
 
 
+LOSSY = "the verifier declares itself lossy; its law may depend on the draft length"
+TOO_LITTLE = "under rejection the law at another draft length needs evidence L3"
+
+
 def _applies(evidence: Evidence) -> str | None:
     if ArmKind.OTHER_GAMMA not in evidence.companions:
         return "there is no arm regamma to compare with"
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
-        return "the verifier declares itself lossy; its law may depend on the draft length"
+        return LOSSY
     if not _coupled(evidence) and evidence.companions[ArmKind.OTHER_GAMMA].level < Level.L3:
-        return "under rejection the law at another draft length needs evidence L3"
+        return TOO_LITTLE
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if not design.shown.lossless:
+        return LOSSY
+    coupled = design.greedy or design.shown.protocol is Protocol.GUMBEL
+    return None if coupled or design.level >= Level.L3 else TOO_LITTLE
 
 
 def _coupled(evidence: Evidence) -> bool:
@@ -172,7 +184,7 @@ def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:
 
 def _lengths(evidence: Evidence) -> str:
     arms = (evidence.candidate, evidence.companions[ArmKind.OTHER_GAMMA])
-    ours, theirs = (arm.effective.get("gamma", "unknown") for arm in arms)
+    ours, theirs = ("unknown" if arm.effective.gamma is None else arm.effective.gamma for arm in arms)
     shared = ", with a proposer that learns" if shares_state(evidence.candidate) else ""
     return f"draft length {theirs} beside {ours}{shared}"
 
@@ -184,6 +196,7 @@ CHECK = Check(
     defaults={"margin": 0.3, "confidence": 0.99, "alpha": 0.001, "leak_margin": 0.1, "min_tokens": 500},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="tokens, or under rejection their law, do not depend on the draft length",
     effect="share of requests that differ; under rejection total variation per token",
     plan=needs_nothing,

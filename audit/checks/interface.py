@@ -13,7 +13,9 @@ from typing import Any
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.stats.sample_size import SampleSize
-from engine.core.types import RecordLevel
+from engine.backends.evidence import ArmEvidence, Part
+from engine.core.types import Protocol, RecordLevel
+from engine.record.effective import Decoder
 
 Params = Mapping[str, Any]
 
@@ -27,11 +29,15 @@ class PlanAssumptions:
 
 
 NOTHING_ASSUMED = PlanAssumptions()
+NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
+"""Why numbers that were drawn cannot be drawn again."""
+EVERYTHING = ArmEvidence(Decoder.OWN, 4, frozenset(Part), Protocol.CHAIN, drawn=True, promises="everywhere")
+"""A sampled arm of our own engine that leaves nothing out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What is known of an arm before anything runs."""
+    """What is known of an arm before anything runs. `shown` is what its backend declares."""
 
     requests: int
     prompts: int
@@ -41,7 +47,18 @@ class Design:
     greedy: bool
     level: Level
     record: RecordLevel = RecordLevel.FULL
+    shown: ArmEvidence = EVERYTHING
     assumed: PlanAssumptions = NOTHING_ASSUMED
+
+    @property
+    def keyed(self) -> bool:
+        """Whether every random number of the arm comes from a key, or none is drawn."""
+        return self.greedy or self.shown.decoder is Decoder.OWN
+
+
+def always_applies(params: Params, design: Design) -> None:
+    """The foresight of a check that applies to every arm that has requests."""
+    del params, design
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,8 @@ class Check:
 
     `defaults` are all parameters with their default values; the suite may
     override these names and no others. `applies` says why the check does not
-    apply to an arm, or None. `null` is what it tests and `effect` the unit of
+    apply to an arm, or None; `foresee` says the same before the arm has run, as far
+    as the suite and the declared evidence of the backend tell. `null` is what it tests and `effect` the unit of
     its effect, bound and margin. `plan` says how much evidence the margin
     needs, before a model is loaded; None where any amount will do. Parameters
     called `alpha` and `confidence` are its error probabilities: a run that is
@@ -74,11 +92,19 @@ class Check:
     anytime: bool = False
     failures: bool = False
     external: bool = False
+    foresee: Callable[[Params, Design], str | None] = always_applies
 
 
 def needs_nothing(params: Params, design: Design) -> None:
     """The plan of a check that any amount of evidence decides."""
     del params, design
+
+
+def foreseen(check: Check, params: Params, design: Design) -> str | None:
+    """Why a check will end `not_run`, or None: the counterpart of `evaluate` for what has not run yet."""
+    if design.level < check.needs:
+        return f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
+    return check.foresee(params, design)
 
 
 def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult:

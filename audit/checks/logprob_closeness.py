@@ -23,13 +23,14 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.paired import sign_flip
+from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
@@ -67,12 +68,21 @@ class ReferenceCloseness:
     single: tuple[Finding, ...]
 
 
+NOT_EQUAL = "tokens equal the baseline's only at temperature 0 and under shared randomness, and there is no anchor arm"
+
+
 def _applies(evidence: Evidence) -> str | None:
     if ArmKind.ANCHOR in evidence.companions or (evidence.baseline is not None and _equal_tokens(evidence)):
         return None
     if evidence.baseline is None:
         return "there is neither a baseline nor an anchor arm to compare with"
-    return "tokens equal the baseline's at temperature 0 and under shared randomness only, and there is no anchor arm"
+    return NOT_EQUAL
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    equal = design.greedy or design.shown.protocol is Protocol.GUMBEL
+    return None if equal or design.shown.gives(Part.REFERENCE) else NOT_EQUAL
 
 
 def _equal_tokens(evidence: Evidence) -> bool:
@@ -241,6 +251,7 @@ CHECK = Check(
     },
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="reported log-probabilities are the reference's at equal prefixes, up to the margin or the engine's own noise",
     effect="mean absolute difference in nats",
     plan=needs_nothing,

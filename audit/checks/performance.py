@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
@@ -36,6 +36,7 @@ LEVELS = {"p50": 0.5, "p99": 0.99}
 EACH = 0.995
 """Confidence of each of the two intervals that a ratio of quantiles is made of."""
 POWER = 0.9
+UNASKED = "no margin asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline.taken_over:
         return "the baseline ran another time: a clock compares what runs side by side"
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del design
+    asked = ("min_speedup", "max_p99_ratio", "min_tokens_per_forward")
+    return None if any(float(params[name]) > 0 for name in asked) else UNASKED
 
 
 def _sides(pairing: Pairing) -> tuple[ArmTimings, ArmTimings]:
@@ -177,7 +184,7 @@ def _summary(gain: ClusterInterval, lengths: ClusterInterval, asked: list[str], 
         speed = f"speed-up {gain.estimate:.3g} on one prompt, without an interval"
     told = f"{speed}, {lengths.estimate:.3g} tokens per forward; {TIMED}"
     told += f"; {unpaired} cases are in one arm only" if unpaired else ""
-    return f"{'; '.join(asked)}; {told}" if asked else f"measured, no margin asked: {told}"
+    return f"{'; '.join(asked)}; {told}" if asked else f"measured, {UNASKED}: {told}"
 
 
 def _details(
@@ -209,6 +216,7 @@ CHECK = Check(
     defaults={"min_speedup": 0.0, "max_p99_ratio": 0.0, "min_tokens_per_forward": 0.0},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="the candidate is as fast as is asked",
     effect="tokens per second over the baseline's",
     plan=needs_nothing,

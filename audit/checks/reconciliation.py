@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from engine.backends.evidence import Part
 
 WHOLE_ARM = "the arm"
 MAX_FINDINGS = 20
+ONE_ACCOUNT = "there is one account only, the engine's own record"
 
 
 def _account(request: RequestRecord) -> Mapping[str, Any]:
@@ -27,14 +29,19 @@ def _account(request: RequestRecord) -> Mapping[str, Any]:
 
 
 def _problems(evidence: Evidence) -> list[str]:
-    said: Mapping[str, Any] = evidence.candidate.effective.get("evidence", {})
-    return [str(each) for each in said.get("problems", ())]
+    reported = evidence.candidate.effective.evidence
+    return [] if reported is None else list(reported.problems)
 
 
 def _applies(evidence: Evidence) -> str | None:
     if _problems(evidence) or any(_account(each) for each in evidence.candidate.requests):
         return None
-    return "there is one account only, the engine's own record"
+    return ONE_ACCOUNT
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.gives(Part.ACCOUNTS) else ONE_ACCOUNT
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -73,6 +80,7 @@ CHECK = Check(
     defaults={},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="independent accounts of every request agree",
     effect="mismatches",
     plan=needs_nothing,

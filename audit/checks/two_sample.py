@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
@@ -63,16 +63,27 @@ class ArmSamples:
     prompts: tuple[str, ...]
 
 
+GREEDY = "at temperature 0 there is no law to compare; see greedy_equality"
+SHARED = "the arms share their random numbers and are no independent samples; see coupled_equality"
+
+
 def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
         return "there is no baseline arm to compare with"
     headers = [request.trace.header for request in evidence.candidate.requests]
     if any(header.sampling.greedy for header in headers):
-        return "at temperature 0 there is no law to compare; see greedy_equality"
+        return GREEDY
     coupled = any(header.protocol is Protocol.GUMBEL or header.coupled_draft for header in headers)
     if coupled and _keys(evidence.candidate) & _keys(evidence.baseline):
-        return "the arms share their random numbers and are no independent samples; see coupled_equality"
+        return SHARED
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if design.greedy:
+        return GREEDY
+    return SHARED if design.shown.protocol is Protocol.GUMBEL else None
 
 
 def _keys(arm: ArmRecord) -> set[tuple[int, int]]:
@@ -218,6 +229,7 @@ CHECK = Check(
     defaults={"alpha": 0.001, "margin": 0.05, "permutations": 9999, "min_prompts": 8},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="given the prompt, answers of candidate and baseline have the same law",
     effect="largest difference in the mean of a stated feature",
     plan=needs_nothing,

@@ -93,7 +93,7 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
     from audit.minimize.result import write
     from audit.minimize.search import search
     from audit.minimize.trial import Goal, Trials
-    from audit.runs.prepare import sources
+    from audit.suite.spec import sources
     from engine.backends import open_backend
     from engine.core.errors import EngineError
 

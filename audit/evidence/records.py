@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, overload
 
 from engine.core.types import FinishReason
+from engine.record.effective import Decoder, Effective
 
 if TYPE_CHECKING:
     from engine.record.trace import Trace
-
-ORIGIN: Final = "earlier"
-"""Key of the run that an arm was taken over from (`audit.runs.reused_baseline`), in its effective configuration."""
 
 
 class Level(IntEnum):
@@ -115,8 +113,7 @@ class ArmRecord:
     name: str
     kind: ArmKind
     level: Level
-    effective: Mapping[str, Any]
-    """The backend's effective configuration."""
+    effective: Effective
     requests: Sequence[RequestRecord]
     """A tuple, or records that are read when they are asked for and not kept: go through them as often as need be,
     one at a time, and hold no list of their traces."""
@@ -126,12 +123,12 @@ class ArmRecord:
     @property
     def ours(self) -> bool:
         """Whether the project's own loop decoded: its random numbers are the key's, its p is in float64."""
-        return "requested" not in self.effective
+        return self.effective.decoder is Decoder.OWN
 
     @property
     def taken_over(self) -> bool:
         """Whether an earlier run made it: its times are those of another day."""
-        return ORIGIN in self.effective
+        return self.effective.origin is not None
 
     @property
     def keyed(self) -> bool:

@@ -174,7 +174,7 @@ def _used_as(run: StoredRun, role: str) -> list[ArtifactRef]:
 def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     candidates = {arm.name for arm in facts.candidates}
     for arm in facts.candidates:
-        fault = arm.spec.get("fault") or arm.effective.get("fault")
+        fault = arm.spec.get("fault") or arm.effective.fault
         if fault and not policy.allow_known_bad:
             yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
     told = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
@@ -186,7 +186,7 @@ def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
 def _lossy_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     for arm in facts.candidates:
         if policy.require_lossless and not arm.lossless:
-            rule = arm.effective.get("protocol") or arm.spec.get("verifier") or "unknown"
+            rule = arm.effective.protocol or arm.spec.get("verifier") or "unknown"
             yield Reason(Decision.BLOCK, "lossless", f"arm {arm.name}: its rule {rule} declares itself lossy")
 
 

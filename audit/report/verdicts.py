@@ -57,9 +57,9 @@ def lossy_lines(arms: Iterable[StoredArm]) -> list[str]:
 
 
 def _rule(arm: StoredArm) -> str:
-    options = arm.effective.get("verifier_options") or {}
+    options = arm.effective.verifier_options
     settings = ", ".join(f"{key} {value:g}" for key, value in options.items())
-    return str(arm.effective.get("protocol", "an unnamed rule")) + (f" ({settings})" if settings else "")
+    return (arm.effective.protocol or "an unnamed rule") + (f" ({settings})" if settings else "")
 
 
 def conclusion(exit_code: int | None) -> str:

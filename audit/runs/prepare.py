@@ -19,13 +19,14 @@ from audit.runs.arms import Arm, plan_arms, slots
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
-from audit.suite.spec import Case, Suite
+from audit.suite.spec import Case, Suite, sources
 from engine.backends import open_backend
-from engine.backends.engine_spec import Backend, ModelFacts, ModelSource
+from engine.backends.engine_spec import Backend, ModelFacts
 from engine.backends.interface import Anchoring, Engine, Prompt
 from engine.backends.neighbour import NeighbourEngine
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Request
+from engine.record.effective import Effective
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +100,12 @@ def _can_run(planned: Arm, engine: Engine) -> bool:
     return planned.kind is not ArmKind.ANCHOR or isinstance(engine, Anchoring)
 
 
-def effective_config(arm: PreparedArm) -> Mapping[str, Any]:
+def effective_config(arm: PreparedArm) -> Effective:
     """What runs: the engine's decoding, or its reference pass."""
     if arm.planned.kind is ArmKind.ANCHOR:
         assert isinstance(arm.engine, Anchoring)
         return arm.engine.anchor_config()
     return arm.engine.effective_config()
-
-
-def sources(suite: Suite) -> dict[str, ModelSource]:
-    """Where the suite's models come from, by name."""
-    return {
-        name: ModelSource(
-            spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device
-        )
-        for name, spec in suite.models.items()
-    }
 
 
 def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
@@ -187,7 +178,7 @@ def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
         level=level,
         spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}),
         effective=effective,
-        lossless=bool(effective["lossless"]),
+        lossless=bool(effective.lossless),
     )
 
 

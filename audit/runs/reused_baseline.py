@@ -14,12 +14,13 @@ from itertools import chain
 from typing import Any, Final
 
 from audit.errors import CannotDecide, UserError
-from audit.evidence.records import ORIGIN, ArmKind, ArmRecord, RequestRecord
+from audit.evidence.records import ArmKind, ArmRecord, RequestRecord
 from audit.store import RunStatus, Store, StoredRun
 from engine.backends.engine_spec import ModelFacts
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.core.errors import EngineError
 from engine.core.types import Generation, Request
+from engine.record.effective import ORIGIN, Effective
 from engine.record.trace import TraceHeader, encode
 
 PLAIN: Final = (ArmKind.BASELINE, ArmKind.CONTROL)
@@ -81,8 +82,8 @@ def begun_with(store: Store, run: StoredRun) -> ReusedRun | None:
 
     Raises as `reused_run`.
     """
-    origin = next((arm.effective[ORIGIN]["run"] for arm in run.arms if ORIGIN in arm.effective), None)
-    return None if origin is None else reused_run(store, origin)
+    origin = next((arm.effective.origin for arm in run.arms if arm.effective.origin is not None), None)
+    return None if origin is None else reused_run(store, origin.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class ReusedEngine:
         """What the arm showed."""
         return replace(self.live.capabilities(), level=int(self.arm.level))
 
-    def effective_config(self) -> Mapping[str, Any]:
+    def effective_config(self) -> Effective:
         """What ran then, and where that is told."""
-        return {**self.arm.effective, ORIGIN: dict(self.origin)}
+        return self.arm.effective.with_fact(ORIGIN, dict(self.origin))
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The live engine's."""

@@ -7,10 +7,9 @@ engine works or what a check computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from audit.errors import UserError
 from audit.runs.generate import generations
@@ -20,6 +19,7 @@ from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_co
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.store import RequestKey, RunStatus, Store, StoredRun
 from engine.core.errors import EngineError
+from engine.record.effective import Effective
 
 
 class Progress(Protocol):
@@ -96,9 +96,8 @@ def _require_same_numerics(prepared: PreparedRun, record: StoredRun) -> None:
             )
 
 
-def _mode(effective: Mapping[str, Any]) -> str | None:
-    facts = effective.get("numerics")
-    return str(facts.get("mode")) if isinstance(facts, Mapping) else None
+def _mode(effective: Effective) -> str | None:
+    return None if effective.numerics is None else effective.numerics.mode
 
 
 def require_unfinished(record: StoredRun) -> None:

@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks import load
-from audit.checks.interface import Check, Design, PlanAssumptions
+from audit.checks.interface import Check, Design, PlanAssumptions, foreseen
+from audit.errors import UserError
 from audit.evidence.records import ArmKind, Level
 from audit.runs.arms import ANCHOR_REQUESTS, Arm, plan_arms, slots
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredRun
-from audit.suite.spec import Suite
+from audit.suite.spec import Suite, sources
+from engine.backends import declared
+from engine.backends.evidence import ArmEvidence, ArmSettings
+from engine.core.errors import InvalidRequest
 
 FORMAT: Final = 1
 RATE: Final = 100.0
@@ -178,7 +182,7 @@ def _check(
     need = check.plan(params, design)
     basis = f"run {told.same.ulid}" if measured is not None and told.same is not None else "defaults"
     given = None if need is None else _given(check, need.unit, design, measured, arm_before)
-    outcome, mend = _outcome(check, design, need, given)
+    outcome, mend = _outcome(design, need, given, foreseen(check, params, design))
     return PlannedCheck(
         arm=arm.name,
         check=check.name,
@@ -200,19 +204,31 @@ def _spread(measured: StoredCheck | None) -> float | None:
 
 
 def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> Design:
-    # Imported here: the engine's packages take seconds to import.
-    from engine.backends.native import EVIDENCE
-
+    shown = _shown(suite, arm)
     return Design(
         requests=len(slots(suite, arm)),
         prompts=len(suite.cases),
         tokens=tokens,
         gamma=arm.plan.gamma,
         greedy=arm.sampling.greedy,
-        level=Level(EVIDENCE[arm.plan.level]),
+        level=Level(shown.level),
         record=arm.plan.level,
+        shown=shown,
         assumed=assumed,
     )
+
+
+def _shown(suite: Suite, arm: Arm) -> ArmEvidence:
+    """What the suite's backend declares of the arm.
+
+    Raises:
+        UserError: settings that the backend does not take.
+    """
+    settings = ArmSettings(arm.plan, arm.sampling.greedy, sources(suite)["target"])
+    try:
+        return declared(suite.backend).arm(settings)
+    except InvalidRequest as error:
+        raise UserError(f"{suite.path}: {error}") from error
 
 
 def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None, arm: StoredArm | None) -> int:
@@ -222,9 +238,9 @@ def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None
     return int(design.tokens * ratio)
 
 
-def _outcome(check: Check, design: Design, need: SampleSize | None, given: int | None) -> tuple[str, str]:
-    if design.level < check.needs:
-        return "not_run", f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
+def _outcome(design: Design, need: SampleSize | None, given: int | None, reason: str | None) -> tuple[str, str]:
+    if reason is not None:
+        return "not_run", reason
     if need is None or given is None or given >= need.units:
         return "enough", ""
     if need.units >= MOST:

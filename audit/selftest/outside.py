@@ -14,6 +14,7 @@ import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepOutcome, StepRecord
+from engine.record.effective import Effective
 from engine.record.recorder import reduce, to_trace
 from engine.record.trace import Trace
 
@@ -28,7 +29,7 @@ def from_outside(evidence: Evidence, level: Level) -> Evidence:
 
 def _reduced(arm: ArmRecord, level: Level) -> ArmRecord:
     requests = tuple(_plain(request, level) for request in arm.requests)
-    return replace(arm, level=level, effective={}, requests=requests)
+    return replace(arm, level=level, effective=Effective(), requests=requests)
 
 
 def _plain(request: RequestRecord, level: Level) -> RequestRecord:

@@ -10,8 +10,8 @@ import functools
 
 from audit.evidence.records import Evidence
 from audit.runs.in_memory import all_evidence, candidate_of, run_arm
-from audit.runs.prepare import build_arms, sources
-from audit.suite.spec import Suite
+from audit.runs.prepare import build_arms
+from audit.suite.spec import Suite, sources
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelSource
 

@@ -17,6 +17,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from engine.record.effective import Effective
+
 
 def jsonable(value: Any) -> Any:
     """The value as plain JSON types: NaN and infinities become None, tuples lists.
@@ -38,6 +40,8 @@ def jsonable(value: Any) -> Any:
         return {str(jsonable(key)): jsonable(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, Effective):
+        return jsonable(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: jsonable(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # numpy's scalars and arrays, which are not imported for the sake of their names

@@ -51,6 +51,7 @@ from audit.store.values import (
 from audit.store.writer import find_arm, find_run
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason
+from engine.record.effective import Effective
 
 if TYPE_CHECKING:
     from engine.record import trace as traces
@@ -191,7 +192,7 @@ def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
             level=Level[arm.level],
             lossless=arm.lossless,
             spec=arm.spec,
-            effective=arm.effective,
+            effective=Effective.from_json(arm.effective),
             counts=_counts(session, arm),
         )
         for arm in rows
@@ -240,7 +241,7 @@ def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int],
     stored = tuple(_stored(session, place, row) for row in sorted(rows, key=lambda row: (row.case_id, row.sample)))
     level = min([Level[arm.level], *(each.level for each in stored)])
     done, failed = (_lazily([each for each in stored if each.failed is lost], payload_of) for lost in (False, True))
-    return ArmRecord(arm.name, ArmKind(arm.kind), level, arm.effective, done, failed)
+    return ArmRecord(arm.name, ArmKind(arm.kind), level, Effective.from_json(arm.effective), done, failed)
 
 
 def _lazily(stored: Sequence[_Stored], payload_of: Callable[[int], bytes]) -> LazyRequests:

@@ -15,6 +15,7 @@ from typing import Any
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
+from engine.record.effective import Effective
 
 Json = Mapping[str, Any]
 
@@ -52,7 +53,7 @@ class NewArm:
     kind: ArmKind
     level: Level
     spec: Json
-    effective: Json
+    effective: Effective
     lossless: bool
 
 
@@ -101,7 +102,7 @@ class StoredArm:
     level: Level
     lossless: bool
     spec: Json
-    effective: Json
+    effective: Effective
     counts: ArmCounts
 
 

@@ -70,7 +70,7 @@ def begin_run(session: Session, start: NewRun) -> str:
         suite_name=start.suite_name,
         suite_artifact_id=suite_id,
         environment_id=_environment(session, start.environment),
-        config=jsonable({arm.name: arm.effective for arm in start.arms}),
+        config=jsonable({arm.name: arm.effective.to_json() for arm in start.arms}),
         status=RunStatus.RUNNING.value,
         started_at=now(),
         actor=start.actor,
@@ -131,7 +131,7 @@ def _arm(run_id: int, start: NewArm, context: dict[str, Any]) -> ArmRow:
         kind=start.kind.value,
         level=start.level.name,
         spec=jsonable(start.spec),
-        effective=jsonable(start.effective),
+        effective=jsonable(start.effective.to_json()),
         lossless=start.lossless,
     )
     arm.context_sha256 = integrity.context_hash(context, integrity.arm_context(arm))

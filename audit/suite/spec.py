@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.backends.engine_spec import ModelSource
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 
 
@@ -107,3 +108,13 @@ class Suite:
     """The validated YAML as JSON, stored with the run."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """The backend's own settings, for every arm."""
+
+
+def sources(suite: Suite) -> dict[str, ModelSource]:
+    """Where the suite's models come from, by name."""
+    return {
+        name: ModelSource(
+            spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device
+        )
+        for name, spec in suite.models.items()
+    }

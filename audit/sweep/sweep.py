@@ -165,7 +165,7 @@ def _sweep_arm(spec: CandidateSpec, arms: Mapping[str, PreparedArm], options: Sw
         plain=median_interval(_rates(samples[PLAIN])),
         points=tuple(point_of(gamma, samples) for gamma in options.gammas),
         choice=Recommendation(advise(confirmed), best, confirmed, alike(rates, best)),
-        config=lengths[best].engine.effective_config(),
+        config=lengths[best].engine.effective_config().to_json(),
     )
 
 

@@ -12,20 +12,23 @@ from typing import Final
 
 from engine.backends.catalogue import WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.evidence import Declaration
 from engine.core.errors import InvalidRequest
-from engine.core.registry import BACKENDS, resolve
+from engine.core.registry import BACKENDS, EVIDENCE, resolve
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
-    "native": BackendKind(BACKENDS["native"], ours=True),
-    "scripted": BackendKind(BACKENDS["scripted"], (SourceKind.SCRIPTED,), ours=True),
+    "native": BackendKind(BACKENDS["native"], EVIDENCE["native"], ours=True),
+    "scripted": BackendKind(BACKENDS["scripted"], EVIDENCE["scripted"], (SourceKind.SCRIPTED,), ours=True),
     "transformers": BackendKind(
         BACKENDS["transformers"],
+        EVIDENCE["transformers"],
         proposers=("draft_model", "prompt_lookup", "early_exit", "universal", "mtp", "dflash"),
         rules=("greedy", "chain"),
         options="engine-transformers",
     ),
     "vllm": BackendKind(
         BACKENDS["vllm"],
+        EVIDENCE["vllm"],
         proposers=(
             "ngram",
             "suffix",
@@ -42,6 +45,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
     ),
     "openai": BackendKind(
         BACKENDS["openai"],
+        EVIDENCE["openai"],
         (*WEIGHTS, SourceKind.SERVED),
         proposers=("served",),
         rules=("greedy", "chain", "gumbel"),
@@ -49,6 +53,12 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         tokens=False,
     ),
 }
+
+
+def declared(backend: str) -> Declaration:
+    """What the backend's records show; imports neither torch nor the engine behind it."""
+    found: Declaration = resolve({backend: REGISTRY[backend].evidence}, backend, "backend")
+    return found
 
 
 def open_backend(kind: str, models: Mapping[str, ModelSource]) -> Backend:

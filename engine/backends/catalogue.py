@@ -28,6 +28,7 @@ class BackendKind:
     """One backend.
 
     open: `module:function` that opens the models of a suite.
+    evidence: `module:name` of the `engine.backends.evidence.Declaration` of what its records show.
     sources: where its models may come from.
     proposers: what an arm may draft with; None is everything in `engine.proposers.REGISTRY`.
     rules: verification rules that an arm may ask for; None is all.
@@ -37,6 +38,7 @@ class BackendKind:
     """
 
     open: str
+    evidence: str
     sources: tuple[SourceKind, ...] = WEIGHTS
     proposers: tuple[str, ...] | None = None
     rules: tuple[str, ...] | None = None

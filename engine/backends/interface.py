@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from engine.core.types import Generation, Request
+from engine.record.effective import Effective
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,6 @@ class Capabilities:
     """
 
     level: int
-    protocols: tuple[str, ...]
-    proposers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Engine(Protocol):
         """What this backend can show."""
         ...
 
-    def effective_config(self) -> Mapping[str, Any]:
-        """What runs: models with digests, proposer, rule, batch, numerics. JSON-able."""
+    def effective_config(self) -> Effective:
+        """What runs: models with digests, proposer, rule, batch, numerics."""
         ...
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
@@ -80,8 +79,8 @@ class Engine(Protocol):
 class Anchoring(Protocol):
     """What a backend has besides that can run its target over given tokens, by code that its decoding does not use."""
 
-    def anchor_config(self) -> Mapping[str, Any]:
-        """What that pass is: code, dtype, digest of the weights. JSON-able. Opens the reference.
+    def anchor_config(self) -> Effective:
+        """What that pass is: code, dtype, digest of the weights. Opens the reference.
 
         Raises:
             EngineError: the reference cannot be opened.

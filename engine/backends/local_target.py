@@ -8,7 +8,7 @@ about the engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
 from engine.models.reference_pass import Reference, TransformersReference, anchored
+from engine.record.effective import Decoder, Effective, stated
 from engine.record.foreign import ForeignEngine, header_of
 
 
@@ -96,9 +97,9 @@ class LocalTarget:
             self._reference = TransformersReference(network, loaded.model.facts)
         return self._reference
 
-    def anchor_config(self, backend: str, plan: EngineSpec) -> Mapping[str, Any]:
+    def anchor_config(self, backend: str, plan: EngineSpec) -> Effective:
         """What the pass is; opens the reference."""
-        return {
+        document = {
             "backend": backend,
             "target": dict(self._opened.facts),
             "pass": "one forward over prompt and tokens; no cache, no draft, no batch",
@@ -109,6 +110,7 @@ class LocalTarget:
             "gamma": 0,
             "record": plan.level.value,
         }
+        return stated(Decoder.OWN, document)
 
     def anchor(self, request: Request, tokens: Sequence[int], plan: EngineSpec) -> Generation:
         """The reference's rows at every one of `tokens`, as a plain generation whose tokens were given."""

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from engine import proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.backends.native_evidence import LEVELS
 from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.core.errors import CapacityError, InvalidRequest, ModelError
-from engine.core.types import FinishReason, Generation, RecordLevel, Request
+from engine.core.types import FinishReason, Generation, Request
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts
@@ -30,11 +31,9 @@ from engine.models.reference_pass import Reference, anchored, open_reference
 from engine.proposers.build import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.interface import Proposer, ProposerFacts
 from engine.proposers.plain import PlainProposer
+from engine.record.effective import Decoder, Effective, stated
 from engine.record.foreign import ForeignEngine, header_of
 from engine.verify.interface import VerifierFacts
-
-EVIDENCE: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 4}
-"""Evidence level of each record level: without rows, decisions cannot be recomputed."""
 
 
 class NativeEngine:
@@ -68,12 +67,12 @@ class NativeEngine:
 
     def capabilities(self) -> Capabilities:
         """Everything can be recorded, random numbers included; the record level decides."""
-        return Capabilities(EVIDENCE[self._plan.level], tuple(verify.REGISTRY), tuple(proposers.REGISTRY))
+        return Capabilities(LEVELS[self._plan.level].level)
 
-    def effective_config(self) -> Mapping[str, Any]:
+    def effective_config(self) -> Effective:
         """What runs, read from the built parts."""
         facts = self._parts.verifier.facts
-        return {
+        document = {
             "backend": "native",
             "target": dict(self._target.facts),
             "draft": dict(self._drafts[0].facts) if self._drafts else None,
@@ -97,6 +96,7 @@ class NativeEngine:
             "fault": self._plan.fault,
             "torch_threads": torch.get_num_threads(),
         }
+        return stated(Decoder.OWN, document)
 
     def memory(self) -> str | None:
         """The fingerprint of what is remembered of finished requests now; None where nothing is."""
@@ -143,9 +143,9 @@ class NativeEngine:
         loop = Loop(target, proposer, self._parts.verifier, self._tokens.decode, options, cache, self._parts)
         yield from loop.run(requests)
 
-    def anchor_config(self) -> Mapping[str, Any]:
+    def anchor_config(self) -> Effective:
         """The pass of `anchor`; opens the reference."""
-        return {
+        document = {
             "backend": "native",
             "target": dict(self._target.facts),
             "pass": "one forward over prompt and tokens; no cache, no draft, no batch",
@@ -157,6 +157,7 @@ class NativeEngine:
             "record": self._plan.level.value,
             "torch_threads": torch.get_num_threads(),
         }
+        return stated(Decoder.OWN, document)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""

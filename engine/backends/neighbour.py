@@ -7,12 +7,12 @@ dropped. Knows nothing about which engine it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.core.types import Generation, Request, SamplingParams
+from engine.record.effective import BESIDE, Effective
 from engine.sampling.rng import stream_of
 
 SUFFIX = "/beside"
@@ -29,9 +29,9 @@ class NeighbourEngine:
         """The backend's."""
         return self.engine.capabilities()
 
-    def effective_config(self) -> Mapping[str, Any]:
+    def effective_config(self) -> Effective:
         """The backend's, and the company's parameters."""
-        return {**self.engine.effective_config(), "beside": asdict(self.sampling)}
+        return self.engine.effective_config().with_fact(BESIDE, asdict(self.sampling))
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The backend's."""

@@ -55,6 +55,15 @@ BACKENDS: Final[Mapping[str, str]] = {
 }
 """Engines to audit: functions `open_models(models)`; their facts are in `engine.backends.REGISTRY`."""
 
+EVIDENCE: Final[Mapping[str, str]] = {
+    "native": "engine.backends.native_evidence:DECLARED",
+    "scripted": "engine.backends.native_evidence:DECLARED",
+    "transformers": "engine.backends.transformers.evidence:DECLARED",
+    "vllm": "engine.backends.vllm.evidence:DECLARED",
+    "openai": "engine.backends.openai.evidence:DECLARED",
+}
+"""What each backend's records can show, by record level."""
+
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
     "fixed": "engine.models.numerics.fixed:FixedNumerics",

@@ -77,7 +77,9 @@ def open_models(models):
 
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
-    kind = BackendKind(f"{__name__}:open_models", (SourceKind.SCRIPTED,), ours=True)
+    kind = BackendKind(
+        f"{__name__}:open_models", backends.REGISTRY["scripted"].evidence, (SourceKind.SCRIPTED,), ours=True
+    )
     monkeypatch.setitem(backends.REGISTRY, "failing", kind)
     (tmp_path / "suite.yaml").write_text(SUITE)
     rows = [{"id": f"w{i}", "prompt": "abc" * (i + 1)} for i in range(4)]

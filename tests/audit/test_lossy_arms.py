@@ -90,8 +90,8 @@ def test_the_store_and_every_record_say_lossy(ran):
     arms = {arm.name: arm for arm in ran.run().arms}
     assert {name for name, arm in arms.items() if not arm.lossless} == {"typical", "synthetic"}
     assert arms["typical"].spec["verifier_options"] == {"epsilon": 0.05}
-    assert arms["typical"].effective["verifier_options"] == {"epsilon": 0.05, "delta": 0.3}
-    assert arms["rejection"].effective["verifier_options"] == {}
+    assert arms["typical"].effective.verifier_options == {"epsilon": 0.05, "delta": 0.3}
+    assert arms["rejection"].effective.verifier_options == {}
     assert {header.lossless for header in ran.headers("typical")} == {False}
     assert {header.lossless for header in ran.headers("rejection")} == {True}
 

@@ -39,7 +39,7 @@ class Ran:
 
     def effective(self, arm: str) -> dict[str, Any]:
         with Store.open(str(self.store), create=False, read_only=True) as store:
-            return dict(store.load_arm(store.resolve("latest"), arm).effective)
+            return dict(store.load_arm(store.resolve("latest"), arm).effective.to_json())
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ def plan_for(backend: NativeBackend, kind: str, options: Options, temperature: f
     for model in (None, *(each.name for each in backend.models() if each.name not in ("target", "draft")), "draft"):
         plan = EngineSpec(Protocol.GREEDY, kind, CHAIN_GAMMA, model, options=options, level=RecordLevel.TOKENS, rows=4)
         try:
-            shape = backend.arm(plan).effective_config()["proposer_shape"]
+            shape = backend.arm(plan).effective_config().proposer_shape
         except InvalidRequest:
             continue
         if shape == "tree":

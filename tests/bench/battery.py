@@ -27,6 +27,7 @@ from audit.checks import STANDARD, load
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from engine.core.types import RecordLevel
+from engine.record.effective import Effective
 from engine.record.trace import TraceHeader, decode, encode, late
 from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
 
@@ -148,7 +149,7 @@ def evidence(workload: Workload, requests: int) -> Evidence:
         return RequestRecord(name, name, 0, "chat", trace, tokens, "", header.finish_reason, 1, intact=True)
 
     lazy = LazyRequests(requests, read)
-    return Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, LEVELS[workload.level], {"gamma": 4}, lazy))
+    return Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, LEVELS[workload.level], Effective(gamma=4), lazy))
 
 
 def peak() -> float:

@@ -64,7 +64,7 @@ def test_a_server_without_counters(serve):
     with serve(metrics=False) as server:
         engine = arm(server, proposer="served")
         config = engine.effective_config()
-        assert "speculation" not in config["effective"]
+        assert "speculation" not in config.in_effect
         assert not any("server_counters" in each.facts for each in engine.generate(asked(engine)))
 
 
@@ -170,8 +170,8 @@ def test_seeds_are_fixed_apart_in_an_arm_and_apart_from_the_baselines(serve):
 
 def test_a_plain_arm_does_not_claim_our_own_noise(serve):
     with serve() as server:
-        assert arm(server, rule=Protocol.GUMBEL).effective_config()["protocol"] == "chain"
-        assert arm(server, rule=Protocol.GUMBEL, proposer="served").effective_config()["protocol"] == "gumbel"
+        assert arm(server, rule=Protocol.GUMBEL).effective_config().protocol == "chain"
+        assert arm(server, rule=Protocol.GUMBEL, proposer="served").effective_config().protocol == "gumbel"
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -244,7 +244,7 @@ def test_only_a_target_with_files_here_has_an_anchor(serve, ours):
         assert not isinstance(arm(server, "served:bundled"), Anchoring)
         engine = arm(server)
         assert isinstance(engine, Anchoring)
-        assert engine.anchor_config()["lossless"] is True
+        assert engine.anchor_config().lossless is True
         (request,) = asked(engine, 1)
         (found,) = answers(engine, [request])
     plan = EngineSpec(Protocol.GREEDY, rows=1, level=RecordLevel.TOPK)
@@ -261,7 +261,7 @@ def test_only_a_target_with_files_here_has_an_anchor(serve, ours):
 
 def test_the_page_lists_the_effective_configuration(serve):
     with serve() as server:
-        keys = set(arm(server).effective_config())
+        keys = set(arm(server).effective_config().keys)
     page = (Path(__file__).parents[2] / "docs" / "backends" / "openai.md").read_text(encoding="utf-8")
     table = page.split("## Effective configuration\n", 1)[1].split("\n## ", 1)[0]
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^(\|[^|]+\|)", table, re.MULTILINE)))) == keys
@@ -276,7 +276,7 @@ def test_the_key_is_sent_and_never_told(serve, monkeypatch):
         key=KEY, fail=Script([Misdeed(status=400, text=f'{{"error": "bad request with key {KEY}"}}')])
     ) as server:
         engine = arm(server, api_key_env="TEST_KEY", rows=1)
-        assert KEY not in str(engine.effective_config())
+        assert KEY not in str(engine.effective_config().to_json())
         lost, *others = answers(engine, asked(engine))
     assert all(each.tokens for each in others)
     assert lost.facts["error"]["message"] == "status 400: bad request with key ***"

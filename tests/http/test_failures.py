@@ -196,5 +196,5 @@ def test_an_address_that_is_not_the_apis_is_one_line(serve):
 def test_whether_a_server_speculates_is_read_from_its_counters(serve, gamma, proposer):
     with serve(gamma=gamma) as server:
         config = arm(server, proposer=proposer).effective_config()
-    assert config["requested"]["speculation"] is (proposer is not None)
-    assert config["effective"]["speculation"] is (gamma > 0)
+    assert config.requested["speculation"] is (proposer is not None)
+    assert config.in_effect["speculation"] is (gamma > 0)

@@ -20,10 +20,10 @@ def engine():
 
 
 def test_the_evidence_is_incomplete_and_says_why(engine):
-    (problem,) = engine.effective_config()["evidence"]["problems"]
+    (problem,) = engine.effective_config().evidence.problems
     assert RENAMED.name in problem
     assert "not there" in problem
-    assert engine.effective_config()["evidence"]["level"] == engine.capabilities().level == 1
+    assert engine.effective_config().evidence.level == engine.capabilities().level == 1
 
 
 def test_what_is_left_is_the_schedulers_account_with_the_logprobs_of_the_output(engine, prompts):
@@ -39,11 +39,11 @@ def test_what_is_left_is_the_schedulers_account_with_the_logprobs_of_the_output(
 
 def test_the_block_rule_is_ignored_and_that_shows(engine):
     config = engine.effective_config()
-    asked, runs = config["requested"], config["effective"]
+    asked, runs = config.requested, config.in_effect
     differ = {name for name in asked if asked[name] != runs[name]}
     assert differ == {"rejection_sample_method", "draft_sample_method"}
     assert (asked["rejection_sample_method"], runs["rejection_sample_method"]) == ("block", "standard")
-    assert config["protocol"] == "chain"
+    assert config.protocol == "chain"
 
 
 def test_a_sampled_request_is_answered_too(engine, prompts):

@@ -91,11 +91,11 @@ def test_logprobs_that_users_get_are_those_of_the_recorded_rows(found, traces):
 
 def test_what_runs_is_read_back(backends):
     config = backends["ngram"].effective_config()
-    assert config["requested"] == config["effective"]
-    assert config["worker"]["drafter"].endswith(".NgramProposer")
-    assert config["installed"]["version"] == "0.32.0"
-    assert len(config["installed"]["record_sha256"]) == 64
-    assert config["evidence"] == {"level": 3, "problems": []}
+    assert config.requested == config.in_effect
+    assert config.facts["worker"]["drafter"].endswith(".NgramProposer")
+    assert config.facts["installed"]["version"] == "0.32.0"
+    assert len(config.facts["installed"]["record_sha256"]) == 64
+    assert config.to_json()["evidence"] == {"level": 3, "problems": []}
     assert backends["ngram"].capabilities().level == 3
 
 

@@ -79,7 +79,7 @@ def test_the_targets_tokens_come_out_and_all_accounts_agree(arm, prompts, expect
     try:
         engine = shop.arm(asked)
         config = engine.effective_config()
-        assert config["requested"] == config["effective"]
+        assert config.requested == config.in_effect
         found = answered(engine, requests(prompts[:5]))
     finally:
         shop.close()

@@ -89,5 +89,5 @@ def test_token_sequences_are_forbidden(engine, prompts):
 
 def test_the_draft_method_is_read_from_the_drafter(engine):
     config = engine.effective_config()
-    assert config["effective"]["draft_sample_method"] == "probabilistic"
-    assert config["repair"] == "expand"
+    assert config.in_effect["draft_sample_method"] == "probabilistic"
+    assert config.facts["repair"] == "expand"

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
 from audit.checks.accounting.rules import mask_faults, number_faults, row_faults, text_faults, top_faults
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.origin import foreign_tokens
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
@@ -26,11 +26,17 @@ from audit.evidence.structure import Fault, structure_faults
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
+from engine.backends.evidence import Part
 from engine.core.types import RecordLevel
 
 
 def _applies(evidence: Evidence) -> str | None:
     return next((why for why in map(foreign_tokens, evidence.candidate.requests) if why is not None), None)
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.gives(Part.TOKENS) else "the engine names no tokens, or its end tokens are not known"
 
 
 def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *, ours: bool = True) -> list[Fault]:
@@ -118,6 +124,7 @@ CHECK = Check(
     defaults={"confidence": 0.99, "max_findings": 20},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="no request contradicts itself",
     effect="share of requests with a contradiction",
     plan=needs_nothing,

@@ -11,15 +11,15 @@ draft is short.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.structure import Fault
 from engine.core.types import SteadyDrafts
+from engine.record.effective import Effective
 from engine.record.trace import Trace
 
 SHORTEST = 2
@@ -34,19 +34,9 @@ class DeclaredLengths:
     steady: SteadyDrafts | None
 
 
-def declared(effective: Mapping[str, Any]) -> DeclaredLengths:
+def declared(effective: Effective) -> DeclaredLengths:
     """What the effective configuration says about lengths."""
-    return DeclaredLengths(_whole(effective.get("gamma")), _steady(effective.get("steady_drafts")))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _steady(told: Any) -> SteadyDrafts | None:
-    """None also for words that another version may use."""
-    context = _whole(told.get("context")) if isinstance(told, Mapping) else None
-    return None if context is None else SteadyDrafts(context, _whole(told.get("most")))
+    return DeclaredLengths(effective.gamma, effective.steady_drafts)
 
 
 def length_faults(trace: Trace, lengths: DeclaredLengths) -> Iterator[Fault]:

@@ -38,6 +38,7 @@ from audit.stats.bounded_mean import betting_lower, betting_upper
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.wilks import covered_quantile
+from engine.backends.evidence import Part
 from engine.core.errors import EngineError
 from engine.core.types import Floats
 
@@ -88,6 +89,11 @@ class AnchorResult:
 
 def _applies(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
 def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
@@ -224,6 +230,7 @@ CHECK = Check(
     defaults=DEFAULTS,
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="at every emitted token p is what the target alone gives after that text",
     effect="total variation per token",
     plan=_plan,

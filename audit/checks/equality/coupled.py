@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from audit.checks.equality.triage import Instrument, judge_equality
-from audit.checks.interface import Check, Params
+from audit.checks.interface import Check, Design, Params
 from audit.checks.plans import at_least
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence, pair_arms
@@ -31,16 +31,26 @@ from engine.core.types import Floats, Protocol, RecordLevel, SamplingParams
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import softmax
 
+OTHER_RULE = "coupled equality holds for the gumbel protocol only"
+GREEDY = "at temperature 0 see greedy_equality"
+
 
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
     if evidence.baseline is None:
         return "there is no baseline arm to compare with"
     if not all(request.trace.header.protocol is Protocol.GUMBEL for request in requests):
-        return "coupled equality holds for the gumbel protocol only"
+        return OTHER_RULE
     if any(request.trace.header.sampling.greedy for request in requests):
-        return "at temperature 0 see greedy_equality"
+        return GREEDY
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if design.shown.protocol is not Protocol.GUMBEL:
+        return OTHER_RULE
+    return GREEDY if design.greedy else None
 
 
 def has_rows(request: RequestRecord) -> bool:
@@ -118,6 +128,7 @@ CHECK = Check(
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99, "noise_bound": -1.0},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="every token is the one that the target alone would have drawn from the same numbers, up to noise",
     effect="real divergences per 1000 tokens",
     plan=at_least("min_tokens", "compared tokens"),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from audit.checks.equality.triage import Instrument, judge_equality
-from audit.checks.interface import Check, Params
+from audit.checks.interface import Check, Design, Params
 from audit.checks.plans import at_least
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence
@@ -27,13 +27,20 @@ from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import CheckResult
 from engine.core.types import Floats, RecordLevel
 
+SAMPLED = "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
+
 
 def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
         return "there is no baseline arm to compare with"
     if not all(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
-        return "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
+        return SAMPLED
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.greedy else SAMPLED
 
 
 def margins(request: RequestRecord) -> Floats:
@@ -70,6 +77,7 @@ CHECK = Check(
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99, "noise_bound": -1.0},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="every token is the one that the target alone would have chosen, up to the engine's noise",
     effect="real divergences per 1000 tokens",
     plan=at_least("min_tokens", "compared tokens"),

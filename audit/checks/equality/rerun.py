@@ -98,7 +98,7 @@ def compare(evidence: Evidence, kind: ArmKind) -> Rerun:
 
 def shares_state(arm: ArmRecord) -> bool:
     """Whether drafts depend on what was generated before, so that another order drafts other tokens."""
-    return arm.effective.get("proposer_state") == "shared"
+    return arm.effective.proposer_state == "shared"
 
 
 def _incomparable(pair: Pair) -> str | None:

@@ -50,16 +50,24 @@ class RowKind:
         return len(self.wrong) / self.n if self.n else 0.0
 
 
+GREEDY = "a greedy row has no probabilities; see greedy_equality"
+
+
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
     if not len(requests):
         return "the arm has no requests"
     header = requests[0].trace.header
     if header.sampling.greedy:
-        return "a greedy row has no probabilities; see greedy_equality"
+        return GREEDY
     if header.level not in (RecordLevel.TOPK, RecordLevel.FULL):
         return f"recorded at level {header.level}: the rows are not there"
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return GREEDY if design.greedy else None
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -140,6 +148,7 @@ CHECK = Check(
     defaults={"tolerance": 0.002, "alpha": 0.001, "margin": 0.05},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="the engine's probabilities are those of the request's parameters",
     effect="share of probabilities that are not",
     plan=_plan,

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.interface import Check, Params
+from audit.checks.interface import Check, Design, Params
 from audit.checks.law.battery import ComponentTest, battery
 from audit.checks.law.table import LawEvidence, moments_of, tabulate
 from audit.checks.plans import plan_law
@@ -52,10 +52,18 @@ class Leak:
     detectable: float
 
 
+GREEDY = "at temperature 0 there is no law to test; see greedy_equality"
+
+
 def _applies(evidence: Evidence) -> str | None:
     if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
-        return "at temperature 0 there is no law to test; see greedy_equality"
+        return GREEDY
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return GREEDY if design.greedy else None
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -189,6 +197,7 @@ CHECK = Check(
     defaults={"alpha": 0.005, "leak_margin": 0.06, "min_tokens": 500, "confidence": 0.99},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="each emitted token is drawn from its recorded p given all that came before",
     effect="total variation per emitted token",
     plan=plan_law,

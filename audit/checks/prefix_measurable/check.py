@@ -63,10 +63,18 @@ class MissingShare:
     detectable: float
 
 
+NOT_DRAWN = "no drafted token was drawn: whatever is done with them is a function of the prefix"
+
+
 def _applies(evidence: Evidence) -> str | None:
     if not any(np.any(request.trace.q_kind == QKind.FULL) for request in evidence.candidate.requests):
-        return "no drafted token was drawn: whatever is done with them is a function of the prefix"
+        return NOT_DRAWN
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.drawn else NOT_DRAWN
 
 
 def battery(kept: KeptTokens, generator: np.random.Generator) -> list[KeptTest]:
@@ -121,18 +129,13 @@ def _passed_over(arm: ArmRecord) -> Iterator[Finding]:
             yield Finding(request.request_id, step, "a drafted token was reached and never examined: it was dropped")
 
 
-def _gamma(arm: ArmRecord) -> int | None:
-    gamma = arm.effective.get("gamma")
-    return gamma if isinstance(gamma, int) else None
-
-
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     arm = evidence.candidate
     reason = unreadable(arm) or shared_numbers(arm)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     generator = np.random.default_rng(seed_of(arm.requests))
-    kept = kept_tokens(arm.requests, _gamma(arm), generator)
+    kept = kept_tokens(arm.requests, arm.effective.gamma, generator)
     tests = battery(kept, generator)
     adjusted = holm([each.p for each in tests])
     alpha, margin = float(params["alpha"]), float(params["margin"])
@@ -211,6 +214,7 @@ CHECK = Check(
     defaults={"margin": 0.06, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="whether a drafted token is kept for verification is decided by its prefix",
     effect="share of kept drafted tokens missing below a threshold of q",
     plan=_plan,

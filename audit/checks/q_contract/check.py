@@ -57,12 +57,20 @@ class RankTest:
     bound: float
 
 
+NOT_DRAWN = "no drafted token was drawn: every one is a function of its prefix, or has no q"
+
+
 def _applies(evidence: Evidence) -> str | None:
     # one at a time: traces are read late, and a list of them would keep every column in memory
     traces = (request.trace for request in evidence.candidate.requests)
     if not any(np.any(t.q_kind == QKind.FULL) or np.any(~np.isnan(t.node_uniform)) for t in traces):
-        return "no drafted token was drawn: every one is a function of its prefix, or has no q"
+        return NOT_DRAWN
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.drawn else NOT_DRAWN
 
 
 def judge_request(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
@@ -228,6 +236,7 @@ CHECK = Check(
     defaults={"margin": 0.01, "rank_margin": 0.1, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="each drafted token was drawn from the q that its acceptance test used",
     effect="share of drafted tokens not drawn from their q",
     plan=_plan,

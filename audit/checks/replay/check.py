@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audit.checks.interface import Check, Params
+from audit.checks.interface import NO_KEY, Check, Design, Params
 from audit.checks.plans import plan_replay
 from audit.checks.replay.digest import digest_faults
 from audit.checks.replay.full import replay_full
@@ -26,6 +26,8 @@ from audit.evidence.structure import Fault, structure_faults
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from engine.core.types import RecordLevel
+
+LOSSY = "the verifier declares itself lossy; no protocol to replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,17 @@ class _Replayed:
 
 def _applies(evidence: Evidence) -> str | None:
     if not evidence.candidate.keyed:
-        return "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
+        return NO_KEY
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
-        return "the verifier declares itself lossy; no protocol to replay"
+        return LOSSY
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if not design.keyed:
+        return NO_KEY
+    return None if design.shown.lossless else LOSSY
 
 
 def _replay(request: RequestRecord, strange: tuple[Fault, ...]) -> _Replayed:
@@ -122,6 +131,7 @@ CHECK = Check(
     defaults={"confidence": 0.99, "max_findings": 20},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="the engine decided as its declared protocol says",
     effect="share of decisions that differ",
     plan=plan_replay,

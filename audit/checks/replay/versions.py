@@ -41,7 +41,7 @@ def version_faults(trace: Trace) -> Iterator[Fault]:
 
 def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Fault, ...]]:
     """By request id, the versions that do not descend from the arm's configured draft."""
-    configured = arm.effective.get("draft_version")
+    configured = arm.effective.draft_version
     known = _descendants(arm, configured)
     found = {each.request_id: tuple(_strangers(each, known, configured)) for each in arm.requests}
     return {name: faults for name, faults in found.items() if faults}

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import NO_KEY, Check, Design, Params
 from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
 from audit.checks.rng_streams.uniformity import (
     MIN_FOR_PRECISION,
@@ -47,20 +47,34 @@ from engine.sampling.rng import Purpose
 
 POOLED = "all requests"
 ONCE = "no number twice"
+LOSSY = "the verifier declares itself lossy; no protocol says which numbers it draws"
+GREEDY = "at temperature 0 nothing is drawn"
+BY_NOISE = "every token is decided by the target's noise, which is not recorded; replay draws it again from the key"
 
 
 def _applies(evidence: Evidence) -> str | None:
     if not evidence.candidate.keyed:
-        return "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
+        return NO_KEY
     headers = [request.trace.header for request in evidence.candidate.requests]
     if not all(header.lossless for header in headers):
-        return "the verifier declares itself lossy; no protocol says which numbers it draws"
+        return LOSSY
     if headers and all(header.sampling.greedy for header in headers):
-        return "at temperature 0 nothing is drawn"
+        return GREEDY
     # one at a time: traces are read late, and a list of them would keep every column in memory
     if headers and all(_by_noise(request.trace) for request in evidence.candidate.requests):
-        return "every token is decided by the target's noise, which is not recorded; replay draws it again from the key"
+        return BY_NOISE
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if not design.keyed:
+        return NO_KEY
+    if not design.shown.lossless:
+        return LOSSY
+    if design.greedy:
+        return GREEDY
+    return BY_NOISE if design.shown.protocol not in REJECTION else None
 
 
 def _by_noise(trace: Trace) -> bool:
@@ -241,6 +255,7 @@ CHECK = Check(
     defaults={"margin": 0.01, "confidence": 0.99, "alpha": 0.001, "min_bits": 32, "max_findings": 20},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="every number is the key's for its purpose and place, and none is used twice",
     effect="share of numbers that are not the key's",
     plan=_plan,

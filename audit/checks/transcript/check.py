@@ -46,6 +46,8 @@ TESTED = (q_contract.CHECK, rng_streams.CHECK, prefix_measurable.CHECK)
 """Parts that also test by chance: they and the anchor share the error probability."""
 EVERY = 2**31
 WITNESS_SHARE = 0.5
+NO_KEY = "another engine drew the random numbers: its decisions cannot be replayed, and there is no certificate"
+LOSSY = "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,17 @@ def _silent(result: CheckResult) -> bool:
 
 def _applies(evidence: Evidence) -> str | None:
     if not evidence.candidate.keyed:
-        return "another engine drew the random numbers: its decisions cannot be replayed, and there is no certificate"
+        return NO_KEY
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
-        return "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
+        return LOSSY
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if not design.keyed:
+        return NO_KEY
+    return None if design.shown.lossless else LOSSY
 
 
 def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
@@ -262,6 +271,7 @@ CHECK = Check(
     defaults={"margin": 0.05, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="what speculation emits follows the reference's law",
     effect="total variation per token",
     plan=_plan,

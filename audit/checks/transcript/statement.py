@@ -41,7 +41,7 @@ def workload(arm: ArmRecord) -> str:
 
 def build(arm: ArmRecord) -> str:
     """Digest of the arm's effective configuration."""
-    return hashlib.sha256(repr(_canonical(arm.effective)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr(_canonical(arm.effective.to_json())).encode()).hexdigest()[:12]
 
 
 def _canonical(value: Any) -> Any:

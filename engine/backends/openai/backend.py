@@ -18,6 +18,7 @@ from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.errors import AttemptError, FailureKind
+from engine.backends.openai.evidence import level_of, rule_of
 from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
 from engine.backends.openai.metrics import change, counters
 from engine.backends.openai.rate_limit import RateLimiter
@@ -29,6 +30,7 @@ from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_
 from engine.backends.openai.workers import results
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.record.effective import Effective
 from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 
 NAME: Final = "openai"
@@ -50,13 +52,13 @@ class OpenAIEngine:
     def __init__(self, plan: EngineSpec, parts: ArmParts) -> None:
         self._plan = plan
         self._parts = parts
-        self._protocol = plan.protocol if plan.proposer else plain_rule(plan.protocol)
+        self._protocol = rule_of(plan.protocol, plain=not plan.proposer)
 
     def capabilities(self) -> Capabilities:
         """Log-probabilities where they are asked for; a request that shows less says so itself."""
-        return Capabilities(1 if self._parts.settings.logprobs else 0, ("greedy", "chain", "gumbel"), ("served",))
+        return Capabilities(level_of(self._parts.settings))
 
-    def effective_config(self) -> Mapping[str, Any]:
+    def effective_config(self) -> Effective:
         """What the endpoint says of itself, and how it is asked."""
         return arm_facts(self._parts.settings, self._parts.served, self._plan, self._protocol, self._parts.codec.origin)
 
@@ -205,11 +207,6 @@ class _PendingRecord:
         return Generation(self.request, tokens, found.reason, trace, found.text, self.latency_us, facts)
 
 
-def plain_rule(protocol: Protocol) -> Protocol:
-    """A plain arm's rule: our own engine couples its baselines by Gumbel noise, a server does not say how it draws."""
-    return Protocol.CHAIN if protocol is Protocol.GUMBEL else protocol
-
-
 class AnchoredEngine(OpenAIEngine):
     """The same with the target's files here: the reference pass reads them."""
 
@@ -217,7 +214,7 @@ class AnchoredEngine(OpenAIEngine):
         super().__init__(plan, parts)
         self._target = target
 
-    def anchor_config(self) -> Mapping[str, Any]:
+    def anchor_config(self) -> Effective:
         """The pass; opens the reference."""
         return self._target.anchor_config(NAME, self._plan)
 

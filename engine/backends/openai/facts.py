@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.openai.evidence import level_of
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 from engine.core.types import Protocol
+from engine.record.effective import Decoder, Effective, stated
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
@@ -41,13 +43,13 @@ class EndpointFacts:
 
 def arm_facts(
     settings: OpenAISettings, served: EndpointFacts, plan: EngineSpec, protocol: Protocol, origin: TokenOrigin
-) -> Mapping[str, Any]:
+) -> Effective:
     """The effective configuration of an arm."""
     requested = {"model": settings.model or served.model, "speculation": plan.proposer is not None}
-    effective: dict[str, Any] = {"model": served.listed.get("id", served.model)}
+    in_effect: dict[str, Any] = {"model": served.listed.get("id", served.model)}
     if served.speculates is not None:
-        effective["speculation"] = served.speculates
-    return {
+        in_effect["speculation"] = served.speculates
+    document = {
         "backend": "openai",
         "url": settings.url,
         "server": settings.server,
@@ -69,9 +71,10 @@ def arm_facts(
         "seeds": f"digest of seed and stream, {settings.dialect.seed_bits} bits",
         "server_counters": served.counters,
         "requested": requested,
-        "effective": effective,
-        "evidence": {"level": 1 if settings.logprobs else 0, "problems": []},
+        "effective": in_effect,
+        "evidence": {"level": level_of(settings), "problems": []},
     }
+    return stated(Decoder.FOREIGN, document)
 
 
 def request_facts(

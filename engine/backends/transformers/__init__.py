@@ -1,10 +1,29 @@
 """Assisted generation of transformers, recorded from outside.
 
 `open_models` is what `engine.backends.REGISTRY` names. The package holds one
-file per idea: settings of an arm, sampling parameters, guards of signatures,
-hooks, observed steps, one arm, the models of a suite. Knows nothing about suites.
+file per idea: settings of an arm, declared evidence, sampling parameters, guards
+of signatures, hooks, observed steps, one arm, the models of a suite. Knows
+nothing about suites.
 """
 
-from engine.backends.transformers.models import open_models
+from __future__ import annotations
 
-__all__ = ["open_models"]
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from engine.backends.engine_spec import ModelSource
+
+if TYPE_CHECKING:
+    from engine.backends.transformers.models import TransformersBackend
+
+
+def open_models(models: Mapping[str, ModelSource]) -> TransformersBackend:
+    """Load every model of a suite.
+
+    Raises:
+        ModelError: a model that cannot be loaded; a target without a tokenizer.
+    """
+    # imported late: the declared evidence is read where torch is not
+    from engine.backends.transformers.models import TransformersBackend
+
+    return TransformersBackend(models)

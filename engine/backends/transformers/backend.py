@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers import GenerationConfig
@@ -23,21 +23,19 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
 from engine.backends.transformers import compat as guard
+from engine.backends.transformers.evidence import LEVELS, TEXT_LEVEL
 from engine.backends.transformers.faulty import argmax_draft
 from engine.backends.transformers.hooks import HookedGenerate, watched
 from engine.backends.transformers.networks import network_of
 from engine.backends.transformers.sampling import configuration, ends, refusal
-from engine.backends.transformers.settings import ARGMAX, KINDS, TransformersSettings, assistant_keys
+from engine.backends.transformers.settings import ARGMAX, TransformersSettings, assistant_keys
 from engine.backends.transformers.to_record import SOURCES, GenerateOutput, logprobs, mismatches, observed, plain, told
 from engine.core.errors import CapacityError, InvalidRequest
-from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import LoadedModel
+from engine.record.effective import Decoder, Effective, stated
 from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.sampling.stopping import StopRule
-
-LEVELS: Final = {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3, RecordLevel.FULL: 3}
-"""Evidence level of each record level. Random numbers are torch's, from no key that a reader could draw again."""
-TEXT_LEVEL: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +73,17 @@ class TransformersEngine:
 
     @property
     def _level(self) -> int:
-        return min(LEVELS[self._plan.level], TEXT_LEVEL) if self._problems else LEVELS[self._plan.level]
+        whole = LEVELS[self._plan.level].level
+        return min(whole, TEXT_LEVEL) if self._problems else whole
 
     def capabilities(self) -> Capabilities:
         """Decisions and rows; text and log-probabilities where the guards refuse."""
-        return Capabilities(self._level, (Protocol.GREEDY, Protocol.CHAIN), tuple(KINDS))
+        return Capabilities(self._level)
 
-    def effective_config(self) -> Mapping[str, Any]:
+    def effective_config(self) -> Effective:
         """What runs."""
         settings = self._settings
-        return {
+        document = {
             "backend": "transformers",
             "version": version("transformers"),
             "target": dict(self._loaded.model.facts),
@@ -104,6 +103,7 @@ class TransformersEngine:
             "effective": self._compared(self._protocol.value, settings.gamma),
             "torch_threads": torch.get_num_threads(),
         }
+        return stated(Decoder.FOREIGN, document)
 
     def _compared(self, protocol: str, gamma: int) -> dict[str, Any]:
         """Of a plain arm nothing is verified: the rule that a suite plans for it is not transformers' to run."""
@@ -260,7 +260,7 @@ class TransformersEngine:
             lossless=self._settings.weight == 1.0,
         )
 
-    def anchor_config(self) -> Mapping[str, Any]:
+    def anchor_config(self) -> Effective:
         """The teacher-forced pass of `engine.models.reference_pass`; opens the reference."""
         return self._local_target.anchor_config("transformers", self._plan)
 

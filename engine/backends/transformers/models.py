@@ -100,8 +100,3 @@ def _require_drafter(drafters: Mapping[str, AssistantNetwork], plan: EngineSpec)
     if plan.gamma != block - 1:
         raise InvalidRequest(f"proposer dflash: the drafter's block is {block}; set gamma to {block - 1}")
     return network
-
-
-def open_models(models: Mapping[str, ModelSource]) -> TransformersBackend:
-    """Load every model of a suite. Raises as `TransformersBackend`."""
-    return TransformersBackend(models)

@@ -9,13 +9,14 @@ from typing import Any
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
-from engine.backends.vllm.facts import effective_of, evidence_problems, level_of
+from engine.backends.vllm.facts import effective_of, evidence_problems, is_lossless, level_of, rule_of
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.reconcile import NOTHING, Reconciliation, reconcile_counters
 from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall
 from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.core.errors import CapacityError, InvalidRequest
-from engine.core.types import Generation, Protocol, RecordLevel, Request
+from engine.core.types import Generation, RecordLevel, Request
+from engine.record.effective import Effective
 from engine.record.foreign import ForeignEngine
 
 AT_ONCE = 4
@@ -32,17 +33,12 @@ class VllmEngine:
     setting: VllmSettings
     target: LocalTarget
     pool: EnginePool
-    proposers: tuple[str, ...]
 
     def capabilities(self) -> Capabilities:
         """The record's level, or that of text and log-probabilities where the hooks could not be put in."""
-        return Capabilities(
-            level_of(self.plan.level, self._facts(), self.setting),
-            (Protocol.GREEDY, Protocol.CHAIN, Protocol.BLOCK),
-            self.proposers,
-        )
+        return Capabilities(level_of(self.plan.level, self._facts(), self.setting))
 
-    def effective_config(self) -> Mapping[str, Any]:
+    def effective_config(self) -> Effective:
         """What runs, read from the running engine."""
         return effective_of(self.plan, self.setting, self._facts(), self.target)
 
@@ -87,7 +83,7 @@ class VllmEngine:
             for batch in asking.ask(requests[at : at + size]):
                 yield from self._generations(batch)
 
-    def anchor_config(self) -> Mapping[str, Any]:
+    def anchor_config(self) -> Effective:
         """The pass of `anchor`."""
         return self.target.anchor_config("vllm", self.plan)
 
@@ -105,14 +101,14 @@ class VllmEngine:
             yield generation_of(outcome, batch.call, counted, reading)
 
     def _reading(self) -> RecordOptions:
-        facts, effective = self._facts(), self.effective_config()
+        facts = self._facts()
         observed = ForeignEngine(
             vocabulary=self.target.vocabulary,
             eos_ids=self.target.eos_ids,
-            protocol=Protocol(effective["protocol"]),
+            protocol=rule_of(self.plan, facts),
             proposer=self.plan.proposer or "plain",
             level=RecordLevel.TOKENS if evidence_problems(facts) else self.plan.level,
-            lossless=effective["lossless"],
+            lossless=is_lossless(facts),
         )
         return RecordOptions(observed, facts["worker"]["draft_sample_method"] == "probabilistic")
 

@@ -63,7 +63,7 @@ class VllmBackend:
             setting = self._sharing(setting)
         else:
             self._wide.setdefault(setting.likeness, setting)
-        return VllmEngine(plan, setting, self._target, self._pool, tuple(kind.proposers or ()))
+        return VllmEngine(plan, setting, self._target, self._pool)
 
     def close(self) -> None:
         """End all engines."""

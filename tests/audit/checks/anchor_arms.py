@@ -11,6 +11,7 @@ from engine.backends.scripted import VOCABULARY
 from engine.core.types import Protocol, RecordLevel, Request
 from engine.models.reference_pass import ScriptedReference, anchored
 from engine.models.scripted import table_script
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from tests.audit.checks.simulator import arm
 
@@ -32,7 +33,7 @@ def anchor_arm(candidate: ArmRecord, reference, level=RecordLevel.FULL) -> ArmRe
         request = Request(header.request, old.prompt, old.sampling, old.stream)
         made = anchored(reference, request, each.tokens, header, lambda tokens: "")
         records.append(replace(each, request_id=header.request, trace=decode(made.trace)))
-    return ArmRecord("anchor", ArmKind.ANCHOR, Level.L2, {}, tuple(records))
+    return ArmRecord("anchor", ArmKind.ANCHOR, Level.L2, Effective(), tuple(records))
 
 
 def simulated(world, setup, requests, tag="case") -> Evidence:

@@ -2,6 +2,7 @@
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
+from engine.record.effective import Effective
 from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 from engine.record.trace import decode
 
@@ -28,5 +29,7 @@ def record(index, trace, tokens, reason):
 
 
 def evidence(requests, lost=(), effective=None, level=Level.L0):
-    arm = ArmRecord("candidate", ArmKind.CANDIDATE, level, effective or {}, tuple(requests), tuple(lost))
+    arm = ArmRecord(
+        "candidate", ArmKind.CANDIDATE, level, Effective.from_json(effective or {}), tuple(requests), tuple(lost)
+    )
     return Evidence(arm)

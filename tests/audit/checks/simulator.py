@@ -26,6 +26,7 @@ from engine.core.types import (
     StepRecord,
     Tree,
 )
+from engine.record.effective import Effective
 from engine.record.recorder import Recorder
 from engine.record.trace import Trace, TraceHeader, decode
 from engine.sampling.rng import Purpose, Randomness, stream_of
@@ -274,7 +275,7 @@ def arm(world: World, setup: Setup, requests: int, tag: str = "case", kind=ArmKi
     laws = Laws.of(world, setup.sampling)
     traces = [Decoder(world, setup, f"{tag}-{i}", laws).run() for i in range(requests)]
     records = tuple(record(trace, domain=("chat", "code")[i % 2]) for i, trace in enumerate(traces))
-    return ArmRecord(kind.value, kind, Level.L4, {}, records)
+    return ArmRecord(kind.value, kind, Level.L4, Effective(), records)
 
 
 def changed(arm: ArmRecord, request: int, **columns) -> ArmRecord:

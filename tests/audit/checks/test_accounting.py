@@ -8,6 +8,7 @@ from audit.checks.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, Protocol, RecordLevel, Role
+from engine.record.effective import Effective
 from tests.audit.checks.engine_arms import SAMPLED as ENGINE_SAMPLED
 from tests.audit.checks.engine_arms import engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
@@ -121,8 +122,8 @@ def test_log_probabilities_of_zero_show_without_rows():
 
 
 def test_more_drafts_than_gamma(clean):
-    assert judge(replace(clean, effective={"gamma": 4})).verdict is Verdict.CERTIFIED
-    result = judge(replace(clean, effective={"gamma": 3}))
+    assert judge(replace(clean, effective=Effective.from_json({"gamma": 4}))).verdict is Verdict.CERTIFIED
+    result = judge(replace(clean, effective=Effective.from_json({"gamma": 3})))
     assert "4 tokens were drafted, gamma is 3" in result.findings[0].message
 
 

@@ -15,6 +15,7 @@ from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts
 from engine.proposers.interface import SteadyDrafts
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
@@ -58,6 +59,10 @@ def ragged(params=SAMPLED):
         Request(f"r{i}", prompt, each, stream_of(f"r{i}"))
         for i, (prompt, each) in enumerate(zip(prompts, asked, strict=True))
     ]
+
+
+def declared_of(document):
+    return declared(Effective.from_json(document))
 
 
 def faults_of(loop, gamma, steady):
@@ -116,7 +121,7 @@ def test_nothing_is_due_beyond_the_draft_s_context(context):
 def test_a_rule_that_stops_early_declares_nothing():
     kept = plan(options={"stop_below": 0.3})
     arm = engine_arm(kept)
-    assert arm.effective["steady_drafts"] is None
+    assert arm.effective.steady_drafts is None
     assert evaluate(CHECK, Evidence(arm), {}).verdict is Verdict.CERTIFIED
 
 
@@ -141,5 +146,5 @@ def test_half_of_gamma_is_seen_in_every_request():
     ],
 )
 def test_where_the_arm_does_not_say_nothing_is_said(told, steady):
-    assert declared(told | {"gamma": 4}) == DeclaredLengths(4, steady)
-    assert declared(told).gamma is None
+    assert declared_of(told | {"gamma": 4}) == DeclaredLengths(4, steady)
+    assert declared_of(told).gamma is None

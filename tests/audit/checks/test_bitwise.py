@@ -19,6 +19,7 @@ from engine.models.numerics import load
 from engine.proposers.build import ProposerParts
 from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.plain import PlainProposer
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
@@ -32,7 +33,8 @@ REQUESTS = 6
 
 def reporting(record, numerics=TILED, shape=None):
     effective = {} if numerics is None else {"numerics": numerics}
-    return replace(record, effective=effective if shape is None else effective | {"proposer_shape": shape})
+    document = effective if shape is None else effective | {"proposer_shape": shape}
+    return replace(record, effective=Effective.from_json(document))
 
 
 @pytest.fixture(scope="module", params=[Protocol.GREEDY, Protocol.CHAIN, Protocol.GUMBEL])
@@ -256,7 +258,7 @@ def decoded(model, kind, proposer, rows):
     loop = Loop(model, proposer, verify.load(Protocol.GUMBEL), str, LoopOptions(rows, 4, 96, RecordLevel.SCALARS))
     traces = {each.request.id: decode(each.trace) for each in loop.run(wanted)}
     numerics = {"mode": model.numerics.name, "promises": model.numerics.promises.name.lower()}
-    effective = {"numerics": numerics, "proposer_shape": "chain"}
+    effective = Effective.from_json({"numerics": numerics, "proposer_shape": "chain"})
     return ArmRecord(kind.value, kind, Level.L1, effective, tuple(record(traces[each.id]) for each in wanted))
 
 

@@ -21,6 +21,7 @@ from engine.core.types import (
     Tree,
 )
 from engine.core.types import StepOutcome as Decision
+from engine.record.effective import Effective
 from engine.record.recorder import Recorder
 from engine.record.trace import TraceHeader, decode
 from engine.sampling.rng import stream_of
@@ -81,7 +82,7 @@ def trace_of(contexts, name, leak):
 
 def judged(contexts, tag, leak):
     records = tuple(record(trace_of(contexts, f"{tag}-{i}", leak)) for i in range(REQUESTS))
-    return evaluate(CHECK, Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, Level.L3, {}, records)), {})
+    return evaluate(CHECK, Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, Level.L3, Effective(), records)), {})
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ from audit.checks.configuration import CHECK
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
+from engine.record.effective import Effective
 from tests.audit.checks.external_arms import answered, evidence
 
 
@@ -34,7 +35,8 @@ def test_our_own_backends_have_nothing_to_compare():
 
 def with_baseline(candidate, baseline):
     ours, theirs = (
-        {"requested": {"drafts": asked}, "effective": effective} for asked, effective in (candidate, baseline)
+        Effective.from_json({"requested": {"drafts": asked}, "effective": effective})
+        for asked, effective in (candidate, baseline)
     )
     arms = (
         ArmRecord("a", ArmKind.CANDIDATE, Level.L1, ours, ()),

@@ -9,9 +9,10 @@ from audit.checks.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol
+from engine.record.effective import Effective
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
-FOREIGN = {"requested": {"gamma": 4}, "effective": {"gamma": 4}}
+FOREIGN = Effective.from_json({"requested": {"gamma": 4}, "effective": {"gamma": 4}})
 
 
 @pytest.mark.parametrize("name", ["replay", "rng_streams", "transcript"])

@@ -9,6 +9,7 @@ from audit.checks.prefix_measurable.check import CHECK
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role
+from engine.record.effective import Effective
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 from tests.support.tiers import fast_first
@@ -40,7 +41,7 @@ def test_what_the_prefix_decides_is_certified(setup):
 
 
 def test_where_drafts_end_is_said_and_not_judged():
-    candidate = replace(arm(world(4), Setup(stop="after_low"), 48), effective={"gamma": 4})
+    candidate = replace(arm(world(4), Setup(stop="after_low"), 48), effective=Effective(gamma=4))
     result = judge(candidate)
     assert result.verdict is Verdict.CERTIFIED
     assert result.details["drafts_ended_early"] > 500

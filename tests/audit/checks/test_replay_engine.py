@@ -12,6 +12,7 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.trees import path_tokens
 from engine.core.types import Proposal, Protocol, QKind, RecordLevel, Role, SamplingParams, StepRecord, Tree
+from engine.record.effective import Effective
 from engine.record.recorder import Recorder
 from engine.record.trace import TraceHeader, decode
 from engine.sampling.rng import Randomness
@@ -78,7 +79,7 @@ SAMPLING = {
 
 def arm_of(protocol, sampling, branching):
     traces = [generate(f"r{seed}", protocol, sampling, branching, seed) for seed in range(12)]
-    return ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, tuple(record(trace) for trace in traces))
+    return ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), tuple(record(trace) for trace in traces))
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING.keys())
@@ -126,7 +127,9 @@ LOOPS = {
 
 def loop_arm(setup, sampling, kind=ArmKind.CANDIDATE):
     generations = build.generate(setup, build.requests(16, sampling))
-    return ArmRecord(kind.value, kind, Level.L4, {}, tuple(record(decode(each.trace)) for each in generations.values()))
+    return ArmRecord(
+        kind.value, kind, Level.L4, Effective(), tuple(record(decode(each.trace)) for each in generations.values())
+    )
 
 
 @pytest.mark.parametrize("setup", fast_first(LOOPS.values(), 2), ids=LOOPS.keys())

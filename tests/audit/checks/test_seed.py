@@ -10,6 +10,7 @@ from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine.backends.engine_spec import EngineSpec
 from engine.core.types import Protocol, RecordLevel
+from engine.record.effective import Effective
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import RERUNS, arena_evidence, engine_evidence, simulated
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, changed, world
@@ -161,7 +162,7 @@ def test_other_drafts_are_left_out_only_where_the_proposer_shares_state(drafts):
     nodes = other.requests[1].trace.node_token
     moved = changed(diverge(other, 1, index), 1, node_token=(nodes + 1) % 16)
     if drafts == "shared":
-        candidate = replace(evidence.candidate, effective={"proposer_state": "shared"})
+        candidate = replace(evidence.candidate, effective=Effective(proposer_state="shared"))
         evidence = replace(evidence, candidate=candidate)
     result = verdict(with_companion(evidence, ArmKind.REVERSED, moved))
     assert result.details["reversed"]["differ"]["drafts"] == 1

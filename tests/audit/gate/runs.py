@@ -11,6 +11,7 @@ from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.gate.decide import RunFacts
 from audit.store import ArmCounts, ArtifactRef, NewArm, RunStatus, Store, StoredArm, StoredCheck, StoredRun
+from engine.record.effective import Effective
 from tests.audit.store.build import generation, start
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -27,7 +28,7 @@ CLAIMS = {
 def arm(name: str, verifier: str, temperature: float, **changes: object) -> StoredArm:
     """A candidate arm that emitted 600 tokens."""
     spec = {"name": name, "verifier": verifier, "sampling": {"temperature": temperature}, "fault": None}
-    made = StoredArm(name, ArmKind.CANDIDATE, Level.L4, True, spec, {}, ArmCounts(requests=8, output=600))
+    made = StoredArm(name, ArmKind.CANDIDATE, Level.L4, True, spec, Effective(), ArmCounts(requests=8, output=600))
     return replace(made, **changes)
 
 
@@ -56,7 +57,7 @@ def facts() -> RunFacts:
         ),
         environment=fingerprint({}, {}, {}),
         arms=(
-            StoredArm("baseline", ArmKind.BASELINE, Level.L4, True, {}, {}, ArmCounts(output=10_000)),
+            StoredArm("baseline", ArmKind.BASELINE, Level.L4, True, {}, Effective(), ArmCounts(output=10_000)),
             arm("greedy", "greedy", 0.0),
             arm("sampled", "chain", 0.8),
         ),
@@ -84,7 +85,7 @@ def stored_run(
     """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
     url = f"sqlite:///{folder / 'audit.db'}"
     spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None}
-    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec, {}, True)
+    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec, Effective(), True)
     begun = start(arms=(candidate,))
     if artifacts is not None:
         begun = replace(begun, artifacts=artifacts)

@@ -11,6 +11,7 @@ from audit.gate.decide import Decision, GateOutcome, RunFacts, decide
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef, RunStatus
+from engine.record.effective import Effective
 from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
 
 
@@ -213,7 +214,7 @@ class TestLossless:
     def lossy(self, verdict: Verdict = Verdict.CERTIFIED) -> RunFacts:
         """The sampled arm under a lossy rule, with all its checks certified."""
         base = with_check(facts(), check("sampled", "law", verdict))
-        changed = replace(base.run.arms[2], lossless=False, effective={"protocol": "ensemble"})
+        changed = replace(base.run.arms[2], lossless=False, effective=Effective.from_json({"protocol": "ensemble"}))
         return replace(base, run=replace(base.run, arms=(*base.run.arms[:2], changed)))
 
     def test_a_lossy_rule_blocks_where_the_policy_requires_lossless(self, policy):

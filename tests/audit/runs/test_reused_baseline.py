@@ -101,7 +101,7 @@ def test_plain_arms_are_taken_over_with_their_origin(path, store, first):
         assert answers(store, again, arm) == answers(store, first, arm)
         found = store.load_arm(again, arm)
         assert found.taken_over
-        assert found.effective["earlier"]["run"] == first
+        assert found.effective.origin.run == first
         assert {each.trace.header.facts["earlier"] for each in found.requests} == {first}
     assert not store.load_arm(again, "greedy").taken_over
     assert store.verify_root(again)
@@ -190,5 +190,5 @@ def test_an_interrupted_run_goes_on_with_the_same_baselines(path, store, first):
     done = invoke("resume", stopped.value.run, *at)
     assert done.exit_code in (0, 3), done.stderr
     for arm in PLAIN:
-        assert store.load_arm(stopped.value.run, arm).effective["earlier"]["run"] == first
+        assert store.load_arm(stopped.value.run, arm).effective.origin.run == first
         assert answers(store, stopped.value.run, arm) == answers(store, first, arm)

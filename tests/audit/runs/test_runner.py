@@ -101,7 +101,7 @@ def test_an_anchor_arm_reads_what_its_candidate_emitted(tmp_path, store):
     candidate, anchor = (store.load_arm(outcome.run, name) for name in ("chain", "chain/anchor"))
     assert anchor.kind is ArmKind.ANCHOR
     assert anchor.level == 2
-    assert anchor.effective["reference"]["code"] == "the script"
+    assert anchor.effective.facts["reference"]["code"] == "the script"
     assert {each.key: each.tokens for each in anchor.requests} == {each.key: each.tokens for each in candidate.requests}
     found = next(each for each in store.checks(outcome.run) if each.check == "anchor")
     assert found.effect < 1e-15

@@ -11,6 +11,7 @@ from audit.selftest.run_arm import gather
 from audit.selftest.scenarios import suite_of
 from engine import faults
 from engine.core.types import Role
+from engine.record.effective import Effective
 
 FAULT = "argmax_draft_soft_q"
 
@@ -24,7 +25,7 @@ def evidence():
 def test_tokens_and_ends_stay_and_decisions_go(evidence, level):
     outside = from_outside(evidence, level)
     assert outside.candidate.level is level
-    assert outside.candidate.effective == {}
+    assert outside.candidate.effective == Effective()
     for before, after in zip(evidence.candidate.requests, outside.candidate.requests, strict=True):
         assert (after.tokens, after.text, after.finish_reason) == (before.tokens, before.text, before.finish_reason)
         assert not len(after.trace.node_token)

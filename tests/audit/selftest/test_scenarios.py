@@ -62,7 +62,7 @@ def test_the_clean_grid_goes_through_every_family_at_every_sampling():
 
 def test_what_is_gathered_is_the_arm_with_its_baseline_and_companions():
     evidence = gather(suite_of(faults.load("greedy_accepts_top2").scenario, "greedy_accepts_top2", 0, 256, ("seed",)))
-    assert evidence.candidate.effective["fault"] == "greedy_accepts_top2"
+    assert evidence.candidate.effective.fault == "greedy_accepts_top2"
     assert [each.key for each in evidence.candidate.requests] == [each.key for each in evidence.baseline.requests]
     assert evidence.control is not None
     assert {"repeat", "alone", "reversed"} <= set(evidence.companions)

@@ -32,9 +32,11 @@ from engine.core.types import (
     Timing,
     Tree,
 )
+from engine.record.effective import Effective
 from engine.record.recorder import Recorder
 from engine.record.trace import TraceHeader
 
+DRAFTING = Effective.from_json({"gamma": 4, "rate": 0.1})
 VOCABULARY = 8
 BIG_STREAM = 2**64 - 1
 
@@ -91,8 +93,8 @@ def start(**changes: object) -> NewRun:
     """What a run of two arms begins with."""
     target = ArtifactRef("target", "target", "big", "main", "a" * 64, {"files": []})
     draft = ArtifactRef("draft", "draft", "small", None, "b" * 64, {})
-    baseline = NewArm("base", ArmKind.BASELINE, Level.L4, {"verifier": "none"}, {"batch": 1}, True)
-    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, {"gamma": 4}, {"gamma": 4, "rate": 0.1}, True)
+    baseline = NewArm("base", ArmKind.BASELINE, Level.L4, {"verifier": "none"}, Effective.from_json({"batch": 1}), True)
+    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, {"gamma": 4}, DRAFTING, True)
     begun = NewRun(
         suite_name="smoke",
         suite_sha256="c" * 64,

@@ -35,7 +35,7 @@ def test_a_run_comes_back_as_it_was_begun(any_url):
     assert timedelta(0) <= record.finished_at - record.started_at < timedelta(minutes=1)
     base, spec = record.arms
     assert (base.name, base.kind, base.counts.output, base.counts.drafted) == ("base", ArmKind.BASELINE, 8, 0)
-    assert (spec.level, spec.lossless, spec.effective) == (Level.L4, True, {"gamma": 4, "rate": 0.1})
+    assert (spec.level, spec.lossless, spec.effective.to_json()) == (Level.L4, True, {"gamma": 4, "rate": 0.1})
     assert (spec.counts.requests, spec.counts.steps, spec.counts.drafted, spec.counts.accepted) == (2, 4, 14, 7)
     assert record.arm("spec") == spec
     assert record.arm("none") is None

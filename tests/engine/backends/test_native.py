@@ -123,7 +123,7 @@ def test_a_model_without_a_template_takes_raw_text_only(home, tmp_path):
 
 def test_the_configuration_says_what_runs_and_is_json(backend):
     models = {facts.name: facts for facts in backend.models()}
-    config = backend.arm(plan(Protocol.CHAIN, rows=3, fault="argmax_draft_soft_q")).effective_config()
+    config = backend.arm(plan(Protocol.CHAIN, rows=3, fault="argmax_draft_soft_q")).effective_config().to_json()
     assert config["target"]["model_sha256"] == models["target"].sha256
     assert config["draft"]["model_sha256"] == models["draft"].sha256
     assert (config["proposer"], config["gamma"], config["protocol"]) == ("draft_model", 4, "chain")
@@ -134,10 +134,10 @@ def test_the_configuration_says_what_runs_and_is_json(backend):
     assert config["fault"] == "argmax_draft_soft_q"
     assert json.loads(json.dumps(config)) == config
     ngram = EngineSpec(Protocol.GUMBEL, "ngram", 2, options={"max_ngram": 3})
-    config = backend.arm(ngram).effective_config()
+    config = backend.arm(ngram).effective_config().to_json()
     assert config["proposer_options"] == {"min_ngram": 2, "max_ngram": 3}
     assert config["draft"] is None
-    assert backend.arm(plan(proposer=None)).effective_config()["proposer"] == "plain"
+    assert backend.arm(plan(proposer=None)).effective_config().proposer == "plain"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_an_arm_remembers_finished_requests_until_it_is_told_to_forget(backend):
     engine = backend.arm(plan(proposer="suffix", options=SUFFIX))
     empty = engine.memory()
     fresh, after = drafted_tokens(engine), engine.memory()
-    assert engine.effective_config()["shared_memory"] == after != empty
+    assert engine.effective_config().facts["shared_memory"] == after != empty
     assert drafted_tokens(engine) > fresh
     engine.forget()
     assert engine.memory() == empty

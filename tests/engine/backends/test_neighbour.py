@@ -52,4 +52,4 @@ def test_a_correct_engine_answers_as_if_it_were_alone():
 
 def test_the_effective_configuration_tells_of_it():
     engine, _ = parts()
-    assert NeighbourEngine(engine, HOT).effective_config()["beside"]["temperature"] == 0.8
+    assert NeighbourEngine(engine, HOT).effective_config().beside["temperature"] == 0.8

@@ -65,7 +65,7 @@ def test_equal_seeds_are_equal_models_and_others_are_not(backend):
 
 def test_the_configuration_says_what_runs(backend):
     plan = EngineSpec(Protocol.GUMBEL, "draft_model", 4, "draft", rows=3)
-    config = backend.arm(plan).effective_config()
+    config = backend.arm(plan).effective_config().to_json()
     assert config["target"] == {"loader": "scripted", "seed": "1", "likeness": 1.0}
     assert config["draft"]["seed"] == "2"
     assert (config["proposer"], config["gamma"], config["protocol"], config["rows"]) == ("draft_model", 4, "gumbel", 3)

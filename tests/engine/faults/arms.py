@@ -11,6 +11,7 @@ from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
 from engine.backends.scripted import VOCABULARY
 from engine.core.types import Request
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
@@ -57,4 +58,4 @@ def traces(generations):
 
 def arm_record(generations, kind=ArmKind.CANDIDATE, effective=None):
     told = tuple(record(trace) for trace in traces(generations))
-    return ArmRecord(kind.value, kind, Level.L4, effective or {}, told)
+    return ArmRecord(kind.value, kind, Level.L4, effective or Effective(), told)

@@ -119,7 +119,7 @@ def test_the_arena_suits_the_fault(name):
     assert scenario.protocol in (suits.protocols or tuple(Protocol))
     assert suits.temperature in ("both", "greedy" if scenario.sampling.greedy else "sampled")
     config = arm(scenario, name).effective_config()
-    assert suits.shape in (None, config["proposer_shape"])
+    assert suits.shape in (None, config.proposer_shape)
     assert ("penalties" in suits.needs) <= (not scenario.sampling.plain_scores)
     assert ("temperature" in suits.needs) <= (scenario.sampling.temperature != 1.0)
     assert ("truncation" in suits.needs) <= ((scenario.sampling.top_k, scenario.sampling.top_p) != (0, 1.0))
@@ -133,7 +133,7 @@ def test_the_arena_suits_the_fault(name):
 @pytest.mark.parametrize("name", faults.REGISTRY)
 def test_the_effective_configuration_names_the_fault_and_nothing_else_changes(name):
     scenario = faults.load(name).scenario
-    clean, broken = arm(scenario).effective_config(), arm(scenario, name).effective_config()
+    clean, broken = (each.effective_config().to_json() for each in (arm(scenario), arm(scenario, name)))
     assert (clean["fault"], broken["fault"]) == (None, name)
     assert {key for key in clean if clean[key] != broken[key]} == {"fault"}
 

@@ -19,6 +19,7 @@ from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request,
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts, TargetSide
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
@@ -91,7 +92,7 @@ def require_requests_alone(head, protocol):
 def require_replayable(generations):
     """Every decision follows from the record."""
     records = tuple(record(decode(each.trace)) for each in generations.values())
-    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, records)
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), records)
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
 

@@ -267,4 +267,4 @@ def test_the_bundled_head_drafts_tool_calls_well(options, protocol):
     ]
     counts = acceptance(decode(each.trace) for each in engine.generate(wanted))
     assert counts.acceptance_length > 2.5
-    assert engine.effective_config()["head"]["family"] == "medusa"
+    assert engine.effective_config().facts["head"]["family"] == "medusa"

@@ -103,12 +103,12 @@ def test_penalties_and_masks_see_the_tokens_before(scripted):
 
 
 def test_the_configuration_says_what_pass_it_was(native, scripted):
-    found = native.arm(ANCHOR).anchor_config()
+    found = native.arm(ANCHOR).anchor_config().to_json()
     assert found["reference"]["dtype"] == "float64"
     assert found["reference"]["code"].startswith("transformers ")
     assert found["reference"]["model_sha256"] == found["target"]["model_sha256"]
     assert found["lossless"] is True
-    assert scripted.arm(ANCHOR).anchor_config()["reference"]["code"] == "the script"
+    assert scripted.arm(ANCHOR).anchor_config().facts["reference"]["code"] == "the script"
 
 
 def test_texts_without_tokens_and_beyond_the_context_are_refused(native, scripted):

@@ -18,6 +18,7 @@ from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.cascade import INNER, InnerRandomness
 from engine.proposers.interface import Context
+from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw
 from engine.sampling.rng import Purpose, Randomness, stream_of
@@ -197,7 +198,9 @@ def test_the_inner_stage_has_numbers_of_its_own():
 def replayed(options):
     generations = generate(Setup("cascade", gamma=5, rows=3, options=options), requests(8, SAMPLED))
     told = tuple(record(trace) for trace in traces(generations).values())
-    return evaluate(checks.load("replay"), Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, told)), {})
+    return evaluate(
+        checks.load("replay"), Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), told)), {}
+    )
 
 
 def test_replay_recomputes_the_draws_of_matching_only():

@@ -72,7 +72,7 @@ def plain_outputs(protocol, sampling, eos_ids):
 def require_replayable(generations):
     """Every decision follows from the record."""
     records = tuple(record(decode(each.trace)) for each in generations.values())
-    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, records)
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), records)
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
 

@@ -20,6 +20,7 @@ from engine.core.versions import after, first
 from engine.models.scripted import ScriptedModel
 from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.online import OnlineProposer, _Notes
+from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw
 from engine.sampling.transforms import transform
@@ -44,7 +45,7 @@ def learning_setup(**changes):
 
 
 def arm_of(traces, configured):
-    facts = {"draft_version": configured}
+    facts = Effective.from_json({"draft_version": configured})
     return ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, facts, tuple(record(each) for each in traces.values()))
 
 
@@ -284,8 +285,8 @@ FAULTS = {
     "does not descend from the arm's configured draft": strange,
     "does not say which version drafted": silent,
     "column draft_version has": short,
-    "does not descend": lambda arm: replace(arm, effective={"draft_version": "0" * 64}),
-    "descend from the arm's": lambda arm: replace(arm, effective={}),
+    "does not descend": lambda arm: replace(arm, effective=Effective.from_json({"draft_version": "0" * 64})),
+    "descend from the arm's": lambda arm: replace(arm, effective=Effective()),
 }
 
 

@@ -157,7 +157,7 @@ def test_a_cache_that_is_not_read_anew_shows(backend, monkeypatch):
 
 def test_the_configuration_names_the_version_that_drafts_first(backend):
     frozen, learning = (backend_of(backend, "online", learn=learn).effective_config() for learn in (False, True))
-    assert frozen["draft_version"] is None
-    assert len(learning["draft_version"]) == 64
-    assert (frozen["proposer_state"], learning["proposer_state"]) == ("request", "shared")
-    assert backend_of(backend, "draft_model").effective_config()["draft_version"] is None
+    assert frozen.draft_version is None
+    assert len(learning.draft_version) == 64
+    assert (frozen.proposer_state, learning.proposer_state) == ("request", "shared")
+    assert backend_of(backend, "draft_model").effective_config().draft_version is None

@@ -17,6 +17,7 @@ from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.sequoia import planned_shape
 from engine.proposers.draft_model.tree_planning import best_shape, rates_from_counts
 from engine.proposers.interface import Context
+from engine.record.effective import Effective
 from engine.record.trace import steps_of
 from engine.sampling.draw import draw, draw_siblings
 from engine.sampling.rng import Randomness
@@ -111,7 +112,7 @@ def test_the_law_is_the_target_s(params, vocabulary, gamma, tokens, protocol, mo
 def test_every_draw_and_decision_can_be_replayed(params, protocol):
     generations = generate(Setup("sequoia", protocol, 12, rows=3, options=BUSHY), requests(8, params))
     told = tuple(record(trace) for trace in traces(generations).values())
-    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, told)
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), told)
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
 

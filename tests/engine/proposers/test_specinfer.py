@@ -17,6 +17,7 @@ from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import Context
+from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of
@@ -86,7 +87,7 @@ def test_every_draw_and_decision_can_be_replayed(siblings, protocol):
     options = {"widths": "2,2", "siblings": siblings}
     generations = generate(Setup("specinfer", protocol, 12, rows=3, options=options), requests(8, SAMPLED))
     told = tuple(record(trace) for trace in traces(generations).values())
-    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, {}, told)
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), told)
     result = evaluate(checks.load("replay"), Evidence(arm), {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
 

@@ -212,15 +212,15 @@ def test_levels_follow_the_record(backend):
 
 def test_the_configuration_says_what_runs(backend):
     said = backend.arm(plan("draft_model", options={"assistant_ensemble_weight": 0.5})).effective_config()
-    assert (said["protocol"], said["lossless"], said["rows"], said["gamma"]) == ("ensemble", False, 1, 4)
-    assert said["requested"]["protocol"] == "chain"
-    assert said["effective"]["protocol"] == "ensemble"
+    assert (said.protocol, said.lossless, said.rows, said.gamma) == ("ensemble", False, 1, 4)
+    assert said.requested["protocol"] == "chain"
+    assert said.in_effect["protocol"] == "ensemble"
     honest = backend.arm(plan("draft_model")).effective_config()
-    assert honest["requested"] == honest["effective"]
-    assert honest["lossless"]
-    assert honest["evidence"] == {"level": 3, "problems": []}
+    assert honest.requested == honest.in_effect
+    assert honest.lossless
+    assert honest.to_json()["evidence"] == {"level": 3, "problems": []}
     moving = backend.arm(plan("draft_model", options={"num_assistant_tokens_schedule": "heuristic_transient"}))
-    assert moving.effective_config()["gamma"] is None
+    assert moving.effective_config().gamma is None
 
 
 def test_ensembles_are_recorded_as_such(backend):
@@ -232,7 +232,7 @@ def test_ensembles_are_recorded_as_such(backend):
 
 def test_an_argmax_draft_hands_over_a_soft_q(backend):
     engine = backend.arm(plan("draft_model", engine={"argmax_draft": True}))
-    assert engine.effective_config()["fault"] == "argmax_draft"
+    assert engine.effective_config().fault == "argmax_draft"
     for generation in run(engine, SAMPLED):
         trace = decode(generation.trace)
         tokens = [trace.node_token[view.nodes][trace.examined_node[view.examined]] for view in steps_of(trace)]
@@ -243,7 +243,7 @@ def test_an_argmax_draft_hands_over_a_soft_q(backend):
 def test_the_anchor_s_rows_are_the_engine_s(backend):
     generation = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
     anchor = backend.arm(plan(None, Protocol.GUMBEL))
-    assert anchor.anchor_config()["backend"] == "transformers"
+    assert anchor.anchor_config().engine == "transformers"
     trace = decode(anchor.anchor(generation.request, generation.tokens).trace)
     np.testing.assert_allclose(trace.logits, decode(generation.trace).logits, atol=2e-4)
 

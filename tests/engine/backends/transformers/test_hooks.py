@@ -120,9 +120,9 @@ def test_a_callable_that_moved_makes_the_evidence_text_and_logprobs(backend, mon
         monkeypatch.setattr(utils, name, other)
     engine = backend.arm(plan("prompt_lookup"))
     assert engine.capabilities().level == 1
-    said = engine.effective_config()["evidence"]
-    assert said["level"] == 1
-    assert [words in each and name in each for each in said["problems"]] == [True]
+    said = engine.effective_config().evidence
+    assert said.level == 1
+    assert [words in each and name in each for each in said.problems] == [True]
     found = run(engine, SAMPLED)
     assert [each.tokens for each in found] == plain
     for generation in found:

@@ -1,0 +1,89 @@
+"""What the records of our own loop show, over loaded models (`native`) and over scripts (`scripted`).
+
+Every random number is regenerated from its key; the record level decides what else is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine import verify
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.core.types import DraftRule, RecordLevel
+from engine.record.effective import Decoder
+
+LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
+    {
+        RecordLevel.TOKENS: (0, frozenset((Part.TEXT, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE))),
+        # without rows, decisions cannot be recomputed
+        RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS, Part.NUMBERS))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.FULL: (4, frozenset((Part.ROWS,))),
+    }
+)
+DRAWING: Final = frozenset(
+    (
+        *("cascade", "dflash", "draft_model", "eagle", "eagle3", "early_exit", "layer_skip"),
+        *("mtp", "online", "sequoia", "specinfer"),
+    )
+)
+"""Proposers whose drafts are drawn from a law at temperature above 0; those in `BY_OPTION` where an option says so."""
+BY_OPTION: Final = ("medusa", "mlp_speculator")
+TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer"))
+PROMISES: Final[Mapping[str, str]] = {
+    "auto": "tree",
+    "exact": "everywhere",
+    "fast": "none",
+    "fixed": "chain",
+    "tiled": "tree",
+}
+"""Invariance of each numerics mode; of `auto` that of the mode that it tries first."""
+SCRIPTED: Final = "scripted:"
+
+
+def draws(plan: EngineSpec) -> bool:
+    """Whether the plan's proposer draws its tokens where the rule asks for that."""
+    if plan.proposer in BY_OPTION:
+        return plan.options.get("draw") == "soft"
+    dynamic = plan.proposer == "eagle3" and bool(plan.options.get("dynamic"))
+    return plan.proposer in DRAWING and not dynamic
+
+
+def shape(plan: EngineSpec) -> str:
+    """The shape of the plan's drafts."""
+    options = plan.options
+    tree = {
+        "eagle": options.get("widths", "1") != "1",
+        "eagle3": bool(options.get("dynamic")),
+        "medusa": options.get("tree", "0") != "0",
+        "suffix": bool(options.get("tree")),
+    }
+    return "tree" if tree.get(plan.proposer or "", plan.proposer in TREES) else "chain"
+
+
+def promises(target: ModelSource) -> str:
+    """How far the target's bits are promised equal, if the mode's probe passes on the machine that runs it."""
+    if target.source.startswith(SCRIPTED):
+        return "tree"
+    return "none" if target.loader != "lean" else PROMISES[target.numerics or "auto"]
+
+
+def arm_evidence(settings: ArmSettings) -> ArmEvidence:
+    """One arm's evidence. A fault that was put in on purpose may show less."""
+    plan = settings.plan
+    shown, rule = LEVELS[plan.level], verify.load(plan.protocol, plan.verifier_options).facts
+    return ArmEvidence(
+        decoder=Decoder.OWN,
+        level=shown.level,
+        parts=shown.parts,
+        protocol=plan.protocol,
+        lossless=rule.lossless,
+        drawn=not settings.greedy and rule.draft_rule is not DraftRule.GREEDY and draws(plan),
+        promises=promises(settings.target),
+        shape=shape(plan),
+    )
+
+
+DECLARED: Final = Declaration(Decoder.OWN, LEVELS, arm_evidence)

@@ -1,0 +1,48 @@
+"""What the records of assisted generation show.
+
+Random numbers are torch's, from no key that a reader could draw again: no record level gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.backends.transformers.settings import settings_of
+from engine.core.types import Protocol, RecordLevel
+from engine.record.effective import Decoder
+
+LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
+    {
+        RecordLevel.TOKENS: (0, frozenset((Part.TEXT, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE))),
+        RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
+    }
+)
+TEXT_LEVEL: Final = 1
+"""The evidence level of text and log-probabilities: what is left where the drafts cannot be watched."""
+
+
+def arm_evidence(settings: ArmSettings) -> ArmEvidence:
+    """One arm's evidence; drafts are watched, and compared with the output, wherever something drafts.
+
+    Raises:
+        InvalidRequest: settings that assisted generation does not have.
+    """
+    plan = settings.plan
+    shown, own = LEVELS[plan.level], settings_of(plan)
+    accounts = frozenset((Part.ACCOUNTS,)) if own.kind is not None else frozenset()
+    protocol = own.protocol(plan.protocol)
+    return ArmEvidence(
+        decoder=Decoder.FOREIGN,
+        level=shown.level,
+        parts=shown.parts | accounts,
+        protocol=protocol,
+        lossless=protocol is not Protocol.ENSEMBLE,
+        drawn=own.soft and not settings.greedy,
+    )
+
+
+DECLARED: Final = Declaration(Decoder.FOREIGN, LEVELS, arm_evidence)

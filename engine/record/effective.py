@@ -1,0 +1,253 @@
+"""The effective configuration of an arm: what runs, as its backend reports it and as the store keeps it.
+
+`to_json` gives back the document that `from_json` read, key by key and in its order. A document of an older version,
+or of another engine, may lack any key: the field is then None or empty. Imports no model code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeAlias, cast
+
+from engine.core.types import SteadyDrafts
+
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
+
+
+class Decoder(StrEnum):
+    """Whose decoding loop emitted the tokens."""
+
+    OWN = "own"
+    """The project's: its random numbers are regenerated from their key, its p is in float64."""
+    FOREIGN = "foreign"
+    """Another engine's: it reports what it was asked for and what is in effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Which arithmetic the target ran with. `promises` is the invariance of its bits, `reason` why it is no more."""
+
+    mode: str | None
+    promises: str | None
+    reason: str | None
+    facts: Mapping[str, JSON]
+    """As it is stored: the request and the probe's reports too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the backend reports of its own record: its level, and what kept it from more."""
+
+    level: int | None
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The earlier run that a plain arm was taken over from."""
+
+    run: str
+    record_root: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """One arm's effective configuration. None where the document does not state a value of the field's type."""
+
+    decoder: Decoder = Decoder.OWN
+    backend: str | None = None
+    proposer: str | None = None
+    proposer_shape: str | None = None
+    proposer_state: str | None = None
+    draft_version: str | None = None
+    """Digest of the version that drafts first, of a draft that learns while it serves."""
+    gamma: int | None = None
+    """Most tokens that a step drafts; None where nothing bounds it or the engine does not report it."""
+    steady_drafts: SteadyDrafts | None = None
+    protocol: str | None = None
+    """The verification rule that runs."""
+    lossless: bool | None = None
+    verifier_options: Mapping[str, JSON] = field(default_factory=dict)
+    numerics: Numerics | None = None
+    beside: Mapping[str, JSON] | None = None
+    """Sampling parameters of the requests that share the batch with the arm's own."""
+    rows: int | None = None
+    record: str | None = None
+    """The record level."""
+    fault: str | None = None
+    """The fault that was put in on purpose."""
+    evidence: Reported | None = None
+    requested: Mapping[str, JSON] = field(default_factory=dict)
+    """Settings that a foreign engine was asked for, by the engine's names."""
+    in_effect: Mapping[str, JSON] = field(default_factory=dict)
+    """The same settings as read back from the engine; those that it does not report are missing."""
+    origin: Origin | None = None
+    facts: Mapping[str, JSON] = field(default_factory=dict)
+    """Everything else that the backend reports, by key; also a known key whose value is of another type."""
+    keys: tuple[str, ...] = ()
+    """The document's keys, in its order."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Effective:
+        """Read a document; a value of an unexpected type is kept under `facts`.
+
+        An engine is foreign if the document states what was requested of it.
+        """
+        found = {name: _READ[key](document[key]) for key, name in _FIELDS.items() if key in document}
+        stated = {name: value for name, value in found.items() if value is not None}
+        decoder = Decoder.FOREIGN if REQUESTED in document else Decoder.OWN
+        read = cls(decoder=decoder, **stated)
+        written = read._written()
+        facts = {
+            key: value
+            for key, value in document.items()
+            if key not in _FIELDS or not _same(written[key], document[key])
+        }
+        return cls(decoder=decoder, **stated, facts=facts, keys=tuple(document))
+
+    def to_json(self) -> dict[str, JSON]:
+        """The document as it is stored."""
+        written = self._written()
+        return {key: self.facts[key] if key in self.facts else written[key] for key in self.keys}
+
+    def with_fact(self, key: str, value: JSON) -> Effective:
+        """The same configuration with one key more."""
+        return Effective.from_json({**self.to_json(), key: value})
+
+    def _written(self) -> dict[str, JSON]:
+        return {key: _WRITE.get(key, _plain)(getattr(self, name)) for key, name in _FIELDS.items()}
+
+
+BESIDE: Final = "beside"
+"""Key of the neighbours' sampling parameters."""
+ORIGIN: Final = "earlier"
+"""Key of the run that an arm was taken over from."""
+REQUESTED: Final = "requested"
+
+
+def stated(decoder: Decoder, document: Mapping[str, Any]) -> Effective:
+    """What a backend reports of an arm that is about to run.
+
+    Raises:
+        ValueError: the document lacks a key that every arm has, has a value of another type, or states requested
+            settings of our own engine or none of a foreign one.
+    """
+    found = Effective.from_json(document)
+    missing = [key for key in REQUIRED if key not in document]
+    if missing:
+        raise ValueError(f"the effective configuration lacks {', '.join(missing)}")
+    if found.decoder is not decoder:
+        raise ValueError(f"the effective configuration of an {decoder} engine has the form of one that is not")
+    strange = [key for key in _FIELDS if key in found.facts]
+    if strange:
+        raise ValueError(f"{strange[0]} of the effective configuration is {found.facts[strange[0]]!r}")
+    return found
+
+
+REQUIRED: Final = ("backend", "protocol", "lossless", "gamma", "rows", "record")
+"""Keys that every arm states, reference passes included."""
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _mapping(value: Any) -> Mapping[str, JSON] | None:
+    return value if isinstance(value, Mapping) else None
+
+
+def _steady(value: Any) -> SteadyDrafts | None:
+    """None also for words that another version may use."""
+    context = _whole(value.get("context")) if isinstance(value, Mapping) else None
+    return None if context is None else SteadyDrafts(context, _whole(value.get("most")))
+
+
+def _numerics(value: Any) -> Numerics | None:
+    if not isinstance(value, Mapping) or not value:
+        return None
+    mode, promises, reason = (_text(value.get(name)) for name in ("mode", "promises", "reason"))
+    return Numerics(mode, promises, reason, value)
+
+
+def _reported(value: Any) -> Reported | None:
+    if not isinstance(value, Mapping):
+        return None
+    return Reported(_whole(value.get("level")), tuple(map(str, value.get("problems", ()))))
+
+
+def _origin(value: Any) -> Origin | None:
+    run = _text(value.get("run")) if isinstance(value, Mapping) else None
+    return None if run is None else Origin(run, _text(value.get("record_root")))
+
+
+def _plain(value: Any) -> JSON:
+    return cast("JSON", value)
+
+
+def _listed(value: Reported | None) -> JSON:
+    return None if value is None else {"level": value.level, "problems": list(value.problems)}
+
+
+def _fields(value: Any) -> JSON:
+    return None if value is None else asdict(value)
+
+
+def _same(written: JSON, given: Any) -> bool:
+    """Whether two values are one JSON document: equal, and of the same types, which 1, 1.0 and true are not."""
+    if isinstance(given, Mapping):
+        same = isinstance(written, Mapping) and list(written) == list(given)
+        return same and all(_same(cast("Mapping[str, JSON]", written)[key], each) for key, each in given.items())
+    if isinstance(given, list | tuple):
+        listed = isinstance(written, list | tuple) and len(written) == len(given)
+        return listed and all(map(_same, cast("Sequence[JSON]", written), given))
+    return type(written) is type(given) and bool(written == given)
+
+
+_FIELDS: Final[Mapping[str, str]] = {
+    "backend": "backend",
+    "proposer": "proposer",
+    "proposer_shape": "proposer_shape",
+    "proposer_state": "proposer_state",
+    "draft_version": "draft_version",
+    "gamma": "gamma",
+    "steady_drafts": "steady_drafts",
+    "protocol": "protocol",
+    "lossless": "lossless",
+    "verifier_options": "verifier_options",
+    "numerics": "numerics",
+    BESIDE: "beside",
+    "rows": "rows",
+    "record": "record",
+    "fault": "fault",
+    "evidence": "evidence",
+    REQUESTED: "requested",
+    "effective": "in_effect",
+    ORIGIN: "origin",
+}
+"""Field of each key that is typed."""
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(_FIELDS, _text),
+    **dict.fromkeys(("gamma", "rows"), _whole),
+    **dict.fromkeys(("verifier_options", BESIDE, REQUESTED, "effective"), _mapping),
+    "lossless": _flag,
+    "steady_drafts": _steady,
+    "numerics": _numerics,
+    "evidence": _reported,
+    ORIGIN: _origin,
+}
+_WRITE: Final[Mapping[str, Callable[[Any], JSON]]] = {
+    "numerics": lambda value: None if value is None else value.facts,
+    "steady_drafts": _fields,
+    "evidence": _listed,
+    ORIGIN: _fields,
+}

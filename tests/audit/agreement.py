@@ -1,0 +1,56 @@
+"""A suite planned and run: which checks each of the two says will not, and did not, run."""
+
+import json
+
+from audit.checks import REGISTRY
+from audit.evidence.verdicts import Verdict
+from audit.runs.prepare import prepare
+from audit.runs.runner import run
+from audit.runs.sizing import RunHistory, plan
+from audit.store import Store
+from audit.suite.loader import load_suite
+from tests.audit.runs.test_runner import Silent
+
+EVERY = tuple(REGISTRY)
+
+
+def write_suite(folder, document, prompts):
+    """A suite file whose arms all have every check; JSON is YAML."""
+    rows = [{"id": f"case-{i}", "prompt": each} for i, each in enumerate(prompts)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arms = [{"checks": list(EVERY), **arm} for arm in document["arms"]]
+    whole = {
+        "version": 1,
+        "name": "agreement",
+        "seed": 5,
+        "samples": 2,
+        "batch_size": 2,
+        "workloads": [{"name": "words", "prompts": "prompts.jsonl"}],
+        **document,
+        "arms": arms,
+    }
+    path = folder / "suite.yaml"
+    path.write_text(json.dumps(whole))
+    return load_suite(path)
+
+
+def planned(suite):
+    """Arms and checks that the plan says will not run, with the reason."""
+    found = plan(suite, RunHistory()).checks
+    assert {each.outcome for each in found} <= {"enough", "too_little", "not_run"}
+    return {(each.arm, each.check): each.mend for each in found if each.outcome == "not_run"}
+
+
+def ran(suite, folder):
+    """Arms and checks that did not run, with the reason."""
+    with Store.open(f"sqlite:///{folder / 'audit.db'}", create=True) as store:
+        done = run(prepare(suite), store, Silent())
+        checks = store.checks(done.run)
+    return {(each.arm, each.check): each.summary for each in checks if each.verdict is Verdict.NOT_RUN}
+
+
+def differences(suite, folder):
+    """Where plan and run disagree: the arm, the check, and what each says; empty if they agree everywhere."""
+    before, after = planned(suite), ran(suite, folder)
+    assert before, "a suite in which everything runs shows nothing"
+    return {key: (before.get(key), after.get(key)) for key in before.keys() ^ after.keys()}

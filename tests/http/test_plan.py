@@ -1,0 +1,41 @@
+"""Plan and run of an endpoint agree on what will not run."""
+
+import pytest
+
+from tests.audit.agreement import differences, write_suite
+
+WORDS = ("Once upon a time", "The weather today")
+SERVED = {"kind": "served", "gamma": 3}
+WARM = {"temperature": 1}
+
+
+def suite_at(folder, source, plain, speculating, **engine):
+    """Greedy, sampled and coupled arms at the second address, their baselines at the first."""
+    at = {"url": speculating.url}
+    arms = [
+        {"name": "greedy", "proposer": SERVED, "verifier": "greedy", "engine": at},
+        {"name": "sampled", "proposer": SERVED, "verifier": "chain", "engine": at, "sampling": WARM},
+        {"name": "coupled", "proposer": SERVED, "verifier": "gumbel", "engine": at, "sampling": WARM},
+        {"name": "text", "proposer": SERVED, "verifier": "greedy", "engine": {**at, "logprobs": 0}},
+    ]
+    document = {
+        "backend": "openai",
+        "models": {"target": source},
+        "engine": {"url": plain.url, "model": "bundled", "api": "completions", "server": "vllm", **engine},
+        "sampling": {"max_new_tokens": 8},
+        "arms": arms,
+    }
+    return write_suite(folder, document, WORDS)
+
+
+@pytest.mark.parametrize("source", ["served:bundled", "bundled:target"])
+def test_an_endpoint_ends_as_it_was_planned(serve, tmp_path, source):
+    with serve() as plain, serve(gamma=3) as speculating:
+        assert differences(suite_at(tmp_path, source, plain, speculating), tmp_path) == {}
+
+
+def test_one_that_is_asked_for_text_alone_too(serve, tmp_path):
+    """Whether log-probabilities are of the text's own tokens is known when the text is there: none are asked for."""
+    with serve(ids=False) as plain, serve(gamma=3, ids=False) as speculating:
+        suite = suite_at(tmp_path, "bundled:target", plain, speculating, server="openai", logprobs=0)
+        assert differences(suite, tmp_path) == {}
