@@ -28,8 +28,8 @@ from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
 from engine.models.numerics import AUTO
 from engine.models.numerics.probe.choose import ModelWithNumerics
 from engine.models.reference_pass import Reference, anchored, open_reference
-from engine.proposers.build import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.interface import Proposer, ProposerFacts
+from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Decoder, Effective, stated
 from engine.record.foreign import ForeignEngine, header_of

@@ -13,8 +13,8 @@ from engine.core.registry import PROPOSERS, resolve
 
 if TYPE_CHECKING:
     # names and options are read without torch, which these import
-    from engine.proposers.build import ProposerParts
     from engine.proposers.interface import Proposer
+    from engine.proposers.parts import ProposerParts
 
 REGISTRY: Final = PROPOSERS
 

@@ -21,7 +21,7 @@ from engine.models.folder import open_folder
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.models.lean import LeanModel, load_folder
 from engine.models.loading import DTYPES
-from engine.proposers.build import ProposerParts
+from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of

@@ -11,8 +11,8 @@ from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.proposers.build import ProposerParts, TargetSide
 from engine.proposers.interface import Proposer
+from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
 from engine.record.trace import Trace, decode
 from engine.sampling.draw import SiblingRule, draw, draw_siblings

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
-from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 
 
 class NgramProposer:

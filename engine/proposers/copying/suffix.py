@@ -20,10 +20,10 @@ import numpy as np
 
 from engine.core.trees import ROOT
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
-from engine.proposers.build import ProposerParts, SharedMemory
 from engine.proposers.copying.suffix_tree import Node, SuffixTree
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts, SharedMemory
 
 _OWN: Final = 0
 """The number of the only text in a request's own tree."""

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from engine.core.errors import ModelNeeded
 from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
-from engine.proposers.build import ProposerParts
 from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.draft_model.own_cache import read_prompt, within
 from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.options import REJECTION, read
+from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import Draw
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows

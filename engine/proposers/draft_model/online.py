@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from engine.core import versions
 from engine.core.errors import ModelNeeded
 from engine.core.types import Proposal, QKind, Role, StepOutcome
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.distilling import DistillationSample, Student, student_of
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 
 
 @dataclass(slots=True)

@@ -15,11 +15,11 @@ from typing import Any
 
 from engine.core.errors import ModelNeeded
 from engine.core.types import QKind
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of, trimmed
 from engine.proposers.draft_model.tree_planning import Rates, TreeShape, best_shape, rates_at
 from engine.proposers.interface import ProposerFacts
 from engine.proposers.options import rates_of, read, shape_of
+from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import Siblings
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from engine.core.errors import InvalidRequest
 from engine.core.types import QKind
 from engine.models.interface import Sublayers
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.interface import ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.self_draft.self_draft import SelfDraftProposer, require_divisible
 
 

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal, StepOutcome
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement, to_numpy
-from engine.proposers.build import ProposerParts, TargetSide
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.parts import ProposerParts, TargetSide
 
 
 class SelfDraftProposer:

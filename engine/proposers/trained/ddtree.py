@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from engine.core.trees import ROOT
 from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
-from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.block_draft import BlockDrafter
 from engine.sampling.transforms import softmax, transform
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from engine.core.types import Proposal, QKind, StepOutcome
 from engine.models.interface import to_numpy
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.own_cache import limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.block_draft import BlockDrafter
 
 

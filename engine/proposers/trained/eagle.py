@@ -10,12 +10,12 @@ from typing import Final
 
 from engine.core.options import numbers
 from engine.core.types import QKind
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth
 from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.feature_draft import FeatureChain
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.feature_reader import FeatureReader

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from engine.core.types import QKind
-from engine.proposers.build import ProposerParts
 from engine.proposers.interface import ProposerFacts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.feature_draft import DynamicTree, DynamicTreeSize
 from engine.proposers.trained.feature_head import FeatureHead, feature_head
 from engine.proposers.trained.feature_reader import FeatureReader

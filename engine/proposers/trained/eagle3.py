@@ -7,10 +7,10 @@ of the vocabulary only; q is 0 elsewhere. Knows nothing about checkpoints.
 from __future__ import annotations
 
 from engine.core.types import QKind
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.eagle2 import Eagle2Proposer
 from engine.proposers.trained.feature_draft import FeatureChain
 from engine.proposers.trained.feature_head import feature_head

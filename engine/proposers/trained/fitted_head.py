@@ -13,8 +13,8 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.lean import LeanModel
-from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context
+from engine.proposers.parts import ProposerParts
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from engine.core.trees import ROOT
 from engine.core.types import DraftRule, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import NO_TREE, read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
 from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 

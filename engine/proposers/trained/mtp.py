@@ -23,11 +23,11 @@ from engine.heads.mtp import MtpModule
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.models.numerics.devices import CPU
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.own_cache import limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
+from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 

@@ -16,8 +16,8 @@ from engine.core.types import DraftRule, Protocol, RecordLevel, Request, Samplin
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.lean import from_tensors
 from engine.models.numerics import load
-from engine.proposers.build import ProposerParts
 from engine.proposers.copying.ngram import NgramProposer
+from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective
 from engine.record.trace import decode

@@ -8,7 +8,7 @@ from engine.core.errors import InvalidRequest, ModelNeeded
 from engine.core.registry import resolve
 from engine.core.types import DraftRule, Protocol
 from engine.proposers import options
-from engine.proposers.build import ProposerParts
+from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import draw
 from tests.support.cases import every_case
 

@@ -22,7 +22,7 @@ from engine.models.folder import ModelFolder, model_digest, open_folder, read_te
 from engine.models.lean import LeanModel, from_tensors
 from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.fast import FastNumerics
-from engine.proposers.build import ProposerParts
+from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
 from engine.record.trace import decode
 from engine.sampling.draw import draw

@@ -20,7 +20,7 @@ from engine.heads.formats.mtp import deepseek_slots
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, expected_shapes, read_config
-from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
 from engine.sampling.draw import draw
 from engine.sampling.transforms import transform

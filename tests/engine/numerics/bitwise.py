@@ -20,8 +20,8 @@ from engine.models import numerics
 from engine.models.lean import LeanModel
 from engine.models.loading import LoadedModel, load_model, load_parts
 from engine.models.numerics.probe.choose import choose
-from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context, Proposer, ProposerFacts
+from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
 from engine.record.trace import Trace, decode
 from engine.sampling.draw import draw

@@ -6,9 +6,9 @@ import numpy as np
 
 from engine import verify
 from engine.models.scripted import ScriptedModel
-from engine.proposers.build import ProposerParts
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.draft_model.online import OnlineProposer
+from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import draw
 from tests.engine.build import draft_script, make_loop
 

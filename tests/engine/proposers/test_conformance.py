@@ -18,8 +18,9 @@ from engine.core.errors import InvalidRequest
 from engine.core.trees import require_valid
 from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.build import ProposerParts
 from engine.proposers.interface import Context
+from engine.proposers.parts import ProposerParts
+from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of

@@ -12,7 +12,7 @@ from engine.core.types import DraftRule
 from engine.heads.loading import load_head
 from engine.models.interface import chain_placement
 from engine.models.lean import from_tensors
-from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
 from engine.sampling.draw import draw
 from engine.train import eagle, eagle3, user_data

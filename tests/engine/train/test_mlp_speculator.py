@@ -11,7 +11,7 @@ from safetensors import safe_open
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
 from engine.models.lean import from_tensors
-from engine.proposers.build import ProposerParts, TargetSide
+from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.fitted_head import fitted_head
 from engine.proposers.trained.mlp_speculator import Speculator
 from engine.sampling.draw import draw
