@@ -199,7 +199,7 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
         run(prepare(suite), store, StopsAfter(2))
     elsewhere = prepare(suite)
     arm = elsewhere.arms[-1]
-    facts = {**arm.engine.effective_config(), "numerics": {"mode": "fixed"}}
+    facts = arm.engine.effective_config().with_fact("numerics", {"mode": "fixed"})
     monkeypatch.setattr(type(arm.engine), "effective_config", lambda self: facts)
     message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"
     with pytest.raises(UserError, match=message):
