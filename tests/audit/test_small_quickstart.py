@@ -47,4 +47,4 @@ def test_a_fault_fails_and_is_named(tmp_path):
     done, verdicts = run_small(tmp_path, {"greedy": ["greedy_equality", "replay"]}, "greedy_accepts_top2")
     assert done.exit_code == 1, done.stdout + done.stderr
     assert "FAIL" in done.stdout
-    assert verdicts["greedy", "greedy_equality"] is Verdict.FAULT
+    assert verdicts["greedy", "replay"] is Verdict.FAULT

@@ -13,7 +13,10 @@ Pair = tuple[str, Protocol]
 
 
 def fast_first(values: Iterable[Any], fast: int = 1) -> list[Any]:
-    """The values as parameters: the first `fast` are in the unit tier, the others slow."""
+    """The values as parameters: the first `fast` are in the unit tier, the others slow.
+
+    A tuple is one value for each name; wrap it in `pytest.param` where it is the value of one name.
+    """
     return [_slow(value) if i >= fast else value for i, value in enumerate(values)]
 
 

@@ -141,7 +141,7 @@ def test_trim_keeps_rejected_siblings_before_the_last_kept_token():
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
-@pytest.mark.parametrize("stop", fast_first([("dd",), ("aba", "g"), ("hc", "bf", "ee")]))
+@pytest.mark.parametrize("stop", fast_first(map(pytest.param, [("dd",), ("aba", "g"), ("hc", "bf", "ee")])))
 def test_in_the_loop_the_text_ends_before_its_first_stop_string(protocol, stop):
     temperature = 0.0 if protocol is Protocol.GREEDY else 1.0
     sampling = SamplingParams(temperature=temperature, max_new_tokens=40, stop=stop, seed=2)
