@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -12,6 +15,14 @@ from tests.support.share import parse_share, split  # noqa: E402
 # the same examples every time, and no failure because a machine is busy
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_width_of_a_terminal() -> Iterator[None]:
+    """Tables are as wide as their rows: pytest-xdist sets `COLUMNS` in its workers, which would wrap them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

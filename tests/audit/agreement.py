@@ -9,7 +9,7 @@ from audit.runs.runner import run
 from audit.runs.sizing import RunHistory, plan
 from audit.store import Store
 from audit.suite.loader import load_suite
-from tests.audit.runs.test_runner import Silent
+from tests.support.observers import Silent
 
 EVERY = tuple(REGISTRY)
 

@@ -21,7 +21,7 @@ from engine.core.types import DraftRule, Protocol, QKind, RecordLevel
 from engine.models import numerics
 from tests.audit.agreement import differences, planned, write_suite
 from tests.engine.heads import tiny
-from tests.engine.proposers import test_conformance as scripts
+from tests.support import proposer_cases as scripts
 
 WORDS = ("abc", "hello there", "of all the")
 DRAFT = {"kind": "draft_model", "model": "draft", "gamma": 3}

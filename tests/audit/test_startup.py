@@ -43,7 +43,7 @@ def imported(*arguments: str) -> set[str]:
         (("validate", "quickstart"), {"jsonschema", "numpy", "scipy"}),
         (("validate", "transformers/greedy"), {"jsonschema", "numpy", "scipy"}),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_commands_without_a_store_import_what_they_need(arguments, allowed):
     assert imported(*arguments) <= allowed
@@ -58,7 +58,7 @@ def test_commands_without_a_store_import_what_they_need(arguments, allowed):
         (VERIFY, TEXTS),
         (GATE, {*TEXTS, "numpy"}),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_commands_on_a_store_import_what_they_need(arguments, allowed, tmp_path):
     (tmp_path / "report.json").write_text("{}")

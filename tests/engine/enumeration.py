@@ -96,7 +96,7 @@ def enumerate_decisions(monkeypatch) -> Branches:
     monkeypatch.setattr("engine.decode.loop.LoopParts", lambda: parts)
     # the law does not depend on the record; writing one per leaf would be half of the time
     monkeypatch.setattr("engine.decode.loop.Recorder", lambda header: None)
-    for module in ("verify.chain", "verify.tree", "verify.block", "verify.lossy", "drafting"):
+    for module in ("verify.chain", "verify.tree", "verify.block", "verify.lossy", "sampling.draw"):
         monkeypatch.setattr(f"engine.{module}.inverse_cdf", lambda weights, u: found.choose(weights))
     monkeypatch.setattr("engine.verify.gumbel.gumbel_argmax", lambda p, noise: found.choose(p))
     # under any coupling the draft is some token with q > 0: all of them are tried

@@ -23,7 +23,7 @@ sampling: {max_new_tokens: 8, temperature: 1, ignore_eos: true}
 arms:
   - {name: chain, proposer: {kind: draft_model, model: draft, gamma: 3}, verifier: chain, checks: [replay, accounting]}
 """
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[3] / "docs" / "python.md"
 
 
 def write_suite(folder: Path) -> Path:

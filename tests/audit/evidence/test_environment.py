@@ -127,5 +127,5 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch, tmp_path):
 
 
 def test_code_folders_are_the_packages():
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     assert all((root / name).is_dir() for name in CODE)

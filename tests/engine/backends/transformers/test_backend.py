@@ -243,7 +243,7 @@ def test_an_argmax_draft_hands_over_a_soft_q(backend):
 def test_the_anchor_s_rows_are_the_engine_s(backend):
     generation = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
     anchor = backend.arm(plan(None, Protocol.GUMBEL))
-    assert anchor.anchor_config().engine == "transformers"
+    assert anchor.anchor_config().backend == "transformers"
     trace = decode(anchor.anchor(generation.request, generation.tokens).trace)
     np.testing.assert_allclose(trace.logits, decode(generation.trace).logits, atol=2e-4)
 
