@@ -15,7 +15,7 @@ SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
+.PHONY: vllm-environment quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -55,6 +55,8 @@ test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and pro
 # the suites take longest and begin; up to seven engines of 2 GB each run at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder $(ONLY) tests/vllm/test_suites.py tests/vllm
+
+vllm-environment: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick

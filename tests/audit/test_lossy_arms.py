@@ -66,6 +66,7 @@ def ran(tmp_path_factory) -> Ran:
     return Ran(done.exit_code, done.stdout + done.stderr, url)
 
 
+@pytest.mark.slow
 def test_the_law_of_a_typical_arm_is_a_fault(ran):
     found = ran.verdicts()
     assert found["typical", "law"].verdict is Verdict.FAULT

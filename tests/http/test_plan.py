@@ -29,11 +29,13 @@ def suite_at(folder, source, plain, speculating, **engine):
 
 
 @pytest.mark.parametrize("source", ["served:bundled", "bundled:target"])
+@pytest.mark.slow
 def test_an_endpoint_ends_as_it_was_planned(serve, tmp_path, source):
     with serve() as plain, serve(gamma=3) as speculating:
         assert differences(suite_at(tmp_path, source, plain, speculating), tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_one_that_is_asked_for_text_alone_too(serve, tmp_path):
     """Whether log-probabilities are of the text's own tokens is known when the text is there: none are asked for."""
     with serve(ids=False) as plain, serve(gamma=3, ids=False) as speculating:

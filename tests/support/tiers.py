@@ -43,7 +43,12 @@ def first_rejection(pairs: Iterable[Pair]) -> list[Pair]:
     return list(first.items())
 
 
+def coupled(pairs: Iterable[Pair]) -> list[Pair]:
+    """Of each proposer with its rules, the coupled rule."""
+    return [pair for pair in pairs if pair[1] is Protocol.GUMBEL]
+
+
 def daily(pairs: Iterable[Pair]) -> list[Pair]:
     """Of each proposer with its rules, the coupled rule and the first that rejects: both ways to draw a draft."""
     pairs = list(pairs)
-    return [*first_rejection(pairs), *(pair for pair in pairs if pair[1] is Protocol.GUMBEL)]
+    return [*first_rejection(pairs), *coupled(pairs)]

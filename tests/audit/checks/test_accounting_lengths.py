@@ -77,6 +77,7 @@ def loop_of(kind, protocol, gamma):
 
 
 @pytest.mark.parametrize("gamma", fast_first([4, 1, 9]))
+@pytest.mark.slow
 def test_no_proposer_breaks_what_it_declares(gamma):
     """Gammas below and above what heads and blocks can give, ends inside drafts, prompts of one token."""
     with every_case() as case:

@@ -80,6 +80,7 @@ CLEAN = (CELLS, replace(CELLS, draft="one_hot"), replace(CELLS, protocol=Protoco
 @pytest.mark.parametrize(
     "setup", fast_first([CELLS, replace(CELLS, draft="one_hot"), replace(CELLS, protocol=Protocol.GUMBEL)])
 )
+@pytest.mark.slow
 def test_clean_arms_pass(check, setup):
     """Levels 0.005 and 0.001: over 40 seeds of each of the six kinds no false alarm was seen; 20 run here."""
     found = [judge(setup, seed, 8, check).verdict for seed in range(SEEDS)]

@@ -171,6 +171,7 @@ def test_other_drafts_are_left_out_only_where_the_proposer_shares_state(drafts):
 
 
 @pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.GUMBEL, Protocol.BLOCK]))
+@pytest.mark.slow
 def test_the_engine_keeps_its_seeds(protocol):
     """No false alarm over eight pairs of scripted models."""
     for models in range(1, 9):

@@ -87,6 +87,7 @@ def test_single_answers_and_shared_streams_are_inconclusive():
 
 
 @pytest.mark.parametrize("fault", fast_first(["accepts_everything", None, "argmax_draft_soft_q"]))
+@pytest.mark.slow
 def test_the_engine_passes_and_faults_of_its_catalogue_do_not(fault):
     options = {"sampling": replace(SAMPLED, max_new_tokens=16), "requests": 3, "samples": 60, "kinds": ()}
     result = verdict(engine_evidence(plan(fault=fault), **options))

@@ -117,6 +117,7 @@ def test_honoured_keeps_the_temperature_and_little_else(broken):
     assert "trial 1: hot/w/r0#1 alone: stays" in told.stderr
 
 
+@pytest.mark.slow
 def test_the_page_says_what_a_bug_report_needs(broken):
     broken.minimized("hot/w/r2#0", out="page")
     page = (broken.folder / "page" / "README.md").read_text()
@@ -130,6 +131,7 @@ def test_the_page_says_what_a_bug_report_needs(broken):
 
 
 @pytest.mark.parametrize(("request_of", "check"), [("resampled/w/r3#1", "replay"), ("stale/w/r1#0", "greedy_equality")])
+@pytest.mark.slow
 def test_the_reproducers_own_run_gives_the_verdict(broken, tmp_path, request_of, check):
     told = broken.minimized(request_of, "--check", check, out=check)
     assert told.exit_code == 0, told.output

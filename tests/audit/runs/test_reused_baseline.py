@@ -111,6 +111,7 @@ def test_plain_arms_are_taken_over_with_their_origin(path, store, first):
     assert before.items() <= verdicts(store, again).items()
 
 
+@pytest.mark.slow
 def test_a_candidate_that_changed_since_is_found(path, store, first):
     path.write_text(SUITE.replace("verifier: greedy\n", "verifier: greedy\n    fault: greedy_accepts_top2\n"))
     again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent())
@@ -118,6 +119,7 @@ def test_a_candidate_that_changed_since_is_found(path, store, first):
     assert verdicts(store, again.run)["greedy", "greedy_equality"] is Verdict.FAULT
 
 
+@pytest.mark.slow
 def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
     prepared = prepare(load_suite(path), reused_run(store, first))
     live = {arm.planned.name: arm.engine.live for arm in prepared.arms if arm.planned.name in PLAIN}
@@ -183,6 +185,7 @@ def test_rounds_and_a_missing_store_are_refused(unrun):
     assert not (unrun.parent / "audit.db").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_baselines(path, store, first):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(load_suite(path), reused_run(store, first)), store, StopsAfter(7))

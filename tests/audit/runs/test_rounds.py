@@ -123,6 +123,7 @@ def test_greedy_arms_run_once_and_cannot_hold_up_the_end(tmp_path, store):
     assert "would only copy" in last.stopped
 
 
+@pytest.mark.slow
 def test_decided_arms_rest_while_others_go_on(tmp_path, store):
     path = suite_file(tmp_path, margin=0.05)
     text = path.read_text()
@@ -136,6 +137,7 @@ def test_decided_arms_rest_while_others_go_on(tmp_path, store):
     assert {each.undecided for each in looks if each.stopped is None} == {("chain",)}
 
 
+@pytest.mark.slow
 def test_companions_run_in_every_round(tmp_path, store):
     outcome = decide(tmp_path, store, 30 * ROUND, margin=0.1, more=", seed: {}")
     record, last = store.load_run(outcome.run), ended(store, outcome)

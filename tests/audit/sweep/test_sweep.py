@@ -108,6 +108,7 @@ def test_nothing_has_no_median():
 # rounds
 
 
+@pytest.mark.slow
 def test_jobs_take_turns_after_an_unmeasured_round_and_without_garbage_collection():
     calls = []
 

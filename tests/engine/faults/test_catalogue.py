@@ -22,6 +22,7 @@ from engine.faults.parameters import NO_MASKS
 from engine.record.metrics import acceptance
 from engine.record.trace import Trace
 from tests.engine.faults.arms import TIMES, arm, arm_record, generate, traces
+from tests.support.tiers import slow_unless
 
 CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
 PARTS = [each.name for each in dataclasses.fields(EngineParts)]
@@ -77,6 +78,17 @@ def clean_parts(protocol):
 def generations(name, broken):
     scenario = faults.load(name).scenario
     return generate(scenario, name if broken else None, MORE_REQUESTS.get(name, REQUESTS))
+
+
+def one_of_each_theme(names):
+    """The first of the names in each file of the catalogue."""
+    first = {}
+    for name in names:
+        first.setdefault(faults.REGISTRY[name].partition(":")[0], name)
+    return list(first.values())
+
+
+SEEN = [name for name in faults.REGISTRY if name not in (*UNSEEN, *WORSE_DRAFTS)]
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)
@@ -138,7 +150,7 @@ def test_the_effective_configuration_names_the_fault_and_nothing_else_changes(na
     assert {key for key in clean if clean[key] != broken[key]} == {"fault"}
 
 
-@pytest.mark.parametrize("name", faults.REGISTRY)
+@pytest.mark.parametrize("name", slow_unless(faults.REGISTRY, one_of_each_theme(faults.REGISTRY)))
 def test_a_fault_changes_what_is_emitted_or_what_is_recorded(name):
     clean, broken = generations(name, False), generations(name, True)
     told = [key for key in clean if clean[key].tokens != broken[key].tokens]
@@ -171,7 +183,7 @@ def verdict(check, name, broken):
     return evaluate(checks.load(check), Evidence(candidate, *compared), {}).verdict
 
 
-@pytest.mark.parametrize("name", [name for name in faults.REGISTRY if name not in (*UNSEEN, *WORSE_DRAFTS)])
+@pytest.mark.parametrize("name", slow_unless(SEEN, one_of_each_theme(SEEN)))
 def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
     check = SEEN_BY.get(name, "replay")
     clean, broken = (verdict(check, name, each) for each in (False, True))
@@ -184,6 +196,7 @@ def test_decisions_on_wrong_rows_replay(name):
 
 
 @pytest.mark.parametrize("name", WORSE_DRAFTS)
+@pytest.mark.slow
 def test_worse_drafts_replay_and_are_kept_less_often(name):
     clean, broken = (acceptance(traces(generations(name, each))).draft_acceptance_rate for each in (False, True))
     assert verdict("replay", name, broken=True) is Verdict.CERTIFIED

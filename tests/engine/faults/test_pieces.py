@@ -40,6 +40,7 @@ def law_with(offer, branches):
 
 
 @pytest.mark.parametrize("offer", [followed_surely, sure_ones])
+@pytest.mark.slow
 def test_a_draft_cut_by_its_own_tokens_breaks_the_law(offer, monkeypatch):
     assert law_with(functools.partial(offer, least=0.6), enumerate_decisions(monkeypatch)) > 1e-4
 

@@ -37,6 +37,7 @@ def run(suite, folder):
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_a_known_bad_suite_names_its_fault_and_fails(suite, tmp_path):
     done, results = run(scripted(suite, tmp_path), tmp_path)
     assert done.exit_code == 1, done.output
@@ -46,6 +47,7 @@ def test_a_known_bad_suite_names_its_fault_and_fails(suite, tmp_path):
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_without_its_fault_no_claim_is_broken(suite, tmp_path):
     done, results = run(scripted(suite, tmp_path, broken=False), tmp_path)
     assert done.exit_code in (0, 3), done.output

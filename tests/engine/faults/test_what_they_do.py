@@ -104,6 +104,7 @@ def test_trees_that_are_chains_are_right(name):
 
 
 @pytest.mark.parametrize("name", DRAFTING_ALONE)
+@pytest.mark.slow
 def test_faults_of_drafting_alone_leave_a_coupled_arm_as_it_is(name):
     coupled = {"protocol": Protocol.GUMBEL}
     assert emitted(name, None, **coupled) == emitted(name, name, **coupled)

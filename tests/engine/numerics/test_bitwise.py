@@ -37,6 +37,7 @@ def test_the_fast_mode_does_differ(dtype):
     assert found.differing > 0.5 * found.positions
 
 
+@pytest.mark.slow
 def test_trees_differ_in_the_fixed_mode():
     assert compare(Case("fixed", "float32", "trees"), count=4).differing > 0
 

@@ -60,6 +60,7 @@ def test_the_mode_that_holds_everywhere_holds_here(parts):
 
 @pytest.mark.parametrize("mode", ["fixed", "tiled"])
 @pytest.mark.parametrize("dtype", fast_first(["float32", "bfloat16"]))
+@pytest.mark.slow
 def test_the_fast_modes_with_a_promise_hold_on_two_threads(mode, dtype):
     """Where two threads share an activation, the numbers at the seam are computed by other instructions."""
     torch.set_num_threads(2)

@@ -94,6 +94,7 @@ def sampled(backend):
 
 
 @pytest.mark.parametrize("name", fast_first(["replay", "law", "acceptance_theory"]))
+@pytest.mark.slow
 def test_the_checks_find_nothing_under_sampling(name, sampled):
     engine, traces = sampled
     requests = tuple(record(each) for each in traces.values())
@@ -143,6 +144,7 @@ def largest_error(backend, monkeypatch):
     return worst
 
 
+@pytest.mark.slow
 def test_q_is_that_of_one_version_through_and_through(backend, monkeypatch):
     assert largest_error(backend, monkeypatch) < 1e-4
 

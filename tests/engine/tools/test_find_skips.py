@@ -49,6 +49,7 @@ def random_sets(size, count):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("budget", fast_first([30, 200]))
+@pytest.mark.slow
 def test_the_found_set_is_at_least_as_good_as_random_ones_of_its_size(size, budget, make_bench):
     found = search(make_bench(budget), least=size)
     assert len(found.skips) >= size

@@ -133,6 +133,7 @@ def test_synthetic_is_the_mixture_by_its_rate(length, branches):
 
 
 @pytest.mark.parametrize(("length", "gamma"), fast_first([(2.6, 4), (1.0, 4), (3.0, 4), (4.25, 6), (9.0, 3)]))
+@pytest.mark.slow
 def test_synthetic_keeps_to_its_schedule(length, gamma):
     setup = Setup(protocol=Protocol.SYNTHETIC, gamma=gamma, verifier_options={"length": length})
     wanted = requests(40, SamplingParams(temperature=1.0, max_new_tokens=200, seed=5))
