@@ -151,8 +151,8 @@ def test_every_numerics_mode_is_declared_as_it_promises():
 
 @pytest.mark.parametrize("backend", REGISTRY)
 @pytest.mark.parametrize("record", RecordLevel)
-def test_levels_grow_with_the_record(engine, record):
-    levels = declared(engine).levels
+def test_levels_grow_with_the_record(backend, record):
+    levels = declared(backend).levels
     below = [levels[each] for each in RecordLevel if list(RecordLevel).index(each) <= list(RecordLevel).index(record)]
     assert [each.level for each in below] == sorted(each.level for each in below)
     assert all(first.parts <= second.parts for first, second in pairwise(below))
