@@ -156,7 +156,7 @@ def test_levels_grow_with_the_record(backend, record):
     below = [levels[each] for each in RecordLevel if list(RecordLevel).index(each) <= list(RecordLevel).index(record)]
     assert [each.level for each in below] == sorted(each.level for each in below)
     assert all(first.parts <= second.parts for first, second in pairwise(below))
-    assert (levels[record].level == 4) == (record is RecordLevel.FULL and REGISTRY[engine].ours)
+    assert (levels[record].level == 4) == (record is RecordLevel.FULL and REGISTRY[backend].ours)
 
 
 @pytest.mark.parametrize("protocol", verify.REGISTRY)

@@ -1,0 +1,67 @@
+"""A store of the commit before the folders became layers opens, verifies and judges to the same verdicts.
+
+`before_layers/` holds the store (xz), its suite, and a report with the run's evidence, all written by that commit.
+"""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from audit.evidence.verdicts import Verdict
+from audit.runs.arms import plan_arms
+from audit.runs.judge import exit_code, judge
+from audit.store import Store
+from audit.suite.loader import load_suite
+from tests.audit.invoke import invoke
+
+FOLDER = Path(__file__).parent / "before_layers"
+NUMBERS = ("verdict", "n", "statistic", "p_value", "effect", "bound", "margin")
+"""What a check decides by. Its messages are left out: their wording may improve."""
+
+
+@pytest.fixture
+def url(tmp_path):
+    path = tmp_path / "before.db"
+    path.write_bytes(lzma.decompress((FOLDER / "before.db.xz").read_bytes()))
+    return str(path)
+
+
+def results(store, run):
+    return {
+        (check.arm, check.check): {name: getattr(check, name) for name in NUMBERS} | {"found": len(check.findings)}
+        for check in store.checks(run)
+    }
+
+
+def test_every_hash_of_it_holds(url):
+    result = invoke("db", "check", "--store", url)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_judged_again_it_has_the_same_verdicts_and_numbers(url):
+    with Store.open(url, create=False) as store:
+        run = store.resolve("latest")
+        before = results(store, run)
+        judge(plan_arms(load_suite(FOLDER / "suite.yaml")), store, run, lambda name: None)
+        after = results(store, run)
+        assert len({check.arm for check in store.checks(run)}) == 4
+        assert exit_code(store.checks(run)) == store.load_run(run).exit_code == 1
+    assert {verdict["verdict"] for verdict in before.values()} == set(Verdict)
+    assert after == before
+
+
+def test_it_is_shown_and_the_gate_blocks_it(url):
+    shown = invoke("show", "latest", "--store", url)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "argmax_draft_soft_q" in shown.stdout
+    gated = invoke("gate", "latest", "--policy", "standard", "--store", url)
+    assert gated.exit_code == 1
+    assert "known_bad: arm broken is broken on purpose" in gated.stdout
+
+
+def test_a_report_that_carries_its_evidence_is_verified(url):
+    result = invoke("verify", str(FOLDER / "report.audited.json"), "--store", url)
+    assert (result.exit_code, result.stderr) == (0, "")
