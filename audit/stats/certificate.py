@@ -100,7 +100,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class PredictableScore:
-    """A predictable score: `observed` [n], `mean` [n] under p, both in [low, high]. `level` is the evidence it needs."""
+    """A predictable score: `observed` [n], `mean` [n] under p, both in [low, high]. It needs evidence `level`."""
 
     name: str
     level: int
