@@ -51,7 +51,7 @@ class ArmSettings:
         """A finding for each setting that differs."""
         reported = ((key, value) for key, value in sorted(self.requested.items()) if key in self.effective)
         return [
-            Finding(self.place, 0, f"{key}: {value!r} was asked for, {self.effective[key]!r} runs")
+            Finding(self.place, 0, f"{key}: requested {value!r}, effective {self.effective[key]!r}")
             for key, value in reported
             if self.effective[key] != value
         ]
@@ -74,7 +74,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     elif unread:
         verdict, summary = Verdict.INCONCLUSIVE, f"not read back from the engine: {', '.join(unread)}"
     else:
-        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} settings that were asked for are in effect"
+        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} requested settings are in effect"
     return CheckResult(
         verdict=verdict,
         summary=summary,
@@ -93,7 +93,7 @@ CHECK = Check(
     run=_run,
     applies=_applies,
     foresee=_foresee,
-    null="every setting that was asked for is in effect",
+    null="every requested setting is in effect",
     effect="settings that are not in effect",
     plan=needs_nothing,
     failures=True,

@@ -36,7 +36,7 @@ LEVELS = {"p50": 0.5, "p99": 0.99}
 EACH = 0.995
 """Confidence of each of the two intervals behind a ratio of quantiles."""
 POWER = 0.9
-UNASKED = "no margin asked"
+UNASKED = "no margin required"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,9 @@ def _asked(
     asked = []
     if least > 0:
         # one-sided at 99 %: the other end of a speed-up is never a fault
-        sentence = f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, asked {least:g}"
+        sentence = (
+            f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, required {least:g}"
+        )
         verdict = Verdict.CERTIFIED if gain.low >= least else Verdict.INCONCLUSIVE
         asked.append((sentence, Verdict.FAULT if gain.high < least else verdict))
     if most > 0:
@@ -157,7 +159,7 @@ def _asked(
     if shortest > 0:
         sentence = (
             f"{lengths.estimate:.3g} tokens per forward, at least {lengths.low:.3g} and at most {lengths.high:.3g}, "
-            f"asked {shortest:.3g}"
+            f"required {shortest:.3g}"
         )
         verdict = Verdict.CERTIFIED if lengths.low >= shortest else Verdict.INCONCLUSIVE
         asked.append((sentence, Verdict.FAULT if lengths.high < shortest else verdict))
@@ -217,7 +219,7 @@ CHECK = Check(
     run=_run,
     applies=_applies,
     foresee=_foresee,
-    null="the candidate is as fast as is asked",
+    null="the candidate reaches the required speed",
     effect="tokens per second over the baseline's",
     plan=needs_nothing,
 )

@@ -200,7 +200,7 @@ def _summary(found: AnchorResult, low: float, high: float, params: Params) -> st
         return f"{bound}, before top-k, top-p and min-p: these need whole rows (record: full)"
     if high > margin:
         least = betting_upper(np.zeros(units), float(params["confidence"]))
-        return f"{bound}, above {margin:g}; so many prompts can show {least:.3g} at best"
+        return f"{bound}, above {margin:g}; this many prompts can show {least:.3g} at best"
     return bound
 
 

@@ -129,22 +129,22 @@ def _triage_equal(
         return ()
     reference = evidence.baseline
     noise = measure_noise(reference, evidence.controls, instrument.margins) if reference is not None else None
-    found = []
+    result = []
     for each in found:
         lead = None if each.ended else instrument.lead_over(each)
         if each.ended:
-            found.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
+            result.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
         elif lead is None or noise is None or noise.positions < MIN_NOISE_POSITIONS:
-            found.append(
+            result.append(
                 RequestDifference(each, "untriaged", "the lead or the noise between two plain runs is not known")
             )
         else:
             # a negative lead: the chosen token is not the best one under its own key
             kind = "numerical" if abs(lead) <= noise.bound else "real"
-            found.append(
+            result.append(
                 RequestDifference(each, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}")
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[RequestDifference, ...]:
@@ -155,26 +155,26 @@ def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tup
         changes = [change for pair in same for change in _row_changes(pair)]
         return len(changes), max(changes, default=0.0)
 
-    found = []
+    result = []
     for each in found:
         cause = _cause(each)
         if cause is not None:
-            found.append(cause)
+            result.append(cause)
             continue
         change = _row_change(each.pair, each.index)
         positions, bound = noise() if change is not None else (0, 0.0)
         if change == 0.0:
-            found.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
+            result.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
         elif change is None or positions < MIN_NOISE_POSITIONS or bound > LARGEST_NOISE:
-            found.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
+            result.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
         else:
             kind = "numerical" if change <= bound else "real"
-            found.append(
+            result.append(
                 RequestDifference(
                     each, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}"
                 )
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def _cause(found: Divergence) -> RequestDifference | None:

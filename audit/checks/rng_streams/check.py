@@ -139,9 +139,7 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
     for purpose, listed in values.items():
         bits = significant_bits(listed)
         if len(listed) >= MIN_FOR_PRECISION and bits < least:
-            message = (
-                f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are asked for"
-            )
+            message = f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are required"
             yield Finding(POOLED, 0, message)
 
 

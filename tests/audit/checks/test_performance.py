@@ -39,7 +39,7 @@ def verdict(found, **params):
 def test_without_a_margin_it_is_measured_and_nothing_is_certified():
     result = verdict(evidence(1))
     assert result.verdict is Verdict.NOT_RUN
-    assert "measured, no margin asked" in result.summary
+    assert "measured, no margin required" in result.summary
     assert "load is not known" in result.summary
     assert result.details["speed_up"]["low"] < 2.0 < result.details["speed_up"]["high"]
     steps = sum(each.trace.steps for each in CANDIDATE.requests)
