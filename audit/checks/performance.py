@@ -147,22 +147,20 @@ def _asked(
     asked = []
     if least > 0:
         # one-sided at 99 %: the other end of a speed-up is never a fault
-        sentence = (
-            f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, required {least:g}"
-        )
+        text = f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, required {least:g}"
         verdict = Verdict.CERTIFIED if gain.low >= least else Verdict.INCONCLUSIVE
-        asked.append((sentence, Verdict.FAULT if gain.high < least else verdict))
+        asked.append((text, Verdict.FAULT if gain.high < least else verdict))
     if most > 0:
-        sentence = f"P99 {tail.estimate:.3g} times the baseline's, {tail.low:.3g} to {tail.high:.3g}, allowed {most:g}"
+        text = f"P99 {tail.estimate:.3g} times the baseline's, {tail.low:.3g} to {tail.high:.3g}, allowed {most:g}"
         verdict = Verdict.CERTIFIED if tail.high <= most else Verdict.INCONCLUSIVE
-        asked.append((sentence, Verdict.FAULT if tail.low > most else verdict))
+        asked.append((text, Verdict.FAULT if tail.low > most else verdict))
     if shortest > 0:
-        sentence = (
+        text = (
             f"{lengths.estimate:.3g} tokens per forward, at least {lengths.low:.3g} and at most {lengths.high:.3g}, "
             f"required {shortest:.3g}"
         )
         verdict = Verdict.CERTIFIED if lengths.low >= shortest else Verdict.INCONCLUSIVE
-        asked.append((sentence, Verdict.FAULT if lengths.high < shortest else verdict))
+        asked.append((text, Verdict.FAULT if lengths.high < shortest else verdict))
     return asked
 
 

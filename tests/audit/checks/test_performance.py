@@ -51,7 +51,7 @@ def test_a_margin_is_certified_missed_or_open():
     assert verdict(evidence(1), min_speedup=1.5).verdict is Verdict.CERTIFIED
     slow = verdict(evidence(1), min_speedup=2.6)
     assert slow.verdict is Verdict.FAULT
-    assert "asked 2.6" in slow.findings[0].message
+    assert "required 2.6" in slow.findings[0].message
     assert verdict(evidence(1), min_speedup=2.0).verdict is Verdict.INCONCLUSIVE
     assert verdict(evidence(1, prompts=1), min_speedup=1.5).verdict is Verdict.INCONCLUSIVE
 
