@@ -3,13 +3,13 @@
 Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal
 tokens differ from the reference's by no more than `margin` on average, or by
 `times_floor` of what two plain runs differ by (the A/A floor), and have no
-systematic shift above `bias_margin` or the floor. References: the baseline, where the tokens
-have to be equal (temperature 0, shared randomness), and the anchor arm, which
-reads the candidate's own tokens. Statistic: mean absolute and mean signed
+systematic shift above `bias_margin` or the floor. References: the baseline, where
+the tokens have to be equal (temperature 0, shared randomness), and the anchor arm,
+which reads the candidate's own tokens. Statistic: mean absolute and mean signed
 difference in nats; effect and bound: the mean absolute one with its 99 % upper
 bound, of the worse reference. Intervals are cluster-robust, with the prompt as
-unit. A single difference above `max_single` and ten times the floor's largest is
-a fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
+unit. A single difference above `max_single` and ten times the floor's largest is a
+fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
 tokens that were not emitted, and faults that the reference shares.
 """
 

@@ -1,8 +1,8 @@
 """Fingerprint of a run's code, packages and hardware, and the user who ran it.
 
-The format is versioned (`FORMAT`): a digest is comparable with digests of the
-same format only. It deliberately omits facts that do not change numbers
-(host name, free memory, load).
+The format is versioned (`FORMAT`): a digest is comparable with digests of the same
+format only. It deliberately omits facts that do not change numbers (host name, free
+memory, load).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Total variation between partially known rows, and between a law and its tokens.
 
 For rows known on K cells and a tail the distance lies in an interval with both ends
-attained: the tails may agree up to their mass, or share no token. From
-tokens alone only a lower bound exists: the distance is the supremum over
-witness functions, so a witness chosen on one part of the responses and measured on
-the other bounds it from below (cross-fitting; the bound on the drifting mean is
-that of Howard et al. 2021, see sequences). Assumes p was fixed before each token,
-and responses whose random numbers differ. Cost: O(K) per row, O(V) per token for
-the cells.
+attained: the tails may agree up to their mass, or share no token. From tokens alone
+only a lower bound exists: the distance is the supremum over witness functions, so a
+witness chosen on one part of the responses and measured on the other bounds it from
+below (cross-fitting; the bound on the drifting mean is that of Howard et al. 2021,
+see sequences). Assumes p was fixed before each token, and responses whose random
+numbers differ. Cost: O(K) per row, O(V) per token for the cells.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def acceptance_drift(own: AcceptanceCounts, reference: AcceptanceCounts, confide
 
 
 def against_recorded(now: RecordedRate, before: RecordedRate, margin: float) -> RateChange:
-    """Whether a rate moved by more than `margin` since `before`; the two samples are independent.
+    """Decide whether a rate moved by more than `margin` since `before`; the two samples are independent.
 
     Raises:
         ValueError: intervals of different confidence, which cannot be combined.

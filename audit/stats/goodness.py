@@ -1,15 +1,15 @@
 """Goodness of fit of counts to known laws.
 
-Pearson's chi-square or the likelihood ratio G of counts whose total is fixed.
-The p-value is exact by enumeration where all tables of that total are few,
-(1 + b) / (1 + B) by simulation below 50 draws or where pooling leaves one cell,
-and the chi-square limit with the small cells pooled otherwise (expectation below
-5: Cochran 1954). Many tables are combined by the sum of their statistics; given
-the totals the tables are independent and each has its own law, so statistics and
-degrees of freedom add up. A count in a cell of probability 0 is impossible and
-has p = 0. Assumes that totals were fixed in advance, or at least not by the
-outcomes; visits to a context of a running text meet this only approximately. Cost: O(cells)
-per table, times the enumerated or simulated tables.
+Pearson's chi-square or the likelihood ratio G of counts whose total is fixed. The
+p-value is exact by enumeration where all tables of that total are few, (1 + b) / (1
++ B) by simulation below 50 draws or where pooling leaves one cell, and the
+chi-square limit with the small cells pooled otherwise (expectation below 5: Cochran
+1954). Many tables are combined by the sum of their statistics; given the totals the
+tables are independent and each has its own law, so statistics and degrees of
+freedom add up. A count in a cell of probability 0 is impossible and has p = 0.
+Assumes that totals were fixed in advance, or at least not by the outcomes; visits
+to a context of a running text meet this only approximately. Cost: O(cells) per
+table, times the enumerated or simulated tables.
 """
 
 from __future__ import annotations

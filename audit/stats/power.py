@@ -1,14 +1,13 @@
 """Sample size that a test needs to detect an effect, and the effect it can detect.
 
 `*_need` functions turn an effect into a number of units, `*_effect` functions a
-number of units into the smallest effect detected with the requested power.
-Replay and the exact binomial power need no approximation. Scores and
-proportions use the normal law (for McNemar: Connor 1987), the smooth test the
-noncentral chi-square of its limit, the sequential mixture Wald's growth rate
-with a normal spread, and bounds of a mean the widths of Maurer and Pontil 2009.
-Tests without a formula are simulated (`simulated_power`). All functions trust the
-given effect and variances. Cost: constant, a root search, or
-the caller's simulation.
+number of units into the smallest effect detected with the requested power. Replay
+and the exact binomial power need no approximation. Scores and proportions use the
+normal law (for McNemar: Connor 1987), the smooth test the noncentral chi-square of
+its limit, the sequential mixture Wald's growth rate with a normal spread, and
+bounds of a mean the widths of Maurer and Pontil 2009. Tests without a formula are
+simulated (`simulated_power`). All functions trust the given effect and variances.
+Cost: constant, a root search, or the caller's simulation.
 """
 
 from __future__ import annotations

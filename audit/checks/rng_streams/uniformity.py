@@ -1,9 +1,8 @@
 """Tests of recorded numbers: precision, coincidences, uniformity, independence.
 
 Given all earlier draws, each number is uniform on [0, 1), whatever the decisions
-were. So the product of a centred number with any earlier quantity has
-mean 0 and a known variance, and the sum or difference of the two, modulo 1, is
-uniform again.
+were. So the product of a centred number with any earlier quantity has mean 0 and a
+known variance, and the sum or difference of the two, modulo 1, is uniform again.
 """
 
 from __future__ import annotations
