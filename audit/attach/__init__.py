@@ -1,6 +1,6 @@
 """Bind evidence to evaluation reports, one file per report format.
 
-A format is added by one file and one line in `REGISTRY`; the first that
+To add a format, add one file and one line in `REGISTRY`. The first format that
 recognises a report is used.
 """
 

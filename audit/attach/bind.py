@@ -1,7 +1,4 @@
-"""Bind a run's evidence to a report: the predicate, the report that carries it, the statement.
-
-Knows nothing about the command line.
-"""
+"""Bind a run's evidence to a report: the predicate, the report that carries it, the statement."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from audit.text.staged_files import staged
 
 @dataclass(frozen=True, slots=True)
 class AttachOrder:
-    """What to attach to, and where to put the results. `form` None recognises the format."""
+    """The report to attach to, and the output paths. With `form` None the format is detected."""
 
     report: Path
     out: Path
@@ -94,7 +91,7 @@ def find_format(report: bytes, name: str | None) -> ReportFormat:
     """The format called `name`, or the first that recognises the report.
 
     Raises:
-        ValueError: unknown, or the report is not of it.
+        ValueError: unknown format, or the report does not have it.
     """
     if name is not None and name not in REGISTRY:
         raise ValueError(f"unknown format {quoted(name)}; {suggestion(name, REGISTRY)}")
@@ -121,11 +118,11 @@ def _decoded(report: bytes) -> str:
 
 
 def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]:
-    """What an attachment says about a run: all of the predicate that the store can confirm later."""
+    """The facts about a run in an attachment: the part of the predicate that the store can confirm later."""
     lossy = [arm.name for arm in run.arms if arm.kind is ArmKind.CANDIDATE and not arm.lossless]
     return {
         "version": 1,
-        # only where there is one, so that statements from before the key stay verifiable
+        # only if present, so that statements older than this key stay verifiable
         **({"lossy": lossy} if lossy else {}),
         "run": run.ulid,
         "record_root": run.record_root,

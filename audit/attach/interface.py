@@ -1,7 +1,4 @@
-"""What a report format is: where an attachment goes, and how it comes out again.
-
-Knows nothing about runs or statements.
-"""
+"""The interface of a report format: inserting an attachment and extracting it."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ MAX_REPORT_BYTES: Final = 256 * MIB
 class ReportFormat:
     """A JSON report whose object at `container` holds the attachment under the key audit.
 
-    `recognises` tells from the parsed report whether it is of this format.
+    `recognises` returns true if the parsed report is of this format.
     """
 
     name: str
@@ -39,7 +36,7 @@ class ReportFormat:
         return value if isinstance(value, Mapping) else None
 
     def carries(self, report: bytes) -> bool:
-        """Whether the report has the key audit, whatever is under it.
+        """True if the report has the key audit, whatever its value.
 
         Raises:
             ValueError: the report is not of this format.
@@ -56,7 +53,7 @@ class ReportFormat:
         return splice.insert(text, splice.object_at(text, self.container), KEY, block).encode()
 
     def remove(self, report: bytes) -> bytes:
-        """The report without its attachment: exactly the bytes that `embed` was given.
+        """The report without its attachment: exactly the bytes passed to `embed`.
 
         Raises:
             ValueError: the report is not of this format.

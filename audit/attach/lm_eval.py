@@ -1,6 +1,6 @@
 """Results of lm-evaluation-harness (`results_*.json`): the attachment is under `config.audit`.
 
-`config` is where the harness itself keeps what a model says about itself.
+The harness keeps the model's own metadata under `config`.
 """
 
 from __future__ import annotations

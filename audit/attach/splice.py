@@ -1,8 +1,7 @@
-"""Put a member into a JSON text, and take it out, without touching any other character.
+"""Insert a member into a JSON text and remove it without changing any other character.
 
-Reports are not re-serialised: key order, number spelling, NaN and white space
-stay as their writer left them. Taking a member out gives back the exact text
-that it was put into. Knows nothing about reports.
+Reports are not re-serialised: key order, number spelling, NaN and white space stay
+as written. Removing a member restores the exact text before its insertion.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ObjectSpan:
         """The member called `key`.
 
         Raises:
-            ValueError: there are several.
+            ValueError: the key is not unique.
         """
         found = [member for member in self.members if member.key == key]
         if len(found) > 1:
@@ -47,7 +46,7 @@ class ObjectSpan:
 
 
 def parse(text: str) -> Any:
-    """The JSON value of a text; NaN and infinities are accepted as Python writes them.
+    """The JSON value of a text; Python's spellings of NaN and infinities are accepted.
 
     Raises:
         ValueError: not JSON, or nested too deep.
@@ -62,7 +61,7 @@ def object_at(text: str, path: tuple[str, ...]) -> ObjectSpan:
     """The object at a path of keys of a valid JSON text.
 
     Raises:
-        ValueError: a step of the path is missing, ambiguous, or no object.
+        ValueError: a key of the path is missing or ambiguous, or its value is no object.
     """
     span = _scan(text, _skip(text, 0))
     for key in path:
@@ -74,7 +73,7 @@ def object_at(text: str, path: tuple[str, ...]) -> ObjectSpan:
 
 
 def insert(text: str, span: ObjectSpan, key: str, value: Mapping[str, Any]) -> str:
-    """The text with a last member added to an object, laid out like the members before it."""
+    """The text with a member appended to an object, in the layout of the members before it."""
     if not span.members:
         at = span.begin + 1
         return f"{text[:at]}{json.dumps(key)}: {json.dumps(value)}{text[at:]}"
@@ -87,7 +86,7 @@ def insert(text: str, span: ObjectSpan, key: str, value: Mapping[str, Any]) -> s
 
 
 def remove(text: str, span: ObjectSpan, key: str) -> str:
-    """The text without a member, and without the comma that it needed; undoes `insert`."""
+    """The text without a member and its comma; undoes `insert`."""
     index = next(index for index, member in enumerate(span.members) if member.key == key)
     member = span.members[index]
     if index:

@@ -1,8 +1,7 @@
 """in-toto Statements (v1) that bind a run to a report by digest, as plain JSON.
 
 Format: https://github.com/in-toto/attestation, spec/v1/statement.md. A
-statement is not signed: it says what was bound, not who says so. Knows nothing
-about stores or report formats.
+statement is not signed: it states the binding, but does not identify its author.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAX_STATEMENT_BYTES: Final = 16 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is bound to what. All digests are hex SHA-256."""
+    """A binding of a run to a report. All digests are hex SHA-256."""
 
     report: str
     """File name of the report."""
@@ -38,7 +37,7 @@ class Statement:
     predicate: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The statement as in-toto wants it."""
+        """The statement in in-toto's JSON form."""
         run = f"run:{self.predicate['run']}"
         subjects = ((self.report, self.after), (f"{self.report}#before", self.before), (run, self.record_root))
         return {
@@ -49,17 +48,17 @@ class Statement:
         }
 
     def to_bytes(self) -> bytes:
-        """The statement's file."""
+        """Content of the statement's file."""
         return (json.dumps(self.to_json(), indent=2) + "\n").encode()
 
 
 def digest(content: bytes) -> str:
-    """Hex SHA-256."""
+    """Hex SHA-256 of the statement's file."""
     return hashlib.sha256(content).hexdigest()
 
 
 def statement_path(report: Path) -> Path:
-    """Where a report's statement is unless it is said otherwise: beside it."""
+    """Default path of a report's statement: beside the report."""
     return report.with_name(f"{report.name}.intoto.json")
 
 
@@ -67,8 +66,8 @@ def read_statement(path: Path) -> Statement:
     """Read a statement.
 
     Raises:
-        CannotDecide: there is no such file.
-        UserError: it is not a statement of this kind.
+        CannotDecide: the file does not exist.
+        UserError: the file is not a statement of this kind.
     """
     if not path.exists():
         raise CannotDecide(f"{path}: no such statement; name it with --statement, or attach evidence: audit attach")

@@ -1,6 +1,6 @@
-"""Check that a report still is what a run's evidence was bound to.
+"""Check that a report is unchanged since a run's evidence was bound to it.
 
-Names every mismatch. Knows nothing about the command line.
+The result names every mismatch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from audit.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What does not agree, and why the store could not be asked, if it could not."""
+    """All mismatches, and the reason why the store is not available, if any."""
 
     mismatches: tuple[str, ...]
     unknown: str | None = None

@@ -1,6 +1,6 @@
-"""Checks: one file each exporting `CHECK`, pure functions of evidence.
+"""The checks. Each is a pure function of evidence; its module exports it as `CHECK`.
 
-A check is added by one file and one line in `REGISTRY`.
+To add a check, add one file and one line in `REGISTRY`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STANDARD: Final = (
     "q_contract",
     "acceptance_theory",
 )
-"""The checks of an arm that names none: they need no further arms, no recorded rates and no sizes of their own."""
+"""Default checks of an arm. They need no companion arms, no recorded rates and no extra sample sizes."""
 
 
 def names() -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def load(name: str) -> Check:
     """The check behind a registered name.
 
     Raises:
-        UserError: the name is not registered; the message lists those that are.
+        UserError: the name is not registered; the message lists the registered names.
     """
     if name not in REGISTRY:
         raise UserError(f"unknown check {name!r}; known: {', '.join(sorted(REGISTRY))}")

@@ -1,18 +1,18 @@
 """Acceptance drift: drafts are accepted as often as they were when the pair was recorded.
 
 Claim: acceptance. Null, against the record: the share of drafted tokens that are
-accepted has not moved by more than `margin` since it was recorded (`expected`,
-by stratum: all, a domain, a range of context lengths; of two recorded domains or
-more also their mean, each counting alike). Statistic and effect: the change in
-rate; bound: its interval by the jackknife over prompts, combined with the recorded
-one (MOVER), Bonferroni over strata for a fault. Null, over the run: each drafted
-token is kept with the probability that p and q give, from the first request to the
-last; statistic: the restartable e-detector over positions in the order of the
-requests, whose alarm at `alpha` over the number of positions has at most probability
-`alpha`; needs rows. Assumes independent prompts of the same mix as the recorded ones
-(the mean over domains: within each domain). Drift says that draft or target changed,
-not that the output is wrong. Cannot see: a change that keeps the rate, nor, without
-an `expected` rate, one that was there from the beginning and fits p and q.
+accepted has not moved by more than `margin` since it was recorded (`expected`, by
+stratum: all, a domain, or a range of context lengths; with two or more recorded
+domains also their unweighted mean). Statistic and effect: the change in rate;
+bound: its interval by the jackknife over prompts, combined with the recorded one
+(MOVER), Bonferroni over strata for a fault. Null, over the run: each drafted token
+is kept with the probability that p and q give, from the first request to the last;
+statistic: the restartable e-detector over positions in the order of the requests,
+whose alarm at `alpha` over the number of positions has at most probability `alpha`;
+needs rows. Assumes independent prompts of the same mix as the recorded ones (the
+mean over domains: within each domain). Drift says that draft or target changed, not
+that the output is wrong. Cannot see: a change that keeps the rate; without an
+`expected` rate, a change that was present from the first request and fits p and q.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol, Role
 
 BUCKETS = (0, 64, 128, 256, 512, 1024, 4096)
-"""Context lengths, tokens of prompt and answer, where a range begins."""
+"""First context length of each range, in tokens of prompt and answer."""
 DOMAIN = "domain "
 ALIKE = "domains alike"
-"""The mean over domains. Rates differ far more between domains than within, and the mix of a run is chance."""
+"""Name of the unweighted mean over domains. Rates differ far more between domains than within one,
+and the mix of a run is random."""
 POWER = 0.9
 NOTHING_DRAFTED = "nothing was drafted"
 NOTHING_RECORDED = "no rate was recorded for this pair"
@@ -50,7 +51,7 @@ NOTHING_RECORDED = "no rate was recorded for this pair"
 
 @dataclass(frozen=True, slots=True)
 class DraftSteps:
-    """[S] steps with drafts: tokens drafted and accepted, where, and the prompt that was answered."""
+    """[S] steps with drafts: tokens drafted and accepted, context range, domain and prompt."""
 
     drafted: Floats
     accepted: Floats
@@ -61,7 +62,7 @@ class DraftSteps:
 
 @dataclass(frozen=True, slots=True)
 class RateComparison:
-    """One recorded rate beside the one now. `certain` is at 99 %, `strict` at the level of a fault."""
+    """A recorded rate and the current one. `certain` is at 99 %, `strict` at the level of a fault."""
 
     name: str
     now: ClusterInterval
@@ -82,7 +83,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def steps(requests: Sequence[RequestRecord]) -> DraftSteps:
-    """All steps of an arm in which something was drafted."""
+    """All steps of an arm with at least one drafted token."""
     cases = sorted({request.case_id for request in requests})
     parts = [_steps(request, cases.index(request.case_id)) for request in requests]
     return DraftSteps(
@@ -111,7 +112,7 @@ def _steps(request: RequestRecord, prompt: int) -> DraftSteps:
 
 
 def names_of(found: DraftSteps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Every stratum with the steps in it."""
+    """The name of every stratum with the mask of its steps."""
     yield "all", np.ones(len(found.drafted), dtype=np.bool_)
     for domain in sorted(set(found.domain.tolist())):
         yield f"{DOMAIN}{domain}", found.domain == domain
@@ -178,7 +179,7 @@ def _rate(found: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> Clus
 
 
 def _domains(expected: Mapping[str, RecordedRate], rates: Mapping[str, ClusterInterval]) -> dict[str, RecordedRate]:
-    """Recorded domains, where two or more are and all of them were seen."""
+    """The recorded domains if there are two or more and the run covers all of them, else none."""
     named = {name: before for name, before in expected.items() if name.startswith(DOMAIN)}
     return named if len(named) > 1 and set(named) <= set(rates) else {}
 
@@ -186,23 +187,23 @@ def _domains(expected: Mapping[str, RecordedRate], rates: Mapping[str, ClusterIn
 def _against(
     name: str, found: DraftSteps, recorded: Mapping[str, RecordedRate], margin: float, alpha: float
 ) -> RateComparison:
-    """The mean over the recorded strata against the mean now; of one stratum, its rate."""
+    """Compare the current mean over strata with the recorded mean; for a single stratum, its rate."""
     masks = dict(names_of(found))
 
     def now(confidence: float) -> ClusterInterval:
         parts = [_rate(found, masks[each], confidence) for each in recorded]
         return parts[0] if len(parts) == 1 else mean_of_strata(parts, confidence)
 
-    def since(confidence: float) -> RateChange:
-        told, before = now(confidence), [_rescaled(each, confidence) for each in recorded.values()]
-        ours = RecordedRate(told.estimate, told.low, told.high, confidence)
+    def change(confidence: float) -> RateChange:
+        current, before = now(confidence), [_rescaled(each, confidence) for each in recorded.values()]
+        ours = RecordedRate(current.estimate, current.low, current.high, confidence)
         return against_recorded(ours, before[0] if len(before) == 1 else mean_recorded(before), margin)
 
-    return RateComparison(name, now(0.98), since(0.98), since(1.0 - alpha))
+    return RateComparison(name, now(0.98), change(0.98), change(1.0 - alpha))
 
 
 def _rescaled(before: RecordedRate, confidence: float) -> RecordedRate:
-    """The recorded interval at another confidence, by the normal law."""
+    """The recorded interval converted to another confidence by the normal law."""
     times = float(scipy.stats.norm.ppf(0.5 + confidence / 2) / scipy.stats.norm.ppf(0.5 + before.confidence / 2))
     low, high = (before.estimate + times * (end - before.estimate) for end in (before.low, before.high))
     return RecordedRate(before.estimate, low, high, confidence)
@@ -210,7 +211,7 @@ def _rescaled(before: RecordedRate, confidence: float) -> RecordedRate:
 
 @dataclass(frozen=True, slots=True)
 class DriftWatch:
-    """What the detector saw; `reason` says why it saw nothing."""
+    """Result of the detector; `reason` explains why it did not run."""
 
     positions: int
     peak: float | None
@@ -230,10 +231,10 @@ def _watched(evidence: Evidence, alpha: float) -> DriftWatch:
     places: list[tuple[str, int]] = []
     for request in arm.requests:
         made = decisions(request)
-        told = expected_acceptance(made)
-        kept = np.flatnonzero(~np.isnan(told))
+        chance = expected_acceptance(made)
+        kept = np.flatnonzero(~np.isnan(chance))
         flags.append(made.role[kept] == Role.ACCEPTED)
-        chances.append(told[kept])
+        chances.append(chance[kept])
         places.extend((request.request_id, int(made.step[i])) for i in kept)
     if not places:
         return DriftWatch(0, None, (), "no drafted token has a known acceptance probability")
@@ -260,9 +261,9 @@ def _findings(strata: Sequence[RateComparison], margin: float) -> list[Finding]:
     ]
 
 
-def _change(each: RateComparison, told: RateChange) -> str:
-    ends = f"[{told.interval.low:+.3f}, {told.interval.high:+.3f}]"
-    return f"{each.name}: {each.now.estimate:.3f} of drafted tokens accepted, changed by {told.change:+.3f} {ends}"
+def _change(each: RateComparison, change: RateChange) -> str:
+    ends = f"[{change.interval.low:+.3f}, {change.interval.high:+.3f}]"
+    return f"{each.name}: {each.now.estimate:.3f} of drafted tokens accepted, changed by {change.change:+.3f} {ends}"
 
 
 def _verdict(strata: Sequence[RateComparison], absent: Sequence[str]) -> Verdict:
@@ -279,7 +280,7 @@ def _detectable(strata: Sequence[RateComparison], alpha: float) -> float | None:
     )
 
 
-def _told(rates: Mapping[str, ClusterInterval]) -> str:
+def _rates_text(rates: Mapping[str, ClusterInterval]) -> str:
     every = rates["all"]
     return f"{every.estimate:.3f} of drafted tokens accepted over {every.clusters} prompts"
 
@@ -293,11 +294,11 @@ def _summary(
 ) -> str:
     if findings:
         return f"{len(findings)} departures; {findings[0].message}"
-    told = [_change(each, each.certain) for each in strata] or [f"{_told(rates)}; {NOTHING_RECORDED}"]
+    sentences = [_change(each, each.certain) for each in strata] or [f"{_rates_text(rates)}; {NOTHING_RECORDED}"]
     if absent:
-        told.append(f"recorded but not seen: {', '.join(absent)}")
+        sentences.append(f"recorded but not seen: {', '.join(absent)}")
     watch = f"no change over {watched.positions} positions" if watched.positions else f"not watched: {watched.reason}"
-    return "; ".join([*told, watch])
+    return "; ".join([*sentences, watch])
 
 
 def _interval(found: ClusterInterval) -> dict[str, Any]:

@@ -7,7 +7,7 @@ sum p q for an independent draft compared with the target's own sample, and the
 coupled closed form for shared noise. Statistic: observed minus expected
 acceptances, pooled, by block position and by domain, Holm-adjusted. Effect: the
 pooled difference in rate; bound: the larger end of its interval (99 % by default). Assumes
-that the rows are the ones that decided. Cannot see: what is emitted after a
+that the recorded rows are those that decided. Cannot see: what is emitted after a
 rejection, bonus tokens, reused random numbers, or a draft that is merely poor.
 """
 
@@ -41,7 +41,7 @@ LAST_DEPTH = 7
 
 @dataclass(frozen=True, slots=True)
 class DraftedPositions:
-    """[n] positions where something was drafted and the theory says how often it is kept."""
+    """[n] positions with drafted tokens for which a formula gives the acceptance probability."""
 
     accepted: NDArray[np.bool_]
     probability: Floats
@@ -53,7 +53,7 @@ class DraftedPositions:
 
 @dataclass(frozen=True, slots=True)
 class StratumTest:
-    """One test."""
+    """The acceptance test of one stratum."""
 
     name: str
     test: BernoulliTest
@@ -88,34 +88,34 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 def expected_acceptance(made: Decisions) -> Floats:
     """[E] probability that a drafted token is kept at a position, NaN where no formula holds."""
-    told = np.full(len(made.token), np.nan)
+    chance = np.full(len(made.token), np.nan)
     offered = made.known & (made.candidates > 0)
     fixed = np.flatnonzero(offered & made.one_hot)
-    told[fixed] = np.sum(np.where(made.q[fixed] > 0, made.p[fixed], 0.0), axis=1)
+    chance[fixed] = np.sum(np.where(made.q[fixed] > 0, made.p[fixed], 0.0), axis=1)
     drawn = np.flatnonzero(offered & ~made.one_hot)
     if made.lumped is not None:
-        told[fixed] = _on_cells(made, made.lumped)[fixed]
+        chance[fixed] = _on_cells(made, made.lumped)[fixed]
         whole = made.lumped.product if made.protocol is Protocol.GUMBEL else 1.0 - made.lumped.residual_sum
-        told[drawn] = np.nan if made.coupled else whole[drawn]
-        return told
+        chance[drawn] = np.nan if made.coupled else whole[drawn]
+        return chance
     p, q = made.p[drawn], made.q[drawn]
     if made.protocol in (Protocol.CHAIN, Protocol.TREE):
-        told[drawn] = chain_acceptance(p, q)
+        chance[drawn] = chain_acceptance(p, q)
     elif made.coupled:
-        told[drawn] = [coupled_acceptance(*pair) for pair in zip(p, q, strict=True)]
+        chance[drawn] = [coupled_acceptance(*pair) for pair in zip(p, q, strict=True)]
     else:
-        told[drawn] = match_acceptance(p, q)
-    return told
+        chance[drawn] = match_acceptance(p, q)
+    return chance
 
 
 def _on_cells(made: Decisions, lumped: LumpedDecisions) -> Floats:
-    """[E] p of deterministic drafts: the recorded one of a single draft, the sum of cells where all have their own."""
+    """[E] p of deterministic drafts: the recorded p of a single draft, or the sum over cells if each has its own."""
     cells = np.where(made.q[:, -1] > 0, np.nan, np.sum(np.where(made.q > 0, made.p, 0.0), axis=1))
     return np.where(np.isnan(lumped.drafted_p), cells, lumped.drafted_p)
 
 
 def positions(requests: Sequence[RequestRecord]) -> DraftedPositions:
-    """All positions of an arm."""
+    """Collect the drafted positions of an arm."""
     parts = [_positions(decisions(request)) for request in requests]
     return DraftedPositions(
         accepted=np.concatenate([part.accepted for part in parts]),
@@ -127,11 +127,11 @@ def positions(requests: Sequence[RequestRecord]) -> DraftedPositions:
 
 
 def _positions(made: Decisions) -> DraftedPositions:
-    told = expected_acceptance(made)
-    kept = ~np.isnan(told)
+    chance = expected_acceptance(made)
+    kept = ~np.isnan(chance)
     return DraftedPositions(
         accepted=np.asarray(made.role[kept] == Role.ACCEPTED),
-        probability=told[kept],
+        probability=chance[kept],
         depth=made.depth[kept],
         domain=(made.domain,) * int(kept.sum()),
         without_formula=int(np.sum((made.candidates > 0) & ~kept)),

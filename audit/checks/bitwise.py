@@ -1,9 +1,9 @@
 """Bitwise equality: the candidate's deciding rows of logits are the baseline's, to the last bit.
 
 Claim: bitwise. Null: at equal prefixes the target gave candidate and baseline
-the same logits, whatever was drafted beside them. Statistic: the number of
-positions whose digests differ; any is a fault, for the numerics mode promises
-none. Effect: differing positions per 1000; bound: its 99 % Clopper-Pearson
+the same logits, regardless of the drafted tokens in the same pass. Statistic: the number of
+positions whose digests differ; any is a fault, because the numerics mode promises
+equal bits. Effect: differing positions per 1000; bound: its 99 % Clopper-Pearson
 upper bound. Compares up to and including the first differing token of a pair,
 where both still have the same prefix. Assumes that digests are of the rows that
 decided (replay compares the two at record level `full`). Cannot see: a fault
@@ -26,21 +26,21 @@ from audit.stats.binomial import upper_bound
 from engine.record.effective import Numerics
 
 PROMISES: Final = ("none", "chain", "tree", "everywhere")
-"""Weakest first; each contains the ones before it."""
+"""Weakest promise first; each includes the ones before it."""
 MAX_FINDINGS: Final = 20
 NOT_REPORTED: Final = "the backend does not report numerics, so no bits are promised"
 
 
 @dataclass(frozen=True, slots=True)
 class _PairComparison:
-    """One pair: how many positions were compared, and the indices [D] of those that differ."""
+    """One pair of requests: the number of compared positions and the indices [D] of those that differ."""
 
     pair: Pair
     positions: int
     differing: tuple[int, ...]
 
     def finding(self, index: int) -> Finding:
-        """Where a row differs."""
+        """The finding for a row whose digests differ."""
         trace = self.pair.candidate.trace
         step = int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), index, side="right"))
         position = len(trace.header.prompt) + index
@@ -125,7 +125,7 @@ def _no_promise(candidate: ArmRecord, baseline: ArmRecord, forced: bool) -> str 
 
 
 def keeps(promises: str | None, shape: str) -> bool:
-    """Whether bits that are promised so far are equal beside drafts of that shape."""
+    """True if the promise covers passes with drafts of that shape."""
     needed = "tree" if shape == "tree" else "chain"
     return promises in PROMISES and PROMISES.index(promises) >= PROMISES.index(needed)
 

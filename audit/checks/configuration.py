@@ -1,11 +1,11 @@
-"""Configuration: what runs is what was asked for.
+"""Configuration: the engine runs with the requested settings.
 
-Claim: configuration. Null: every setting that the suite asks the engine for is
-in effect, in the arm and in its baseline. Statistic: settings whose effective value, read off the running
-engine, differs from the requested one; one is a fault, because every other
-verdict would be about another engine. Cannot see: settings that the backend
-does not read back, and an engine that reports one thing and does another (see
-honoured).
+Claim: configuration. Null: every setting that the suite requests is in effect, in
+the arm and in its baseline. Statistic: settings whose effective value, read from
+the running engine, differs from the requested one; one is a fault, because every
+other verdict would then describe a different engine. Cannot see: settings that the
+backend does not read back, and an engine that reports one thing and does another
+(see honoured).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ArmSettings:
-    """One arm's settings as asked for and as they are, in effect."""
+    """One arm's requested and effective settings."""
 
     place: str
     requested: Mapping[str, Any]
@@ -43,16 +43,16 @@ class ArmSettings:
 
     @property
     def unread(self) -> list[str]:
-        """Settings that the engine did not tell."""
+        """Settings that the engine does not report."""
         return sorted(key for key in self.requested if key not in self.effective)
 
     @property
     def findings(self) -> list[Finding]:
-        """Those that differ."""
-        told = ((key, value) for key, value in sorted(self.requested.items()) if key in self.effective)
+        """A finding for each setting that differs."""
+        reported = ((key, value) for key, value in sorted(self.requested.items()) if key in self.effective)
         return [
-            Finding(self.place, 0, f"{key}: {value!r} was asked for, {self.effective[key]!r} runs")
-            for key, value in told
+            Finding(self.place, 0, f"{key}: requested {value!r}, effective {self.effective[key]!r}")
+            for key, value in reported
             if self.effective[key] != value
         ]
 
@@ -64,7 +64,7 @@ def _settings(place: str, effective: Effective) -> ArmSettings:
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     ours = _settings(WHOLE_ARM, evidence.candidate.effective)
-    # a baseline that is not what it should be makes every comparison with it worthless
+    # a misconfigured baseline makes every comparison with it worthless
     theirs = _settings(BASELINE, evidence.baseline.effective if evidence.baseline is not None else Effective())
     findings = [*ours.findings, *theirs.findings]
     unread = [*ours.unread, *(f"{BASELINE}'s {key}" for key in theirs.unread)]
@@ -74,7 +74,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     elif unread:
         verdict, summary = Verdict.INCONCLUSIVE, f"not read back from the engine: {', '.join(unread)}"
     else:
-        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} settings that were asked for are in effect"
+        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} requested settings are in effect"
     return CheckResult(
         verdict=verdict,
         summary=summary,
@@ -93,7 +93,7 @@ CHECK = Check(
     run=_run,
     applies=_applies,
     foresee=_foresee,
-    null="every setting that was asked for is in effect",
+    null="every requested setting is in effect",
     effect="settings that are not in effect",
     plan=needs_nothing,
     failures=True,

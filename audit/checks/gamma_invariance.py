@@ -1,4 +1,4 @@
-"""Gamma invariance: another draft length changes the speed and nothing else.
+"""Gamma invariance: another draft length changes only the speed.
 
 Claim: equality. Null, at temperature 0 and under shared randomness: the tokens
 are the same at every draft length, up to the engine's noise; statistic: requests
@@ -10,8 +10,8 @@ log-probability between the two arms by prompt, Holm-adjusted; effect and bound:
 the leak towards the draft in total variation per token. The two arms use the
 same random numbers for other decisions: they are dependent, so they are
 compared in pairs and never as two samples. Assumes the row of each token is
-right. Cannot see: what is wrong at both lengths (see law and the equality
-checks), nor departures below the printed detectable effect.
+right. Cannot see: faults that both lengths share (see law and the equality
+checks), and departures below the printed detectable effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from engine.core.types import Protocol
 
 MAX_FINDINGS = 20
 LEAST_PAIRS = 8
-"""Below this the t law says little about pairs."""
+"""With fewer pairs the t law says little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _coupled(evidence: Evidence) -> bool:
-    """Whether the tokens are a function of the target and the seed alone."""
+    """True if the tokens depend only on the target and the seed."""
     headers = [request.trace.header for request in evidence.candidate.requests]
     return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
 
@@ -118,39 +118,39 @@ def _decide(found: Rerun, bound: float, params: Params) -> tuple[Verdict, str]:
 def _judge_law(evidence: Evidence, params: Params) -> CheckResult:
     companion = evidence.companions[ArmKind.OTHER_GAMMA]
     alpha = float(params["alpha"])
-    told = evaluate(
+    result = evaluate(
         law.CHECK,
         Evidence(companion),
         {"alpha": alpha, **{key: params[key] for key in ("leak_margin", "min_tokens", "confidence")}},
     )
-    if told.p_value is None or told.effect is None:
-        return CheckResult(Verdict.INCONCLUSIVE, f"at {_lengths(evidence)}: {told.summary}")
+    if result.p_value is None or result.effect is None:
+        return CheckResult(Verdict.INCONCLUSIVE, f"at {_lengths(evidence)}: {result.summary}")
     pairs = pair_arms(evidence.candidate, companion).pairs
     contrast = paired_contrast(pairs)
-    adjusted = holm([told.p_value, contrast.p])
-    findings = list(told.findings) if adjusted[0] < alpha else []
+    adjusted = holm([result.p_value, contrast.p])
+    findings = list(result.findings) if adjusted[0] < alpha else []
     if adjusted[1] < alpha:
         findings.append(_contrast_finding(contrast, float(adjusted[1])))
-    detectable = float(told.details["leak"]["tv_detectable"])
+    detectable = float(result.details["leak"]["tv_detectable"])
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE
-    if not findings and told.verdict is Verdict.CERTIFIED:
+    if not findings and result.verdict is Verdict.CERTIFIED:
         verdict = Verdict.CERTIFIED
     change = contrast.interval
     finite = math.isfinite(change.low) and math.isfinite(change.high)
     return CheckResult(
         verdict=verdict,
-        summary=f"at {_lengths(evidence)}: {told.summary}; detectable leak {detectable:.3g}; mean log-probability "
+        summary=f"at {_lengths(evidence)}: {result.summary}; detectable leak {detectable:.3g}; mean log-probability "
         + (f"{change.estimate:+.3g} in {len(pairs)} pairs" if finite else "not compared, too few pairs"),
-        n=told.n,
-        statistic=told.statistic,
+        n=result.n,
+        statistic=result.statistic,
         p_value=float(adjusted.min()),
-        effect=told.effect,
-        bound=told.bound,
+        effect=result.effect,
+        bound=result.bound,
         margin=float(params["leak_margin"]),
         detectable=detectable,
         findings=tuple(findings[:MAX_FINDINGS]),
         details={
-            "law": dict(told.details),
+            "law": dict(result.details),
             "pairs": len(pairs),
             "logprob_change": [change.estimate, change.low, change.high] if finite else None,
             "logprob_change_p": contrast.p,

@@ -1,4 +1,4 @@
-"""What a check is, and how it is run.
+"""The interface of a check, and the functions that run it.
 
 A check is a pure function of evidence: same evidence and parameters, same
 result. It never loads a model and never reads a file.
@@ -22,7 +22,7 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlanAssumptions:
-    """What a plan takes for granted of one arm and check; None leaves the check's own default."""
+    """Assumptions of a plan for one arm and check; None keeps the check's default."""
 
     spread: float | None = None
     """Standard deviation of the estimate behind the bound, per unit, in the margin's unit."""
@@ -30,19 +30,19 @@ class PlanAssumptions:
 
 NOTHING_ASSUMED = PlanAssumptions()
 NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
-"""Why numbers that were drawn cannot be drawn again."""
+"""Reason why an engine's random numbers cannot be recomputed."""
 EVERYTHING = ArmEvidence(Decoder.OWN, 4, frozenset(Part), Protocol.CHAIN, drawn=True, promises="everywhere")
-"""A sampled arm of our own engine that leaves nothing out."""
+"""Declared evidence of a sampled arm on the native engine: every part is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What is known of an arm before anything runs. `shown` is what its backend declares."""
+    """Everything known about an arm before it runs. `shown` is the evidence that its backend declares."""
 
     requests: int
     prompts: int
     tokens: int
-    """At most; requests that end early give fewer."""
+    """Upper limit; requests that end early give fewer."""
     gamma: int
     greedy: bool
     level: Level
@@ -52,12 +52,12 @@ class Design:
 
     @property
     def keyed(self) -> bool:
-        """Whether every random number of the arm comes from a key, or none is drawn."""
+        """True if every random number of the arm comes from a key, or none is drawn."""
         return self.greedy or self.shown.decoder is Decoder.OWN
 
 
 def always_applies(params: Params, design: Design) -> None:
-    """The foresight of a check that applies to every arm that has requests."""
+    """`foresee` of a check that applies to every arm with requests."""
     del params, design
 
 
@@ -65,17 +65,17 @@ def always_applies(params: Params, design: Design) -> None:
 class Check:
     """A named instrument.
 
-    `defaults` are all parameters with their default values; the suite may
-    override these names and no others. `applies` says why the check does not
-    apply to an arm, or None; `foresee` says the same before the arm has run, as far
-    as the suite and the declared evidence of the backend tell. `null` is what it tests and `effect` the unit of
-    its effect, bound and margin. `plan` says how much evidence the margin
-    needs, before a model is loaded; None where any amount will do. Parameters
-    called `alpha` and `confidence` are its error probabilities: a run that is
-    looked at more than once divides them over its looks, unless the check is
-    `anytime`, valid whenever one looks. `failures`: it also judges an arm of which
-    no request was answered. `external`: it judges what another engine says of
-    itself, which our own engine does not.
+    `defaults` holds all parameters with their default values; a suite may
+    override these names only. `applies` returns why the check does not apply to
+    an arm, or None; `foresee` answers the same before the arm has run, from the
+    suite and the backend's declared evidence. `null` is the hypothesis under
+    test, `effect` the unit of effect, bound and margin. `plan` computes how much
+    evidence the margin needs before a model is loaded, or None if any amount is
+    enough. The parameters `alpha` and `confidence` are error probabilities: a
+    run with interim looks divides them over its looks, unless the check is
+    `anytime`, that is, valid at every look. A check with `failures` also judges
+    an arm without any answered request. A check with `external` judges reports
+    that only other engines make about themselves.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Check:
     effect: str
     plan: Callable[[Params, Design], SampleSize | None]
     companions: tuple[ArmKind, ...] = ()
-    """Further arms that it compares with; they run only if a check asks for them."""
+    """Further arms for comparison; they run only if a check requests them."""
     anytime: bool = False
     failures: bool = False
     external: bool = False
@@ -96,12 +96,12 @@ class Check:
 
 
 def needs_nothing(params: Params, design: Design) -> None:
-    """The plan of a check that any amount of evidence decides."""
+    """`plan` of a check that can decide on any amount of evidence."""
     del params, design
 
 
 def foreseen(check: Check, params: Params, design: Design) -> str | None:
-    """Why a check will end `not_run`, or None: the counterpart of `evaluate` for what has not run yet."""
+    """Why a check will end `not_run`, or None: the counterpart of `evaluate` before the run."""
     if design.level < check.needs:
         return f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
     return check.foresee(params, design)

@@ -1,9 +1,9 @@
 """Liveness: every request is answered.
 
 Claim: liveness. Null: the engine answers every request that was sent. Statistic:
-requests without an answer; one is a fault, because a client of it has nothing.
-The kinds are told apart: an engine that died names the request that killed it,
-a refusal names the engine's own words. Effect: the share of requests without an
+requests without an answer; one is a fault, because its client gets nothing. The
+finding distinguishes the kinds: a crash names the request that caused it, a
+refusal quotes the engine's message. Effect: the share of requests without an
 answer; bound: its 99 % Clopper-Pearson upper bound. Cannot see: answers that
 are late (performance), or wrong.
 """
@@ -33,8 +33,8 @@ def _applies(evidence: Evidence) -> str | None:
 
 
 def _error(request: RequestRecord) -> Mapping[str, Any]:
-    said: Mapping[str, Any] = request.trace.header.facts.get("error", {})
-    return said
+    error: Mapping[str, Any] = request.trace.header.facts.get("error", {})
+    return error
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -59,19 +59,21 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _summary(n: int, lost: int, refused: int, kinds: Counter[str], bound: float) -> str:
-    told = f"; {refused} refused, which the suite allows" if refused else ""
+    allowed = f"; {refused} refused, which the suite allows" if refused else ""
     if lost:
         named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        return f"{lost} of {n} requests have no answer ({named}){told}"
-    return f"all {n - refused} requests were answered, at most {bound:.2g} are not{told}"
+        return f"{lost} of {n} requests have no answer ({named}){allowed}"
+    return f"all {n - refused} requests were answered, at most {bound:.2g} are not{allowed}"
 
 
 def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Finding, ...]:
-    # who was not even tried says nothing about why: those who were come first
-    told = sorted(((each.request_id, _error(each)) for each in failed), key=lambda item: item[1].get("kind") == UNTRIED)
+    # untried requests do not show the cause: list the requests that were tried first
+    errors = sorted(
+        ((each.request_id, _error(each)) for each in failed), key=lambda item: item[1].get("kind") == UNTRIED
+    )
     found = (
         Finding(name, 0, f"{error.get('kind', 'unknown')}: {error.get('message', 'no reason is recorded')}")
-        for name, error in told
+        for name, error in errors
         if error.get("kind") != allowed
     )
     return tuple(found)[:MAX_FINDINGS]
@@ -80,7 +82,7 @@ def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Fin
 def _plan(params: Params, design: Design) -> SampleSize | None:
     del design
     margin = float(params["margin"])
-    # every prompt is a request at least
+    # every prompt makes at least one request
     return replace(zero_need(margin), unit="prompts") if margin < 1.0 else None
 
 

@@ -1,16 +1,16 @@
-"""Log-probability closeness: what the candidate reports for its tokens is what the target gives.
+"""Log-probability closeness: the candidate reports the target's log-probabilities for its tokens.
 
 Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal
 tokens differ from the reference's by no more than `margin` on average, or by
 `times_floor` of what two plain runs differ by (the A/A floor), and have no
-systematic shift above `bias_margin` or the floor. References: the baseline, where the tokens
-have to be equal (temperature 0, shared randomness), and the anchor arm, which
-reads the candidate's own tokens. Statistic: mean absolute and mean signed
+systematic shift above `bias_margin` or the floor. References: the baseline, where
+the tokens have to be equal (temperature 0, shared randomness), and the anchor arm,
+which reads the candidate's own tokens. Statistic: mean absolute and mean signed
 difference in nats; effect and bound: the mean absolute one with its 99 % upper
 bound, of the worse reference. Intervals are cluster-robust, with the prompt as
-unit. A single difference above `max_single` and ten times the floor's largest is
-a fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
-tokens that were not emitted, and what the reference shares.
+unit. A single difference above `max_single` and ten times the floor's largest is a
+fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
+tokens that were not emitted, and faults that the reference shares.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
 FLOOR_TIMES = 10.0
-"""A single difference is judged against so many times the largest between two plain runs."""
+"""Factor on the largest difference between two plain runs, the limit of a single difference."""
 POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobChanges:
-    """[n] candidate minus reference at equal prefixes; `pair` and `index` say where, `prompt` is the cluster."""
+    """[n] candidate minus reference at equal prefixes; `pair` and `index` locate each, `prompt` is the cluster."""
 
     reference: str
     value: Floats
@@ -53,7 +53,7 @@ class LogprobChanges:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCloseness:
-    """One reference. `upper` and `shift` are at 99 %, `low` and `bias` at the level of a fault."""
+    """Comparison with one reference. `upper` and `shift` are at 99 %, `low` and `bias` at the level of a fault."""
 
     changes: LogprobChanges
     mean: float
@@ -91,7 +91,7 @@ def _equal_tokens(evidence: Evidence) -> bool:
 
 
 def changes(ours: ArmRecord, theirs: ArmRecord, reference: str) -> LogprobChanges:
-    """Differences over the tokens up to where a pair parts; places where the reference has no number are left out."""
+    """Differences over the tokens before a pair diverges; places without a reference number are left out."""
     pairs = pair_arms(ours, theirs).pairs
     cases = sorted({pair.candidate.case_id for pair in pairs})
     value, owner, index, prompt = [np.empty(0)], [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
@@ -208,13 +208,13 @@ def _summary(judged: Sequence[ReferenceCloseness], findings: Sequence[Finding], 
     usual = f"A/A floor {floor.mean():.3g}" if len(floor) else "no A/A floor"
     if findings:
         return f"{len(findings)} departures; {findings[0].message}; {usual}"
-    told = [
+    sentences = [
         f"{len(each.changes.value)} tokens against the {each.changes.reference}: mean difference {each.mean:.3g}, "
         f"at most {each.upper:.3g} (99 %), allowed {each.allowed:.3g}, detectable {each.detectable:.3g} nats above it, "
         f"shift {each.shift.low:.3g} to {each.shift.high:.3g}"
         for each in judged
     ]
-    return f"{'; '.join(told)}; {usual}"
+    return f"{'; '.join(sentences)}; {usual}"
 
 
 def _row(each: ReferenceCloseness) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""Performance: what speculation gains in time on this workload, with intervals.
+"""Performance: the speed-up by speculation on this workload, with intervals.
 
-Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens
-per second of the baseline, paired by prompt, a P99 of latency of at most
-`max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens in
-each forward of the target, which no clock decides. Statistic and effect: the speed-up, total
-tokens over total seconds of requests; bound: its lower 99 % bound (jackknife
-over prompts, on the logarithm). Also told: P50 and P99 of both arms and tokens
-per forward, with intervals. A margin of 0 asks nothing; where nothing is asked
-the numbers are given and the verdict is not_run, because there is nothing to
-certify. Assumes that both arms ran on an equally busy machine at the same batch
-size: one run of each can show a gain that is the machine's. Cannot see: other
-hardware, batch sizes, prompts, nor what time went into.
+Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens per
+second of the baseline, paired by prompt, a P99 of latency of at most
+`max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens
+in forward pass of the target, which does not depend on a clock. Statistic and
+effect: the speed-up, total tokens over total seconds of requests; bound: its lower
+99 % bound (jackknife over prompts, on the logarithm). Also reported: P50 and P99 of
+both arms and tokens per forward, with intervals. A margin of 0 sets no requirement;
+without any requirement the check reports the numbers and the verdict not_run,
+because there is nothing to certify. Assumes that both arms ran on an equally busy
+machine at the same batch size: one run of each can show a gain that comes from the
+machine. Cannot see: other hardware, batch sizes and prompts, or where the time was
+spent.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from engine.core.types import Floats
 TIMED = "timed once on a machine whose load is not known"
 LEVELS = {"p50": 0.5, "p99": 0.99}
 EACH = 0.995
-"""Confidence of each of the two intervals that a ratio of quantiles is made of."""
+"""Confidence of each of the two intervals behind a ratio of quantiles."""
 POWER = 0.9
-UNASKED = "no margin asked"
+UNASKED = "no margin required"
 
 
 @dataclass(frozen=True, slots=True)
 class RatioBounds:
-    """A ratio and its bounds, at 99 % together."""
+    """A ratio and its two bounds, jointly at 99 %."""
 
     estimate: float
     low: float
@@ -90,7 +91,7 @@ def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> ArmTiming
 
 
 def tokens_per_forward(requests: Sequence[RequestRecord], confidence: float = 0.99) -> ClusterInterval:
-    """Emitted tokens per step of the target, by the jackknife over prompts."""
+    """Emitted tokens per target step, by the jackknife over prompts."""
     cases = np.unique([each.case_id for each in requests], return_inverse=True)[1].astype(np.int64)
     tokens, steps = ([float(count(each)) for each in requests] for count in (_tokens, _steps))
     return ratio_interval(np.array(tokens), np.array(steps), cases, confidence)
@@ -147,20 +148,20 @@ def _asked(
     asked = []
     if least > 0:
         # one-sided at 99 %: the other end of a speed-up is never a fault
-        told = f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, asked {least:g}"
+        text = f"speed-up {gain.estimate:.3g}, at least {gain.low:.3g} and at most {gain.high:.3g}, required {least:g}"
         verdict = Verdict.CERTIFIED if gain.low >= least else Verdict.INCONCLUSIVE
-        asked.append((told, Verdict.FAULT if gain.high < least else verdict))
+        asked.append((text, Verdict.FAULT if gain.high < least else verdict))
     if most > 0:
-        told = f"P99 {tail.estimate:.3g} times the baseline's, {tail.low:.3g} to {tail.high:.3g}, allowed {most:g}"
+        text = f"P99 {tail.estimate:.3g} times the baseline's, {tail.low:.3g} to {tail.high:.3g}, allowed {most:g}"
         verdict = Verdict.CERTIFIED if tail.high <= most else Verdict.INCONCLUSIVE
-        asked.append((told, Verdict.FAULT if tail.low > most else verdict))
+        asked.append((text, Verdict.FAULT if tail.low > most else verdict))
     if shortest > 0:
-        told = (
+        text = (
             f"{lengths.estimate:.3g} tokens per forward, at least {lengths.low:.3g} and at most {lengths.high:.3g}, "
-            f"asked {shortest:.3g}"
+            f"required {shortest:.3g}"
         )
         verdict = Verdict.CERTIFIED if lengths.low >= shortest else Verdict.INCONCLUSIVE
-        asked.append((told, Verdict.FAULT if lengths.high < shortest else verdict))
+        asked.append((text, Verdict.FAULT if lengths.high < shortest else verdict))
     return asked
 
 
@@ -170,7 +171,7 @@ def _worst(verdicts: list[Verdict]) -> Verdict:
 
 
 def _p99_ratio(ours: ArmTimings, theirs: ArmTimings) -> RatioBounds:
-    """A ratio of two intervals, each at 99.5 %, so that both hold together at 99 %."""
+    """Ratio of two P99 intervals, each at 99.5 %, so that both hold jointly at 99 %."""
     own, other = (quantile_interval(side.seconds, side.prompt, 0.99, EACH) for side in (ours, theirs))
     low = max(own.low, 0.0) / other.high if math.isfinite(other.high) else 0.0
     high = own.high / other.low if math.isfinite(own.high) and other.low > 0 else math.inf
@@ -182,9 +183,9 @@ def _summary(gain: ClusterInterval, lengths: ClusterInterval, asked: list[str], 
         speed = f"speed-up {gain.estimate:.3g} [{gain.low:.3g}, {gain.high:.3g}] over {gain.clusters} prompts"
     else:
         speed = f"speed-up {gain.estimate:.3g} on one prompt, without an interval"
-    told = f"{speed}, {lengths.estimate:.3g} tokens per forward; {TIMED}"
-    told += f"; {unpaired} cases are in one arm only" if unpaired else ""
-    return f"{'; '.join(asked)}; {told}" if asked else f"measured, {UNASKED}: {told}"
+    measured = f"{speed}, {lengths.estimate:.3g} tokens per forward; {TIMED}"
+    measured += f"; {unpaired} cases are in one arm only" if unpaired else ""
+    return f"{'; '.join(asked)}; {measured}" if asked else f"measured, {UNASKED}: {measured}"
 
 
 def _details(
@@ -217,7 +218,7 @@ CHECK = Check(
     run=_run,
     applies=_applies,
     foresee=_foresee,
-    null="the candidate is as fast as is asked",
+    null="the candidate reaches the required speed",
     effect="tokens per second over the baseline's",
     plan=needs_nothing,
 )

@@ -1,8 +1,7 @@
-"""How much evidence the checks need that rest on counts, and on means with a known spread.
+"""Evidence needed by checks of counts and of means with a known spread.
 
-Each function is a check's `plan`. What a plan takes for granted is in
-`Design.assumed`; a power of 0.9 means that nine of ten clean runs of that size
-are certified. Knows nothing about suites or stores.
+Each function is a check's `plan`; `Design.assumed` holds its assumptions. A power of
+0.9 means that nine of ten clean runs of that size are certified.
 """
 
 from __future__ import annotations
@@ -17,25 +16,27 @@ from audit.stats.sample_size import SampleSize
 from engine.core.types import RecordLevel
 
 ACCEPTANCE_SPREAD: Final = 0.35
-"""Of one decision by its known probability. Measured with the bundled pair: 0.09 (ngram) to 0.31 (draft model)."""
+"""Standard deviation of one decision of known probability. The bundled pair gives 0.09 (ngram) to 0.31
+(draft model)."""
 LEAK_SPREAD: Final = 0.2
-"""Of the leak per token, in total variation. Measured with the bundled pair: 0.03 (ngram) to 0.15 (draft model)."""
+"""Standard deviation of the leak per token, in total variation. The bundled pair gives 0.03 (ngram) to 0.15
+(draft model)."""
 
 
 def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize | None]:
-    """The plan of a check that asks for a number of units, and else tolerates nothing."""
+    """The plan of a check with a minimum number of units and zero tolerance."""
 
     def plan(params: Params, design: Design) -> SampleSize | None:
         del design
         units = int(params[parameter])
-        # the effect is what this many units show, were it there
+        # the smallest effect that this many units would show
         return SampleSize(units, unit, replay_effect(units), 0.0, POWER) if units else None
 
     return plan
 
 
 def plan_replay(params: Params, design: Design) -> SampleSize | None:
-    """One decision decides, if every one can be recomputed."""
+    """One decision is enough if every decision can be recomputed."""
     del params
     need = replay_need(1.0)
     partial = design.record is not RecordLevel.FULL and not (design.greedy and design.record is RecordLevel.TOPK)
@@ -47,7 +48,7 @@ def plan_acceptance(params: Params, design: Design) -> SampleSize | None:
     if design.greedy or not design.gamma:
         return None
     spread, alpha = design.assumed.spread or ACCEPTANCE_SPREAD, 1.0 - float(params["confidence"])
-    # both ends have to be within: the estimate may err to either side
+    # both ends must lie within the margin: the estimate may err to either side
     return _certified(score_need(float(params["margin"]), spread**2, 1.0, alpha, (1.0 + POWER) / 2.0, "positions"))
 
 

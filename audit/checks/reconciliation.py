@@ -1,11 +1,11 @@
 """Reconciliation: independent accounts of the same requests agree.
 
-Claim: evidence. Null: what one hook saw is what the other hook, the outputs, the
-engine's own per-request metrics and its counters say. Statistic: requests with
+Claim: evidence. Null: the record of one hook agrees with the other hook's, with the
+outputs, the engine's per-request metrics and its counters. Statistic: requests with
 a mismatch, or without an account. A mismatch is no fault of the engine's
-decoding: it says that the record cannot be trusted, so the verdict is
-inconclusive, the request's evidence is lowered, and a gate that asks for more
-cannot decide. Cannot see: an error that all accounts share.
+decoding: it means that the record cannot be trusted, so the verdict is
+inconclusive, the request's evidence level is lowered, and a gate that requires
+more cannot decide. Cannot see: an error that all accounts share.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ONE_ACCOUNT = "there is one account only, the engine's own record"
 
 
 def _account(request: RequestRecord) -> Mapping[str, Any]:
-    said: Mapping[str, Any] = request.trace.header.facts.get("reconciliation", {})
-    return said
+    account: Mapping[str, Any] = request.trace.header.facts.get("reconciliation", {})
+    return account
 
 
 def _problems(evidence: Evidence) -> list[str]:
@@ -54,7 +54,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         account = _account(each)
         silent += not account
         sources |= set(account.get("sources", ()))
-        findings += [Finding(each.request_id, 0, str(told)) for told in account.get("mismatches", ())]
+        findings += [Finding(each.request_id, 0, str(mismatch)) for mismatch in account.get("mismatches", ())]
     good = not findings and not silent
     return CheckResult(
         verdict=Verdict.CERTIFIED if good else Verdict.INCONCLUSIVE,

@@ -5,14 +5,14 @@ parameters, its seed and its stream, up to the engine's numerical noise.
 Statistic: requests whose tokens differ for real between the candidate and its
 companion arms `repeat` (unchanged), `alone` (one request at a time) and
 `reversed` (the requests in reverse order); any is a fault, and the finding says
-which arm broke. A difference is numerical where the choice was within measured
-noise, untriaged where that is not recorded; so many untriaged ones that noise
-is no explanation are a fault too. Effect: the share of requests that differ in
+which arm failed. A difference is numerical where the choice was within measured
+noise, untriaged where the noise is not recorded; more untriaged differences than
+noise can explain are also a fault. Effect: the share of requests that differ in
 the worst arm; bound: its 99 % Clopper-Pearson upper bound. Assumes requests
 that differ independently. Proposers that learn from finished requests may draft
 other tokens in another order; where rejection then emits others, the request is
-left out. Cannot see: a seed that fixes the tokens but is not the one that was
-asked for (see replay), or a difference that needs more requests at once.
+left out. Cannot see: an engine that uses a fixed seed other than the requested
+one (see replay), or a difference that appears only at a larger batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class CompanionComparison:
-    """One companion: `left_out` requests drafted otherwise for a reason, `n` remain."""
+    """One companion arm: `left_out` requests had a legitimate reason to draft other tokens, `n` remain."""
 
     rerun: Rerun
     left_out: int
@@ -80,7 +80,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     broken = _sorted(judged)
     return CheckResult(
         verdict=verdict,
-        summary=f"{reason}: {', '.join(map(_told, judged))}; at most {worst.bound:.3g} of requests differ (99 %)",
+        summary=f"{reason}: {', '.join(map(_counts, judged))}; at most {worst.bound:.3g} of requests differ (99 %)",
         n=n,
         statistic=float(sum(each.real for each in judged)),
         effect=max(each.real / each.n for each in judged),
@@ -114,7 +114,7 @@ def _decide(judged: Sequence[CompanionComparison], params: Params) -> tuple[Verd
     return Verdict.CERTIFIED, "the same tokens up to noise"
 
 
-def _told(each: CompanionComparison) -> str:
+def _counts(each: CompanionComparison) -> str:
     counts = {"real": each.real, "untriaged": each.untriaged, "numerical": each.numerical, "left out": each.left_out}
     split = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{each.rerun.arm} {each.n} requests ({split or 'no difference'})"

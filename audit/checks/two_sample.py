@@ -7,13 +7,13 @@ permutation p-value that moves whole answers between the arms within a prompt;
 Holm-adjusted. Needs two answers per prompt and arm, independent of each other:
 arms that share their random numbers are refused (protocol gumbel, drafts coupled
 to the target's noise, temperature 0), and so are requests that share a stream.
-Certified is not the law: no number of samples bounds a total variation. It is
-that the means of four stated features (length, share of distinct tokens, of
-repeats, of answers that ended by themselves) differ by no more than `margin`, by
-two one-sided tests with the prompt as unit (intersection-union). Effect and
+Certified does not cover the law: no number of samples bounds a total variation.
+It means that the means of four features (length, share of distinct tokens, of
+repeats, of answers that ended by themselves) differ by at most `margin`, by two
+one-sided tests with the prompt as unit (intersection-union). Effect and
 bound: the largest of these differences and of their 99 % bounds. Cannot see:
-what keeps these statistics, such as a fault that shifts little per token; see
-law, which needs a hundredth of the tokens.
+faults that leave these statistics unchanged, such as a small shift per token;
+see law, which needs a hundredth of the tokens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POWER = 0.9
 
 @dataclass(frozen=True, slots=True)
 class ArmSamples:
-    """Both arms' answers to the prompts of which each arm has two or more; `second` marks the candidate's."""
+    """Both arms' answers to the prompts with two or more answers in each arm; `ours` is the candidate's."""
 
     ours: tuple[RequestRecord, ...]
     theirs: tuple[RequestRecord, ...]
@@ -87,13 +87,13 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _keys(arm: ArmRecord) -> set[tuple[int, int]]:
-    """What keys the random numbers of an arm's requests."""
+    """The keys of the random numbers of an arm's requests."""
     headers = [request.trace.header for request in arm.requests]
     return {(header.sampling.seed, header.stream) for header in headers}
 
 
 def gather(evidence: Evidence) -> ArmSamples:
-    """The answers that can be compared."""
+    """The comparable answers: prompts with two or more answers in both arms."""
     assert evidence.baseline is not None
     sides = [_by_case(arm) for arm in (evidence.candidate, evidence.baseline)]
     prompts = tuple(case for case in sides[0] if case in sides[1] and min(len(side[case]) for side in sides) >= 2)
@@ -151,7 +151,7 @@ def _prompt(requests: Sequence[RequestRecord], case: str) -> tuple[int, ...]:
 
 
 def permuted(samples: ArmSamples, permutations: int) -> dict[str, TwoSampleTest]:
-    """Every test with its permutation p-value, from numbers that the answers fix."""
+    """Every test with its permutation p-value; the answers seed the permutations."""
     generator = np.random.default_rng(seed_of((*samples.ours, *samples.theirs)))
     place = {case: i for i, case in enumerate(samples.prompts)}
     sides = [([each.tokens for each in side], [place[each.case_id] for each in side]) for side in _sides(samples)]
@@ -193,9 +193,9 @@ def _summary(
     if rejected:
         return f"{size} differ in: {', '.join(rejected)}"
     worst = max(found, key=lambda name: max(-found[name].low, found[name].high))
-    told = f"{size}: no difference in {len(TESTS)} tests, which is no certificate of the law; "
+    tested = f"{size}: no difference in {len(TESTS)} tests, which is no certificate of the law; "
     within = "within" if bound <= margin else "not within"
-    return told + f"means of {', '.join(FEATURES)} differ by at most {bound:.3g} ({worst}, 99 %), {within} {margin:g}"
+    return tested + f"means of {', '.join(FEATURES)} differ by at most {bound:.3g} ({worst}, 99 %), {within} {margin:g}"
 
 
 def _finding(name: str, test: TwoSampleTest, adjusted: float) -> Finding:
@@ -206,7 +206,7 @@ def _finding(name: str, test: TwoSampleTest, adjusted: float) -> Finding:
 def _details(
     tests: dict[str, TwoSampleTest], adjusted: dict[str, Any], found: dict[str, ClusterInterval], samples: ArmSamples
 ) -> dict[str, Any]:
-    def told(number: float) -> float | None:
+    def finite(number: float) -> float | None:
         return float(number) if np.isfinite(number) else None
 
     return {
@@ -216,7 +216,7 @@ def _details(
             for name, test in tests.items()
         },
         "features": {
-            name: {"difference": each.estimate, "low": told(each.low), "high": told(each.high)}
+            name: {"difference": each.estimate, "low": finite(each.low), "high": finite(each.high)}
             for name, each in found.items()
         },
     }

@@ -1,1 +1,1 @@
-"""What checks judge (records of arms) and what they answer (verdicts), with shared readings of both."""
+"""Input of checks (records of arms), their output (verdicts), and shared helpers for both."""

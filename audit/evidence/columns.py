@@ -1,7 +1,4 @@
-"""Where the entries of a trace's counted columns belong: to which step, and which of its entries they are.
-
-Knows nothing about what the columns hold.
-"""
+"""Map the entries of a trace's counted columns to their steps."""
 
 from __future__ import annotations
 
@@ -22,6 +19,6 @@ class EntryIndex:
 
 
 def numbered(counts: Ints) -> EntryIndex:
-    """The entries that `counts` [S] count, none of them negative."""
+    """Number the entries of `counts` [S], all 0 or more."""
     step = np.repeat(np.arange(len(counts)), counts)
     return EntryIndex(step, np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step])

@@ -1,10 +1,9 @@
 """The distributions behind a trace's emitted tokens, as arrays.
 
 At level `full`, p of every emitted token is recomputed from its logits row, and q
-of its position from what was drafted there. At `topk` both are read on the
+of its position from the tokens drafted there. At `topk` both come from the
 recorded cells: a token is then the number of its cell, and the last cell is the
-tail. What cells cannot give exactly is beside them (`Lumped`). Knows nothing
-about tests.
+tail. `LumpedDecisions` holds the numbers that cells cannot give exactly.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, plain_laws, transform
 
 TAIL = -1
-"""In `Lumped.ids`: the cell that holds all other tokens."""
+"""In `LumpedDecisions.ids`: the cell that holds all other tokens."""
 UNUSED = -2
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class LumpedDecisions:
-    """What the whole rows gave, for E tokens on C cells; NaN where q is not known."""
+    """Exact numbers from the whole rows, for E tokens on C cells; NaN if q is unknown."""
 
     ids: Indices
     """[E, C] the token of each cell, TAIL or UNUSED."""
     token: Indices
     """[E] the emitted tokens themselves."""
     refused: Indices
-    """[E] the one drafted token itself, or NO_NODE."""
+    """[E] the only drafted token itself, or NO_NODE."""
     p: Floats
     """[E] of the emitted token."""
     q: Floats
@@ -47,7 +46,7 @@ class LumpedDecisions:
     residual_sum: Floats
     product: Floats
     drafted_p: Floats
-    """[E] of the one drafted token, NaN without."""
+    """[E] of the only drafted token, NaN without one."""
     drafted_q: Floats
 
 
@@ -67,8 +66,8 @@ class Decisions:
     p: Floats
     """[E, V]"""
     q: Floats
-    """[E, V] law of what was drafted at the position (the mean of one-hot rows in a
-    tree); NaN where nothing was drafted or its law is not known."""
+    """[E, V] law of the draft at the position (the mean of one-hot rows in a tree);
+    NaN without a draft or if its law is unknown."""
     drafted: NDArray[np.int64]
     """[E] the drafted token if exactly one was, else -1."""
     candidates: NDArray[np.int64]
@@ -79,12 +78,12 @@ class Decisions:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """[E] whether q is known."""
+        """[E] true if q is known."""
         return ~np.isnan(self.q[:, 0])
 
 
 def unreadable(arm: ArmRecord, cells: bool = False) -> str | None:
-    """Why an arm's decisions cannot be recomputed, or None; with `cells`, level `topk` will do."""
+    """Why an arm's decisions cannot be recomputed, or None; with `cells`, level `topk` is enough."""
     if not arm.requests:
         return "the arm has no requests"
     for request in arm.requests:
@@ -113,12 +112,12 @@ def _unreadable(request: RequestRecord, cells: bool) -> str | None:
 
 
 def decisions(request: RequestRecord) -> Decisions:
-    """Recompute one request; its trace is readable and in shape."""
+    """Recompute one request with a readable, well-formed trace."""
     return _decisions(request.trace, request.request_id, request.domain)
 
 
 def lumped_decisions(trace: Trace) -> Decisions:
-    """Read one trace at level `topk` that has cells."""
+    """Read one trace at level `topk` with cells."""
     return _decisions(trace, trace.header.request, "")
 
 
@@ -161,7 +160,7 @@ def deciding_rows(trace: Trace, begin: int, end: int) -> TransformedRow:
 
 
 def deciding_row(trace: Trace, index: int) -> TransformedRow:
-    """The row that decided an emitted token, transformed after the tokens before it; the trace holds rows."""
+    """The row that decided an emitted token, transformed given the tokens before it; the trace must hold rows."""
     header = trace.header
     history = [*header.prompt, *trace.token[:index].tolist()]
     return transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids)
@@ -169,7 +168,7 @@ def deciding_row(trace: Trace, index: int) -> TransformedRow:
 
 def _q_rows(trace: Trace, found: DraftPlaces) -> Floats:
     rows = np.full((len(found.step), trace.header.vocabulary), np.nan)
-    # a coupled draft looked at the target's noise: its token says nothing that may be conditioned on
+    # a coupled draft used the target's noise, so conditioning on its token is not valid
     fixed = (found.kind == QKind.ONE_HOT) & (found.candidates > 0) & (not trace.header.coupled_draft)
     for i in np.flatnonzero(fixed):
         rows[i] = 0.0
@@ -202,13 +201,13 @@ def _lumped(trace: Trace, found: DraftPlaces) -> LumpedDecisions:
 
 
 def own_cell(ids: Indices, token: Indices) -> Indices:
-    """[E] the cell in `ids` [E, C] of each token [E], NO_NODE where it has none of its own."""
+    """[E] the cell in `ids` [E, C] of each token [E], NO_NODE if it has none of its own."""
     same = ids == np.where(token >= 0, token, UNUSED - 1)[:, None]
     return np.where(same.any(axis=1), same.argmax(axis=1), NO_NODE)
 
 
 def cell_of(ids: Indices, token: Indices) -> Indices:
-    """[E] the cell of each token, the tail where it has none of its own."""
+    """[E] the cell of each token, the tail if it has none of its own."""
     own = own_cell(ids, token)
     return np.where(own == NO_NODE, ids.shape[1] - 1, own)
 
@@ -218,9 +217,9 @@ def _drafted_cells(lumped: LumpedDecisions) -> Indices:
 
 
 def _law(cells: NDArray[np.floating], tail: Floats) -> Floats:
-    """[E, C + 1] cells and tail in float64, made distributions: cells are rounded to float32."""
+    """[E, C + 1] cells and tail in float64, normalised because cells are rounded to float32."""
     law = np.concatenate([cells, tail[:, None]], axis=1, dtype=np.float64)
-    # a damaged cell is a finding of the checks, and none of this division
+    # checks report a damaged cell; this division must not raise on it
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(law / law.sum(axis=1, keepdims=True))
 

@@ -1,8 +1,8 @@
-"""What was drafted at each emitted token's place, as arrays.
+"""The tokens drafted at each emitted token's place, as arrays.
 
-Read off the step's tree and never the list of examined nodes alone: which tokens
-were drafted is known before the target's token is drawn, which of them were
-tried is not. Chains are read without a loop. Knows nothing about p and q.
+The source is the step's tree, never the list of examined nodes alone: the drafted
+tokens are fixed before the target draws its token, the examined ones are not.
+Chains are read without a loop.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class DraftPlaces:
     kind: Indices
     """`QKind` of the step."""
     offered: tuple[tuple[int, ...], ...] | None
-    """The tokens drafted at each place; None for a chain, where `drafted` says all."""
+    """The tokens drafted at each place; None for a chain, where `drafted` is enough."""
     drafted: Indices
-    """The drafted token if exactly one was, else `NO_NODE`."""
+    """The drafted token if there is exactly one, else `NO_NODE`."""
     candidates: Indices
-    """How many were drafted."""
+    """Number of drafted tokens."""
     examined: Indices
-    """Index of the first drafted node among the examined ones, `NO_NODE` if it is not among them."""
+    """Index of the first drafted node in the examined ones, `NO_NODE` if absent."""
 
 
 def places(trace: Trace) -> DraftPlaces:
-    """The places of a trace whose columns are in shape."""
+    """The places of a well-formed trace."""
     first = np.concatenate([[0], np.cumsum(trace.n_drafted, dtype=np.int64)])
     local = np.arange(len(trace.node_token)) - np.repeat(first[:-1], trace.n_drafted)
     return _chain(trace, first) if np.array_equal(trace.node_parent, local - 1) else _tree(trace)
@@ -55,7 +55,7 @@ def _chain(trace: Trace, first: Indices) -> DraftPlaces:
     token = trace.node_token[node].astype(np.int64) if len(trace.node_token) else np.zeros(len(step), np.int64)
     kept = inside & (token == trace.token) & (trace.role == Role.ACCEPTED)
     left = np.cumsum(~kept) - ~kept
-    # a place is offered what follows on the path, until a token leaves it
+    # each place offers the next token of the path, until an emitted token leaves the path
     offered = inside & (left == left[begin[step]])
     row = np.full(len(trace.node_token) + 1, NO_NODE, dtype=np.int64)
     owner = np.repeat(np.arange(trace.steps), trace.n_examined)

@@ -1,8 +1,8 @@
-"""Fingerprints of what a run ran on: code, packages, hardware; and who ran it.
+"""Fingerprint of a run's code, packages and hardware, and the user who ran it.
 
-The format is versioned (`FORMAT`): a digest is comparable with digests of the
-same format only. Facts that do not change numbers (host name, free memory,
-load) are left out on purpose. Knows nothing about models or stores.
+The format is versioned (`FORMAT`): a digest is comparable with digests of the same
+format only. It deliberately omits facts that do not change numbers (host name, free
+memory, load).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CODE: Final = ("audit", "engine", "schemas", "migrations", "suites")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a run ran on; `sha256` is over the other three and the format's version."""
+    """Software and hardware of a run; `sha256` covers the other three fields and the format's version."""
 
     packages: Mapping[str, str]
     hardware: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """A processor, as far as it decides numbers."""
+    """The properties of a processor that affect numbers."""
 
     model: str
     flags: tuple[str, ...]
@@ -52,14 +52,14 @@ def environment() -> Environment:
 
 
 def fingerprint(packages: Mapping[str, str], hardware: Mapping[str, Any], code: Mapping[str, Any]) -> Environment:
-    """An environment with its digest; equal parts give equal digests whatever their order."""
+    """An environment with its digest, which does not depend on the order of the parts."""
     parts = {"format": FORMAT, "packages": packages, "hardware": hardware, "code": code}
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return Environment(packages, hardware, code, hashlib.sha256(canonical.encode()).hexdigest())
 
 
 def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Versions of the installed ones among `names`; the others are left out."""
+    """Versions of those `names` that are installed."""
     found = {}
     for name in names:
         try:
@@ -95,7 +95,7 @@ def _gpus() -> list[str]:
 
 
 def read_cpu(path: Path) -> Cpu:
-    """The processor from Linux's cpuinfo; elsewhere what Python knows."""
+    """The processor from Linux's cpuinfo, elsewhere from Python's `platform`."""
     try:
         return parse_cpuinfo(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -122,8 +122,8 @@ def numeric_libraries(config: str) -> tuple[str, ...]:
 def code_version(file: Path) -> dict[str, Any]:
     """Version of the code that `file` belongs to: package version, and commit if git tracks the file.
 
-    A file installed into an environment that happens to lie inside some
-    repository is not tracked by it, and gets no commit.
+    A file in an environment inside an unrelated repository is not tracked by that
+    repository and gets no commit.
     """
     version: dict[str, Any] = {"version": package_versions(("specaudit",)).get("specaudit")}
     folder = file.resolve().parent
@@ -138,7 +138,7 @@ def code_version(file: Path) -> dict[str, Any]:
 
 
 def actor() -> str:
-    """Who runs this: the login name, or `unknown` where there is none."""
+    """The current user's login name, or `unknown`."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -146,7 +146,7 @@ def actor() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of a git command, or None if there is no git or it refuses."""
+    """Output of a git command, or None if git is missing or fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20

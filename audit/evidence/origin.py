@@ -1,8 +1,7 @@
-"""Whether a record's tokens are the engine's own.
+"""Distinguish the engine's own tokens from tokens derived from its text.
 
-An engine that is asked over a network may name no token ids. Its record then
-holds tokens of its text, or characters, and says so (`Header.facts`). Knows
-nothing about how that came about.
+A remote engine may report no token ids. Its record then holds tokens of its text,
+or characters, and `Header.facts` names the kind.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ OWN = "server"
 
 
 def names_its_ends(request: RequestRecord) -> bool:
-    """The tokens are those that the engine generated, the end token among them."""
+    """True if the tokens are those that the engine generated, including the end token."""
     return str(request.trace.header.facts.get("tokens", OWN)) == OWN
 
 
 def foreign_tokens(request: RequestRecord) -> str | None:
-    """Why nothing can be counted on the tokens; None where they are the engine's and its end tokens are known."""
+    """Why the tokens cannot be counted; None if they are the engine's and its end tokens are known."""
     header = request.trace.header
     if not names_its_ends(request):
         return f"the engine names no tokens, those on record are by {header.facts['tokens']}"

@@ -1,8 +1,7 @@
-"""Requests of two arms side by side: where they part, and how much noise parts equals.
+"""Pair the requests of two arms, find divergences and measure the noise between equal arms.
 
-A divergence is judged at the first differing token, where both arms still had
-the same prefix; what follows it is another text. Knows nothing about how a
-margin is computed.
+A divergence is judged at the first differing token, where both arms still have
+the same prefix; the texts after it are not comparable.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from engine.core.types import Floats
 from engine.record.trace import steps_of
 
 Margins = Callable[[RequestRecord], Floats]
-"""[E] by how much the choice of each token led, NaN where unknown; empty if nothing is recorded."""
+"""[E] lead of each chosen token, NaN if unknown; empty if nothing is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """`unpaired` are keys that only one of the arms has."""
+    """Pairs of two arms; `unpaired` lists keys that only one arm has."""
 
     pairs: tuple[Pair, ...]
     unpaired: tuple[str, ...]
@@ -39,9 +38,9 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of a pair. `token` is None where the candidate ended before the baseline.
+    """The first difference of a pair. `token` is None if the candidate ended before the baseline.
 
-    `ended` says that the tokens agree as far as both go, but the ends, or the texts made of them, do not.
+    With `ended` the tokens agree up to the shorter length, but the ends or the texts differ.
     """
 
     pair: Pair
@@ -51,7 +50,7 @@ class Divergence:
 
     @property
     def step(self) -> int:
-        """The candidate's step in which it happened."""
+        """The candidate's step of the divergence."""
         for view in steps_of(self.pair.candidate.trace):
             if view.emitted.start <= self.index < view.emitted.stop:
                 return view.index
@@ -70,13 +69,13 @@ class MarginNoise:
     bound: float
     quantile: float
     flips: int
-    """Places where the two runs of the same arm chose different tokens."""
+    """Positions at which the two runs of the same arm chose different tokens."""
     given: bool = False
-    """The suite says the bound; the two runs do not."""
+    """True if the suite states the bound, so that it was not measured."""
 
     @property
     def words(self) -> str:
-        """The bound and where it comes from."""
+        """The bound and its source, in words."""
         return (
             f"{self.bound:.3g} given by the suite"
             if self.given
@@ -92,13 +91,13 @@ def pair_arms(candidate: ArmRecord, baseline: ArmRecord) -> Pairing:
 
 
 def divergence(pair: Pair) -> Divergence | None:
-    """Where the pair parts, or None."""
+    """The first divergence of the pair, or None."""
     ours, theirs = pair.candidate.tokens, pair.baseline.tokens
     shared = agreeing(ours, theirs)
     if shared < min(len(ours), len(theirs)):
         return Divergence(pair, shared, ours[shared], ended=False)
     ended_alike = len(ours) == len(theirs) and pair.candidate.finish_reason == pair.baseline.finish_reason
-    # a server reads texts and tool calls out of the tokens, and may do so in another way while it speculates
+    # a server parses text and tool calls from the tokens, and may do so differently under speculation
     if ended_alike and pair.candidate.text == pair.baseline.text:
         return None
     return Divergence(pair, shared, ours[shared] if shared < len(ours) else None, ended=True)
@@ -113,7 +112,7 @@ def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def compared(pair: Pair) -> int:
-    """Token positions judged: up to the first difference, that one included."""
+    """Number of compared positions, up to and including the first difference."""
     shared = agreeing(pair.candidate.tokens, pair.baseline.tokens)
     return min(shared + 1, len(pair.candidate.tokens), len(pair.baseline.tokens))
 

@@ -1,4 +1,4 @@
-"""Random numbers of requests: the seed that a check draws by, and requests that share theirs."""
+"""Seed for a check's own random numbers, and detection of requests that share random numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.evidence.records import ArmRecord, RequestRecord
 
 
 def seed_of(requests: Sequence[RequestRecord]) -> int:
-    """A seed from the tokens themselves: the same evidence is always judged by the same numbers."""
+    """A seed derived from the tokens, so that equal evidence always gives the same result."""
     content = hashlib.sha256()
     for request in requests:
         content.update(repr((request.request_id, request.tokens)).encode())
@@ -17,7 +17,7 @@ def seed_of(requests: Sequence[RequestRecord]) -> int:
 
 
 def shared_numbers(arm: ArmRecord) -> str | None:
-    """The first two requests that draw the same random numbers, if any do."""
+    """Name the first two requests that draw the same random numbers, or None."""
     seen: dict[tuple[int, int], str] = {}
     for request in arm.requests:
         header = request.trace.header

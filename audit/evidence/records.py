@@ -1,6 +1,6 @@
-"""The evidence that a check sees, read back from the store.
+"""The evidence that a check receives, read from the store.
 
-A check gets one `Evidence` and nothing else: no models, no files, no engine.
+A check gets one `Evidence` and no models, files or engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How much an engine revealed; decides what may be claimed."""
+    """Amount of evidence that an engine revealed; it limits the possible claims."""
 
     L0 = 0
     """Text."""
@@ -33,7 +33,7 @@ class Level(IntEnum):
 
 
 class ArmKind(StrEnum):
-    """What an arm is for."""
+    """Purpose of an arm."""
 
     BASELINE = "baseline"
     """The target alone, at a candidate's sampling parameters."""
@@ -41,7 +41,7 @@ class ArmKind(StrEnum):
     """The baseline again in another batch shape: measures the engine's own noise."""
     CANDIDATE = "candidate"
     REPEAT = "repeat"
-    """The candidate once more, unchanged: shows what its seed fixes."""
+    """The candidate repeated unchanged: shows whether the seed fixes the tokens."""
     ALONE = "alone"
     """The candidate, one request at a time."""
     REVERSED = "reversed"
@@ -49,7 +49,7 @@ class ArmKind(StrEnum):
     OTHER_GAMMA = "regamma"
     """The candidate at another draft length."""
     ANCHOR = "anchor"
-    """The target's own rows on the candidate's tokens, by a pass that shares nothing with the candidate's."""
+    """The target's rows on the candidate's tokens, by a pass independent of the candidate's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,20 @@ class RequestRecord:
     finish_reason: FinishReason
     latency_us: int
     intact: bool
-    """The stored trace still has the digest that was recorded with it."""
+    """True if the stored trace still matches its recorded digest."""
 
     @property
     def key(self) -> str:
-        """What pairs the request with the other arms' (case and repetition)."""
+        """Key of the request for pairing across arms (case and repetition)."""
         return f"{self.case_id}#{self.sample}"
 
 
 class LazyRequests(Sequence[RequestRecord]):
-    """Records that are read when they are asked for, and not kept.
+    """Records that are read on each access and never cached.
 
     Args:
-        count: how many there are.
-        read: the record at an index; the same record each time.
+        count: number of records.
+        read: returns the record at an index, the same one on every call.
     """
 
     def __init__(self, count: int, read: Callable[[int], RequestRecord]) -> None:
@@ -99,7 +99,7 @@ class LazyRequests(Sequence[RequestRecord]):
     def __getitem__(self, index: slice) -> Sequence[RequestRecord]: ...
 
     def __getitem__(self, index: int | slice) -> RequestRecord | Sequence[RequestRecord]:
-        """One record, or a part that is read as late as the whole."""
+        """One record, or a lazy slice."""
         if isinstance(index, slice):
             chosen, read = self._indices[index], self._read
             return LazyRequests(len(chosen), lambda at: read(chosen[at]))
@@ -115,44 +115,44 @@ class ArmRecord:
     level: Level
     effective: Effective
     requests: Sequence[RequestRecord]
-    """A tuple, or records that are read when they are asked for and not kept: go through them as often as need be,
-    one at a time, and hold no list of their traces."""
+    """A tuple or `LazyRequests`: iterate as often as needed, one record at a time, and keep no list of their
+    traces."""
     failed: Sequence[RequestRecord] = ()
-    """Requests that the engine did not answer; they are not among `requests`."""
+    """Requests without an answer; `requests` does not contain them."""
 
     @property
     def ours(self) -> bool:
-        """Whether the project's own loop decoded: its random numbers are the key's, its p is in float64."""
+        """True if the native engine decoded: its random numbers come from the key, its p is in float64."""
         return self.effective.decoder is Decoder.OWN
 
     @property
     def taken_over(self) -> bool:
-        """Whether an earlier run made it: its times are those of another day."""
+        """True for a reused baseline, whose times come from an earlier run."""
         return self.effective.origin is not None
 
     @property
     def keyed(self) -> bool:
-        """Whether no decision rests on a random number that no key gives: our own loop's arms, and greedy ones."""
+        """True if every random number can be regenerated from its key (native engine) or none was used (greedy)."""
         return self.ours or all(request.trace.header.sampling.greedy for request in self.requests)
 
     def by_key(self) -> dict[str, RequestRecord]:
-        """Requests by what pairs them across arms."""
+        """Requests by their pairing key."""
         return {request.key: request for request in self.requests}
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One candidate arm with what it is compared to."""
+    """One candidate arm with its comparison arms."""
 
     candidate: ArmRecord
     baseline: ArmRecord | None = None
     control: ArmRecord | None = None
     companions: Mapping[ArmKind, ArmRecord] = field(default_factory=dict)
-    """Further arms that the candidate's checks asked for (`audit.checks.interface.Check.companions`)."""
+    """Further arms that the candidate's checks requested (`audit.checks.interface.Check.companions`)."""
     noise: tuple[ArmRecord, ...] = ()
-    """Further controls: the baseline as it was, and with its requests in another order."""
+    """Further controls: the baseline repeated, and with its requests in another order."""
 
     @property
     def controls(self) -> tuple[ArmRecord, ...]:
-        """Every run of the baseline besides the baseline."""
+        """Every repeated run of the baseline."""
         return self.noise if self.control is None else (self.control, *self.noise)

@@ -1,6 +1,6 @@
-"""Whether a trace's columns fit together, so that readers can index them without care.
+"""Check that a trace's columns fit together, so that readers can index them safely.
 
-Says nothing about whether the values are right; that is the replay's question.
+It does not judge the values; replay does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _counted_columns(trace: Trace) -> Iterator[str]:
 
 
 def _level_columns(trace: Trace) -> Iterator[str]:
-    """Columns that a level promises are there, in full."""
+    """Faults of the columns that the level requires: missing or incomplete ones."""
     level = trace.header.level
     if level is RecordLevel.TOKENS:
         return
@@ -72,7 +72,7 @@ def _level_columns(trace: Trace) -> Iterator[str]:
 
 
 def _cell_columns(trace: Trace) -> Iterator[str]:
-    """All columns of cells, or none: older traces have none."""
+    """Faults of the cell columns; a trace has all of them, or none if it is old."""
     if not any(len(getattr(trace, name)) for name in CELLS):
         return
     for name in CELLS:
@@ -115,7 +115,7 @@ def _trees(trace: Trace) -> Iterator[str]:
     owner = numbered(trace.n_examined).step
     count = trace.n_drafted[owner]
     outside = np.flatnonzero((trace.examined_node < 0) | (trace.examined_node >= count))
-    # the first step that is wrong comes first, whichever way it is wrong
+    # report the first wrong step, whatever its kind of fault
     if len(wrong) and not (len(outside) and owner[outside[0]] < step[wrong[0]]):
         yield f"step {int(step[wrong[0]])}: a drafted node comes before its parent"
     elif len(outside):

@@ -1,8 +1,8 @@
-"""What must hold between a trace's tokens, whatever the random numbers were.
+"""Rules between a trace's tokens that hold whatever the random numbers were.
 
 Positions follow each other, an accepted token was drafted, only the last step
-may be cut short, nothing follows an end token, and the finish reason is the one
-that the tokens give. Needs level `tokens` only. Knows nothing about p and q.
+may be cut short, nothing follows an end token, and the finish reason agrees with
+the tokens. Level `tokens` is enough.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from engine.record.trace import StepView, Trace, steps_of
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that differs, `step` counted from 0."""
+    """One violation; `step` counts from 0."""
 
     step: int
     message: str
 
 
 def structure_faults(request: RequestRecord) -> Iterator[Fault]:
-    """Every contradiction of one request; the trace's columns are in shape."""
+    """Every contradiction of one request with a well-formed trace."""
     trace = request.trace
     expected = len(trace.header.prompt) + np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
     for view in steps_of(trace, np.flatnonzero(_suspect(trace, expected)).tolist()):
@@ -53,7 +53,7 @@ def _suspect(trace: Trace, expected: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _in_place(trace: Trace) -> NDArray[np.bool_]:
-    """[E] tokens that `_path_faults` has nothing to say about, all trees being chains."""
+    """[E] true for tokens without a path fault, if all trees are chains."""
     emitted = numbered(trace.n_emitted)
     step, depth = emitted.step, emitted.local
     drafted = trace.n_drafted[step]
@@ -70,7 +70,7 @@ def _in_place(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
-    """The emitted tokens walk down the step's tree, and their roles say so."""
+    """Violations where emitted tokens or their roles do not follow the step's tree."""
     parents = [int(parent) for parent in trace.node_parent[view.nodes]]
     if trace.header.protocol in (Protocol.CHAIN, Protocol.BLOCK) and parents != list(range(-1, len(parents) - 1)):
         yield Fault(view.index, f"the {trace.header.protocol} rule was applied to a branching tree")
@@ -135,7 +135,7 @@ def _end_tokens(trace: Trace) -> frozenset[int]:
 
 
 def _reason_fault(trace: Trace) -> str | None:
-    """End tokens come first, then stop tokens and strings, then the length."""
+    """Compare the finish reason with the tokens: end tokens first, then stop tokens and strings, then the length."""
     header, sampling = trace.header, trace.header.sampling
     count, last = len(trace.token), int(trace.token[-1])
     ended = last in header.eos_ids and not sampling.ignore_eos

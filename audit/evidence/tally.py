@@ -1,4 +1,4 @@
-"""What a replay counts, and when two recorded numbers count as equal. Knows nothing about rules."""
+"""Counters of a replay, and the tolerance for equal recorded numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from audit.evidence.structure import Fault
 
 TOLERANCE = 1e-9
-"""Absolute or relative difference of float64 numbers that count as equal."""
+"""Absolute or relative tolerance for equal float64 numbers."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Decisions counted while replaying: all, those recomputed, and what differed."""
+    """Counts of a replay: all decisions, recomputed decisions, violations."""
 
     decisions: int = 0
     recomputed: int = 0
@@ -28,10 +28,10 @@ class Tally:
 
 
 def identical(recorded: float, computed: float) -> bool:
-    """Random numbers are equal to the last bit or not the same numbers."""
+    """True if two random numbers are equal to the last bit; no rounding is allowed."""
     return recorded == computed or (math.isnan(recorded) and math.isnan(computed))
 
 
 def same(recorded: float, computed: float) -> bool:
-    """Equal but for rounding."""
+    """True if two numbers are equal up to rounding."""
     return identical(recorded, computed) or math.isclose(recorded, computed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -1,4 +1,4 @@
-"""What a check answers: a verdict with its numbers and the places where the claim broke."""
+"""A check's result: a verdict with its numbers and the places where the claim fails."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """Three verdicts, and the absence of one."""
+    """The three verdicts, and `not_run`."""
 
     CERTIFIED = "certified"
     """An upper bound is within the margin, on this workload."""
     FAULT = "fault"
     """A lower bound exceeds the margin, or a zero-tolerance hit."""
     INCONCLUSIVE = "inconclusive"
-    """The evidence can show neither; not a pass."""
+    """The evidence shows neither; this is not a pass."""
     NOT_RUN = "not_run"
-    """The evidence that the check needs is missing, or it does not apply; the reason is in the summary."""
+    """The check lacks its evidence or does not apply; the summary gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One concrete place where the claim broke. `step` counts from 0 within the request."""
+    """One concrete place where the claim fails. `step` counts from 0 within the request."""
 
     request: str
     step: int
@@ -32,10 +32,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found on one arm.
+    """A check's result on one arm.
 
-    `statistic`, `effect` and `bound` are in the units that the check's page
-    names; None where it has none. `n` counts its sampling units.
+    `statistic`, `effect` and `bound` are in the units given on the check's
+    page; None if undefined. `n` counts its sampling units.
     """
 
     verdict: Verdict
@@ -47,7 +47,7 @@ class CheckResult:
     bound: float | None = None
     margin: float | None = None
     detectable: float | None = None
-    """The smallest effect that this much evidence would have shown with probability 0.9, in the effect's unit."""
+    """The smallest effect that this evidence would have shown with probability 0.9, in the effect's unit."""
     findings: tuple[Finding, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able numbers behind the summary."""

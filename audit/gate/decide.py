@@ -1,7 +1,8 @@
 """The decision on a run under a policy: a pure function of both and the time.
 
-Every unmet requirement is a reason. What the evidence contradicts blocks; what
-it does not show cannot be decided; a block outweighs the rest:
+Every unmet requirement becomes a reason. A requirement that the evidence
+contradicts blocks; one that the evidence does not show cannot be decided. A block
+outweighs the rest:
 
 | what is found                                              | outcome       |
 |------------------------------------------------------------|---------------|
@@ -16,8 +17,6 @@ it does not show cannot be decided; a block outweighs the rest:
 | the run's record does not agree with its root              | cannot decide |
 | a subject that the run did not use, or nobody named        | cannot decide |
 | an arm that no requirement is for                          | cannot decide |
-
-Knows nothing about stores, files or the command line.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
 class Decision(StrEnum):
-    """What a gate says; only `allow` lets a deployment through."""
+    """A gate's decision; only `allow` lets a deployment pass."""
 
     ALLOW = "allow"
     BLOCK = "block"
@@ -52,7 +51,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One unmet requirement. `answer` is what it alone would decide."""
+    """One unmet requirement. `answer` is the decision that follows from it alone."""
 
     answer: Decision
     requirement: str
@@ -64,7 +63,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """A decision with all its reasons; `allow` has none."""
+    """A decision with all its reasons; `allow` has no reasons."""
 
     answer: Decision
     reasons: tuple[Reason, ...]
@@ -72,7 +71,7 @@ class GateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the store says about a run. `broken` names the places where its record is not intact."""
+    """The store's facts about a run. `broken` names the places where its record is damaged."""
 
     run: StoredRun
     checks: Sequence[StoredCheck]
@@ -85,12 +84,12 @@ class RunFacts:
 
 
 def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: datetime) -> GateOutcome:
-    """Hold a run against a policy.
+    """Judge a run by a policy.
 
     Args:
         facts: the run, its last check results and the state of its record.
-        policy: what must be shown.
-        subjects: digests that the deployment names, besides the policy's own.
+        policy: the requirements.
+        subjects: digests that the deployment names, in addition to the policy's own.
         now: the moment of the decision, with a time zone.
     """
     wanted = [*(Subject(role, digest, "policy") for role, digest in policy.digests.items()), *subjects]
@@ -150,7 +149,7 @@ def _unnamed(policy: Policy, subjects: Sequence[Subject]) -> Iterator[Reason]:
 
 
 def _subject_reasons(run: StoredRun, subject: Subject) -> Iterator[Reason]:
-    """Every artifact that the role may mean must have the digest; several that differ are ambiguous."""
+    """Compare the subject's digest with every artifact of its role; artifacts with different digests are ambiguous."""
     requirement = f"subject {subject.role}"
     used = _used_as(run, subject.role)
     matching = [artifact for artifact in used if artifact.sha256 == subject.sha256]
@@ -166,7 +165,7 @@ def _subject_reasons(run: StoredRun, subject: Subject) -> Iterator[Reason]:
 
 
 def _used_as(run: StoredRun, role: str) -> list[ArtifactRef]:
-    """The artifact of that role; a kind means all artifacts of the kind, unless one has it as its role."""
+    """The artifact with that role; if there is none, all artifacts of that kind."""
     exact = [artifact for artifact in run.artifacts if artifact.role == role]
     return exact or [artifact for artifact in run.artifacts if artifact.kind == role]
 
@@ -177,9 +176,9 @@ def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
         fault = arm.spec.get("fault") or arm.effective.fault
         if fault and not policy.allow_known_bad:
             yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
-    told = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
+    covered = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
     for check in facts.checks:
-        if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in told:
+        if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in covered:
             yield Reason(Decision.BLOCK, check.claim, f"arm {check.arm}: {check.check} is fault: {check.summary}")
 
 
@@ -196,7 +195,7 @@ def _covered(facts: RunFacts, policy: Policy) -> Iterator[tuple[str, Requirement
 
 
 def _uncovered_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
-    """An arm that no requirement selects would pass without having shown anything."""
+    """A reason for each arm that no requirement selects: it would pass without evidence."""
     covered = {arm for arm, _ in _covered(facts, policy)}
     for arm in facts.candidates:
         if arm.name not in covered:
@@ -219,7 +218,7 @@ def _requirement_reasons(facts: RunFacts, policy: Policy, requirement: Requireme
 
 
 def _selected(arm: StoredArm, wanted: ArmFilter) -> bool:
-    """Whether an arm meets every condition. A fact that the arm's record lacks never lets it escape."""
+    """True if the arm meets every condition. A condition on a fact that the record lacks counts as met."""
     verifier = arm.spec.get("verifier")
     temperature = (arm.spec.get("sampling") or {}).get("temperature")
     return (
@@ -232,7 +231,7 @@ def _selected(arm: StoredArm, wanted: ArmFilter) -> bool:
 def _arm_reasons(
     arm: str, requirement: Requirement, policy: Policy, results: Mapping[tuple[str, str], StoredCheck]
 ) -> list[Reason]:
-    """Why one arm does not show a claim; empty if it does."""
+    """Why one arm does not show a claim; empty if it shows it."""
     found = [results[arm, check] for check in requirement.checks if (arm, check) in results]
     bad = [check for check in found if check.verdict in (Verdict.FAULT, Verdict.INCONCLUSIVE)]
     if bad:
@@ -247,7 +246,7 @@ def _arm_reasons(
 
 
 def _missing(requirement: Requirement, policy: Policy, found: Sequence[StoredCheck]) -> Iterator[str]:
-    """One text per check that might have shown the claim."""
+    """One text per check that could have shown the claim."""
     by_name = {check.check: check for check in found}
     for name in requirement.checks:
         check = by_name.get(name)

@@ -1,7 +1,6 @@
-"""From a run's name in a store to a recorded decision.
+"""Judge a run in a store and record the decision.
 
-Reads the store, decides, and records the decision whatever it is. Knows
-nothing about the command line.
+The store records every decision, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from audit.store import Store, StoredDecision, StoredRun
 
 @dataclass(frozen=True, slots=True)
 class GateJudgement:
-    """A decision with everything it was made from. `run` is None if the store has no such run."""
+    """A decision with its inputs. `run` is None if the store has no such run."""
 
     run: StoredRun | None
     outcome: GateOutcome
@@ -47,7 +46,7 @@ def judge(
 
 
 def read_facts(store: Store, run: str) -> RunFacts:
-    """What a decision needs to know about a run; recomputes every hash of its record."""
+    """The facts for a decision on a run; recomputes every hash of its record."""
     broken = tuple(f"{each.place}: {each.message}" for each in store.broken_places(run))
     return RunFacts(store.load_run(run), store.checks(run), broken)
 

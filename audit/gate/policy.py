@@ -1,7 +1,4 @@
-"""Policies: what a run must show, read from YAML.
-
-Knows nothing about runs or stores.
-"""
+"""Policies: the requirements on a run, read from YAML."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m":
 
 
 class Scope(StrEnum):
-    """How many of the selected arms must show a claim."""
+    """Whether each selected arm or only one of them must show a claim."""
 
     EACH_ARM = "each_arm"
     SOME_ARM = "some_arm"
@@ -37,7 +34,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArmFilter:
-    """Which candidate arms a requirement is for; an empty tuple or None selects all."""
+    """Selects the candidate arms of a requirement; an empty tuple or None selects all."""
 
     names: tuple[str, ...] = ()
     verifiers: tuple[str, ...] = ()
@@ -46,7 +43,7 @@ class ArmFilter:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One claim, the checks that may show it, and the arms that must."""
+    """One claim, the checks that can show it, and the arms that must show it."""
 
     claim: str
     checks: tuple[str, ...]
@@ -68,7 +65,7 @@ class Policy:
     digests: Mapping[str, str]
     """Hex digests by role."""
     named: tuple[str, ...]
-    """Roles that the deployment must name itself."""
+    """Roles that the deployment must name."""
     require_lossless: bool
     allow_known_bad: bool
     sha256: str
@@ -76,7 +73,7 @@ class Policy:
 
 
 def load_policy(name: str | Path) -> Policy:
-    """Load a policy from a path, or a packaged one by its name (`standard`, `suites/policies/standard.yaml`).
+    """Load a policy from a path, or a packaged one by name (`standard`, `suites/policies/standard.yaml`).
 
     Raises:
         UserError: the first mistake, `path:LINE: what is wrong; what to do`.
@@ -139,7 +136,7 @@ def _age(document: Document, text: str) -> timedelta:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """A duration such as 30d or P1DT12H; None if the text is none. Years and months have no fixed length."""
+    """A duration such as 30d or P1DT12H; None if the text is not one. Years and months have no fixed length."""
     short = SHORT.fullmatch(text)
     if short:
         return timedelta(**{UNITS[short["unit"]]: int(short["number"])})

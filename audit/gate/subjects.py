@@ -1,6 +1,6 @@
-"""Subjects: what a deployment says it will run, by digest.
+"""Subjects: the models that a deployment will run, by digest.
 
-Digests model folders on disk; loads no model. Knows nothing about policies.
+The digest of a model folder is computed from its files; no model is loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKENIZER: Final = "tokenizer"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A role and the digest (hex SHA-256) that it must have; `origin` says who asks for it."""
+    """A role and the digest (hex SHA-256) that it must have; `origin` is the policy or option that requires it."""
 
     role: str
     sha256: str
@@ -34,7 +34,7 @@ def parse_subject(text: str) -> Subject:
     configuration and weights.
 
     Raises:
-        UserError: neither form, or a folder that is no model.
+        UserError: neither form, or a folder without a model.
     """
     role, separator, value = text.partition("=")
     if not separator or not role or not value:

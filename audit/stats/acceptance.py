@@ -1,12 +1,12 @@
-"""Acceptance: what it should be, and whether it is.
+"""Expected acceptance, and the test of observed acceptance against it.
 
 Closed forms of the probability that a drafted token is kept, one per rule
 (chain: Leviathan et al. 2211.17192; shared noise: Daliri, Musco and Suresh
 2408.07978), and the test of observed acceptances against given probabilities.
 The test is exact (Poisson binomial) for small expected variance and a
-skewness-corrected normal otherwise; both assume that each probability is right
+skewness-corrected normal otherwise; both assume that each probability is correct
 given the past. Cost: O(V) per position, O(V log V) for shared noise, O(n^2) for
-the exact test. Knows nothing about traces.
+the exact test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXACT_VARIANCE = 25.0
 
 @dataclass(frozen=True, slots=True)
 class BernoulliTest:
-    """Counts, not rates; `low` and `high` bound (observed - expected) / n, `error` is its standard error."""
+    """Result as counts, not rates; `low` and `high` bound (observed - expected) / n, `error` is its standard error."""
 
     n: int
     observed: int

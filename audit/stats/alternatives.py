@@ -1,4 +1,4 @@
-"""A mixture e-process over named faults: evidence that may be watched, and whose leader says what broke.
+"""A mixture e-process over named faults: valid at any stopping time; its leading component names the fault.
 
 Each alternative is a law r that is fixed before the token Y is drawn, so the
 product of r(Y) / p(Y) is a nonnegative martingale under the claim Y ~ p, and so
@@ -8,8 +8,8 @@ about (log(1 / alpha) - log(weight of k)) / KL(r_k || p) tokens. Exact, no
 asymptotics. Rows may be whole vocabularies or cells of one, such as the top
 entries of p and q and a tail: lumping keeps every martingale. Cost: O(C) per
 token for the base laws and one addition per token and alternative; state is
-O(K), whatever the length of the run. Knows nothing about traces; that a flag was
-fixed before its token is the caller's promise.
+O(K), independent of the length of the run. The caller must ensure that every flag
+was fixed before its token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPEATS = (0.01, 0.05, 0.2)
 ROW_LEAKS = (0.01, 0.1, 0.5, 0.9)
 REFUSED_LEAKS = (0.01, 0.1, 0.5)
 LAST_DEPTH = 7
-"""Block positions from here on are one stratum."""
+"""Block positions from this one on form one stratum."""
 WHOLE_RUN = 0.5
 """Prior share of the alternatives that hold for every token; the strata share the rest."""
 _ROWS = 2048
@@ -46,31 +46,31 @@ class Chunk:
     p: Floats
     """[E, C] the claimed law; p(token) > 0."""
     q: Floats
-    """[E, C] the draft's law, rows of NaN where there is none."""
+    """[E, C] the draft's law; rows of NaN without a draft."""
     previous: Floats
-    """[E, C] p of the position before, on this row's cells; rows of NaN at the start of a request."""
+    """[E, C] p of the previous position, on this row's cells; rows of NaN at the start of a request."""
     token: NDArray[np.int64]
     """[E] cell of the emitted token."""
     depth: NDArray[np.int64]
     """[E] position in the block."""
     bonus: NDArray[np.bool_]
-    """[E] everything drafted was accepted before."""
+    """[E] all drafted tokens before this position were accepted."""
     last: NDArray[np.bool_]
-    """[E] last drafted position of its block. Where a draft's own tokens decide its length: all False."""
+    """[E] last drafted position of its block; all False if the drafted tokens decide the draft's length."""
     repeated: NDArray[np.int64]
-    """[E] cell of the token before, or NO_TOKEN."""
+    """[E] cell of the previous token, or NO_TOKEN."""
     refused: NDArray[np.int64]
     """[E] cell of the draft token refused here, or refused one position earlier, or NO_TOKEN.
 
-    Refused here, it looks at the decision. That is valid for rules that leave a
-    refused token no likelier than it was, as rejection sampling does: the
-    product is then a supermartingale.
+    A token refused here depends on the decision. That is valid for rules that never
+    make a refused token more likely, such as rejection sampling: the product is
+    then a supermartingale.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class WealthState:
-    """What has been seen; O(K) numbers. A new one is made by `extend`."""
+    """State after the tokens so far; O(K) numbers. `extend` returns a new state."""
 
     n: int
     alpha: float
@@ -80,12 +80,12 @@ class WealthState:
     log_max: float
     crossing: int | None
     crossed_by: str
-    """The leader when the average first reached 1 / alpha; empty if it never did."""
+    """The leader when the average first reached 1 / alpha; empty if it has not."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedAlternative:
-    """One alternative: its log wealth, and its share of the average."""
+    """One alternative with its log wealth and its share of the average."""
 
     name: str
     log_e: float
@@ -116,12 +116,12 @@ _ALWAYS, _BONUS, _LAST = -1, LAST_DEPTH + 1, LAST_DEPTH + 2
 
 
 def start(alpha: float = 0.01) -> WealthState:
-    """Nothing seen yet. `alpha` only decides what counts as a crossing."""
+    """The state before any token. `alpha` decides only what counts as a crossing."""
     return WealthState(0, alpha, np.zeros(len(NAMES)), 0.0, 0.0, None, "")
 
 
 def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
-    """The evidence after `chunk`. How a run is cut into chunks makes no difference."""
+    """The evidence after `chunk`. The division of a run into chunks does not matter."""
     own = chunk.p[np.arange(len(chunk.token)), chunk.token]
     if np.any(own <= 0):
         raise ValueError(f"token {int(np.argmin(own))} of the chunk has no probability: a finding, not evidence")
@@ -131,7 +131,7 @@ def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
 
 
 def summary(evidence: WealthState) -> AnytimeTest:
-    """The test so far. `leader` is the best of all tokens seen: early leaders are often neighbours of the fault."""
+    """The test so far. `leader` is the best over all tokens; early leaders are often only close to the fault."""
     leader = ranking(evidence, 1)[0].name if evidence.n else ""
     p = math.exp(-evidence.log_max)
     return AnytimeTest(evidence.n, evidence.log_final, evidence.log_max, p, evidence.crossing, leader)
@@ -146,7 +146,7 @@ def ranking(evidence: WealthState, count: int = 5) -> tuple[NamedAlternative, ..
 
 
 def log_ratios(chunk: Chunk) -> Floats:
-    """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 where an alternative does not differ from p."""
+    """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 if an alternative does not differ from p."""
     base = np.concatenate([family.ratios(chunk) for family in _FAMILIES], axis=1)
     depth = np.where(chunk.bonus, _BONUS, np.minimum(chunk.depth, LAST_DEPTH))
     active = (_TABLE.stratum == _ALWAYS) | (_TABLE.stratum == depth[:, None])
@@ -187,7 +187,7 @@ def _rows(chunk: Chunk, begin: int, end: int) -> Chunk:
 
 
 def _leak(towards: Floats, own: Floats, known: NDArray[np.bool_], shares: tuple[float, ...]) -> Floats:
-    """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards`; 0 where s is unknown."""
+    """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards`; 0 if s is unknown."""
     surplus = np.where(known, np.where(known, towards, 0.0) / own - 1.0, 0.0)
     return np.asarray(np.log1p(np.asarray(shares) * surplus[:, None]))
 
@@ -243,7 +243,7 @@ _FAMILIES = (
     _Family(_named("argmax leak", ARGMAX_LEAKS), _argmax, at_depths=True, at_bonus=True),
     _Family(_named("repeat of the previous token", REPEATS), _repeat, at_depths=True, at_bonus=True),
     _Family(_named("previous row", ROW_LEAKS), _previous, at_depths=True, at_bonus=True),
-    # a refusal is a stratum of its own
+    # refusals form their own stratum
     _Family(_named("refused draft token", REFUSED_LEAKS), _refused, at_depths=False, at_bonus=False),
 )
 

@@ -1,8 +1,8 @@
 """Exact binomial bounds.
 
 Source: Clopper and Pearson 1934. Assumes independent trials with one common
-probability; a caller whose trials cluster says so in its own page. Cost: two
-beta quantiles. Knows nothing about what a trial is.
+probability; callers with clustered trials document it on their own page. Cost: two
+beta quantiles.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Upper and lower confidence bounds of a mean of numbers in [0, 1], for a number of them fixed beforehand.
+"""Upper and lower confidence bounds of a mean of numbers in [0, 1], with the count fixed beforehand.
 
-Hoeffding 1963 looks at the count only; empirical Bernstein (Maurer and Pontil
+Hoeffding 1963 uses the count only; empirical Bernstein (Maurer and Pontil
 2009, theorem 4) uses the sample variance; betting (Waudby-Smith and Ramdas
 2024, section 4) rejects every mean against which a gambler would have won, and
 is the tightest of the three almost everywhere. Each function is one-sided.
 Assumes independent numbers with a common mean, such as positions drawn at
 random; betting needs only that the mean given the past is constant. Cost:
-linear; betting passes over the data about a dozen times. Knows nothing about what
-the numbers measure, nor about looks taken on the way: see sequences.
+linear; betting passes over the data about a dozen times. Not valid under interim
+looks: see sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from audit.stats.binomial import Interval
 from engine.core.types import Floats
 
 LARGEST_BET = 0.75
-"""Share of the wealth at stake at most: 1 would let a single number end the game."""
+"""Largest share of the wealth at stake: with 1 a single number could end the game."""
 _PRECISION = 1e-2
 _SMALLEST = 1e-12
 
@@ -61,15 +61,15 @@ def betting_upper(x: Floats, confidence: float = 0.99) -> float:
     prod(1 + l_t (m - x_t)). If the mean is m or more this is a nonnegative
     supermartingale, which reaches 1 / (1 - confidence) with probability at most
     1 - confidence. Wealth grows with m, so the smallest rejected m is found by
-    bisection; the answer is on the rejected side, its distance from the sample
-    mean at most 1 % too large.
+    bisection; the answer is on the rejected side, and its distance from the sample
+    mean is at most 1 % too large.
     """
     _require_unit(x)
     target = -math.log(1.0 - confidence)
     if len(x) == 0:
         return 1.0
     bets, mean = _bets(x, target), float(np.mean(x))
-    # a bracket near the answer saves passes over the data; where it is wrong the whole interval is searched
+    # a bracket near the answer saves passes over the data; if it is wrong, search the whole interval
     guess = 2.0 * bernstein_upper(x, confidence) - mean
     high = guess if guess < 1.0 and _best_wealth(x, bets, guess) >= target else 1.0
     if high == 1.0 and _best_wealth(x, bets, high) < target:
@@ -96,7 +96,7 @@ def betting_interval(x: Floats, confidence: float = 0.99) -> Interval:
 
 
 def _bets(x: Floats, target: float) -> Floats:
-    """[n] stakes, each from the numbers before its own: large where they vary little."""
+    """[n] stakes, each from the numbers before it: large if they vary little."""
     counts = np.arange(1, len(x) + 1)
     means = (0.5 + np.cumsum(x)) / (counts + 1)
     variances = (0.25 + np.cumsum((x - means) ** 2)) / (counts + 1)
@@ -105,7 +105,7 @@ def _bets(x: Floats, target: float) -> Floats:
 
 
 def _best_wealth(x: Floats, bets: Floats, mean: float) -> float:
-    """The largest log wealth on the way, against `mean`."""
+    """The largest log wealth over time, against `mean`."""
     wealth = mean - x
     wealth *= np.minimum(bets, LARGEST_BET / (1.0 - mean)) if mean < 1.0 else bets
     np.log1p(wealth, out=wealth)

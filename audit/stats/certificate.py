@@ -1,4 +1,4 @@
-"""What may be claimed about the distance between what is emitted and the reference law, and what may not.
+"""Bounds of the distance between the emitted and the reference law, and the limits of such claims.
 
 A certificate needs the random numbers. Given a context, the token that replay
 computes follows the recorded p, so the law of the emitted token differs from it
@@ -9,10 +9,9 @@ mismatches, betting for distances). Sampling unit: one position per response, so
 that trials are independent; where all tokens are used, the response.
 
 Without random numbers no upper bound of the distance follows from any amount of
-output, and `Observation` holds what does. Assumes independent random numbers,
-complete records of what was used, and responses drawn independently from the
-workload. Cost: that of the bounds. Knows nothing about traces; the page on
-statistics has the derivation and what is not claimed.
+output; `Observation` holds the weaker claims that do. Assumes independent random numbers,
+complete records, and responses drawn independently from the workload. Cost: that
+of the bounds. The page on statistics has the derivation and the limits.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from audit.stats.sequences import drifting_mean
 from engine.core.types import Floats
 
 REPLAY_SHARE = 0.5
-"""Share of the error probability that the mismatches get; the distances get the rest."""
+"""Share of the error probability for the mismatches; the distances get the rest."""
 _SLACK = 1e-12
 
 
 class Unit(StrEnum):
-    """What was drawn independently, and what `eps` is about."""
+    """The independent sampling unit, and the meaning of `eps`."""
 
     POSITION = "position"
     """One position per response, drawn uniformly: mean total variation per token."""
@@ -54,7 +53,7 @@ class Certificate:
     n_decisions: int
     """Audited units: positions, or responses."""
     violations: int
-    """Units in which replay gave something else, or could not tell."""
+    """Units that replay did not reproduce or could not decide."""
     n_anchored: int
     anchored_mean: float
     """Mean distance of the anchored units from the reference."""
@@ -62,12 +61,12 @@ class Certificate:
     """The same mean for the engine without speculation against itself; None if not measured."""
 
     def distinguishable(self, length: int) -> float:
-        """Bound on the share of responses of `length` tokens that any observer could tell apart; 1 says nothing."""
+        """Bound on the share of responses of `length` tokens that any observer could distinguish; 1 is no bound."""
         return min(1.0, self.eps * (length if self.unit is Unit.POSITION else 1))
 
     @property
     def vacuous(self) -> bool:
-        """Whether nothing was shown."""
+        """True if the bound shows nothing."""
         return self.eps >= 1.0
 
 
@@ -83,9 +82,9 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What tokens alone show, with `confidence` for all of it together.
+    """Claims from tokens alone, jointly at `confidence`.
 
-    There is no upper bound of the distance in here: an engine with one fixed
+    They contain no upper bound of the distance: an engine with one fixed
     random number per prefix passes every test of its tokens, at distance
     1 - p(token).
     """
@@ -95,13 +94,13 @@ class Observation:
     n: int
     confidence: float
     distance_low: float
-    """Lower bound of the mean total variation per token; 0 says nothing."""
+    """Lower bound of the mean total variation per token; 0 is no bound."""
     directions: tuple[Direction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PredictableScore:
-    """A predictable score: `observed` [n], `mean` [n] under p, both in [low, high]. `level` is what it needs."""
+    """A predictable score: `observed` [n], `mean` [n] under p, both in [low, high]. It needs evidence `level`."""
 
     name: str
     level: int
@@ -119,11 +118,11 @@ def certify(
     replay_share: float = REPLAY_SHARE,
     floor: float | None = None,
 ) -> Certificate:
-    """For one position per response.
+    """Certificate from one position per response.
 
     Args:
-        violations: of `decisions` audited positions, how many did not replay; ambiguous ones count.
-        decisions: how many positions were audited.
+        violations: number of the `decisions` audited positions that did not replay; ambiguous ones count.
+        decisions: number of audited positions.
         anchored: [n] upper ends of the total variation between the recorded p and the reference row.
         confidence: of the sum.
         replay_share: of the error probability, in (0, 1), fixed beforehand.
@@ -141,13 +140,13 @@ def certify_responses(
     replay_share: float = REPLAY_SHARE,
     floor: float | None = None,
 ) -> Certificate:
-    """For all tokens of each response.
+    """Certificate from all tokens of each response.
 
     Args:
-        violated: of `responses`, how many hold at least one position that did not replay.
-        responses: how many were audited.
+        violated: number of the `responses` with at least one position that did not replay.
+        responses: number of audited responses.
         anchored_sums: [n] per response, the sum over its positions of the distance of p from the reference.
-        max_length: the largest number of tokens that a response may have, fixed beforehand.
+        max_length: largest allowed number of tokens in a response, fixed beforehand.
         confidence: of the sum.
         replay_share: of the error probability, in (0, 1), fixed beforehand.
         floor: mean of such sums of the engine against itself without speculation.
@@ -159,9 +158,9 @@ def certify_responses(
 def observe(
     level: int, confidence: float, scores: tuple[PredictableScore, ...], found: WitnessEstimate | None = None
 ) -> Observation:
-    """The weaker statement. All `scores` share one error probability, the `found` witness comes with its own.
+    """The weaker claims. All `scores` share one error probability; the `found` witness has its own.
 
-    Scores that need more than `level` are refused, and so is a witness without rows of p.
+    Raises ValueError on scores that need more than `level`, and on a witness without rows of p.
     """
     too_deep = [each.name for each in scores if each.level > level]
     if too_deep or (found is not None and level < 2):

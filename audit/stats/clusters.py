@@ -1,7 +1,7 @@
 """Intervals where the prompt, not the token, is the independent unit.
 
 Tokens of one response share a context and a difficulty, so a rate over tokens
-varies as if there were far fewer of them. Everything here sums within clusters
+varies as if there were far fewer of them. Every function sums within clusters
 first. `ratio_interval`, `mean_interval` and `speed_up` leave out one cluster at
 a time (the jackknife, known as CR3 in regression: Cameron and Miller 2015) and
 use the t law with G - 1 degrees of freedom for G clusters; for a mean of equal
@@ -11,8 +11,7 @@ clusters and corrects for bias and skewness (BCa: Efron 1987).
 worth; `quantile_bootstrap` resamples clusters and takes plain percentiles,
 because the acceleration of a quantile is not estimable by a jackknife. Assumes
 that clusters are independent draws; all intervals are asymptotic in G. Cost: a
-sort; O(G) per replicate for ratios, O(n) for quantiles. Knows nothing about
-what a cluster is.
+sort; O(G) per replicate for ratios, O(n) for quantiles.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ class ClusterInterval:
 
     `se` is on the scale of the estimate, for a speed-up on the scale of its
     logarithm, and NaN for a quantile. `design_effect` is the variance over that
-    of n independent items: n / design_effect is what the items are worth; NaN
-    where it is not defined. Two clusters are the least that say anything: below
-    that the bounds are infinite.
+    of n independent items, so that n / design_effect is the effective sample size;
+    NaN if undefined. With fewer than two clusters the bounds are infinite.
     """
 
     estimate: float
@@ -66,10 +64,10 @@ def ratio_interval(
 ) -> ClusterInterval:
     """Sum of `numerator` [n] over sum of `denominator` [n], by the jackknife over clusters.
 
-    Clusters without numerator and denominator carry no information and are left out.
+    Clusters with zero numerator and denominator carry no information and are left out.
 
     Raises:
-        ValueError: a negative denominator, or nothing but zeros.
+        ValueError: a negative denominator, or only zeros.
     """
     top, below = _ratio_sums(numerator, denominator, cluster)
     estimate = float(top.sum() / below.sum())
@@ -91,10 +89,10 @@ def ratio_bootstrap(
     confidence: float = 0.99,
     replicates: int = REPLICATES,
 ) -> ClusterInterval:
-    """`ratio_interval` by the BCa cluster bootstrap, whose ends may lie unequally far from the estimate.
+    """`ratio_interval` by the BCa cluster bootstrap, which allows asymmetric intervals.
 
-    With few clusters it misses more often than the jackknife: measured 7 to 11 %
-    for 5 % with 15.
+    With few clusters it misses more often than the jackknife: with 15 clusters the
+    measured error is 7 to 11 % at a nominal 5 %.
     """
     plain = ratio_interval(numerator, denominator, cluster, confidence)
     top, below = _ratio_sums(numerator, denominator, cluster)
@@ -114,8 +112,8 @@ def quantile_interval(
 
     Between two order statistics, exact for independent items (David and Nagaraja
     2003, section 7.1); clustered items count as n / design effect of them (as
-    Korn and Graubard 1998 do for shares). A bound that the data cannot give is
-    infinite: the P99 of 50 prompts has no upper one.
+    Korn and Graubard 1998 do for shares). A bound beyond the data is
+    infinite: the P99 of 50 prompts has no upper bound.
     """
     _require_level(level)
     ordered = np.sort(values)
@@ -123,7 +121,7 @@ def quantile_interval(
     shares = mean_interval((values <= estimate).astype(np.float64), cluster, confidence)
     if shares.clusters < 2:
         return replace(shares, estimate=estimate, low=-np.inf, high=np.inf, se=np.nan)
-    # a design effect below 1 is luck, and without one every prompt counts once
+    # a design effect below 1 is chance; without a design effect every prompt counts once
     effect = max(1.0, shares.design_effect) if np.isfinite(shares.design_effect) else len(values) / shares.clusters
     worth, tail = math.floor(len(values) / effect + 1e-9), (1.0 - confidence) / 2.0
     below, above = int(scipy.stats.binom.ppf(tail, worth, level)), int(scipy.stats.binom.isf(tail, worth, level)) + 1
@@ -140,10 +138,10 @@ def quantile_bootstrap(
     confidence: float = 0.99,
     replicates: int = REPLICATES,
 ) -> ClusterInterval:
-    """`quantile_interval` by the percentile cluster bootstrap: narrower, and not to be trusted in a tail.
+    """`quantile_interval` by the percentile cluster bootstrap: narrower, but unreliable in a tail.
 
-    It cannot reach beyond the data: measured, a 95 % interval of a P99 missed in
-    14 % of runs of 50 prompts.
+    It cannot reach beyond the data: in a measurement with 50 prompts a 95 %
+    interval of a P99 missed in 14 % of runs.
     """
     _require_level(level)
     order = np.argsort(values, kind="stable")
@@ -174,7 +172,7 @@ class Timings:
 def speed_up(own: Timings, baseline: Timings, confidence: float = 0.99) -> ClusterInterval:
     """Tokens per second of `own` over those of `baseline`, paired by prompt.
 
-    A prompt is left out of both arms at once, so that what it adds to both
+    The jackknife leaves a prompt out of both arms at once, so that its common effect
     cancels. The interval is that of the logarithm, mapped back: never negative.
     `se` is that of the logarithm.
 
@@ -193,7 +191,7 @@ def speed_up(own: Timings, baseline: Timings, confidence: float = 0.99) -> Clust
 
 
 def jackknife_interval(estimate: float, left_out: Floats, n: int, confidence: float = 0.99) -> ClusterInterval:
-    """An estimate over `n` items, and what it is without each of G clusters, `left_out` [G]."""
+    """The interval of an estimate over `n` items from its values without each of G clusters, `left_out` [G]."""
     clusters = len(left_out)
     se = _jackknife_se(estimate, left_out)
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2.0, clusters - 1)) * se if clusters > 1 else np.inf
@@ -201,7 +199,7 @@ def jackknife_interval(estimate: float, left_out: Floats, n: int, confidence: fl
 
 
 def mean_of_strata(strata: Sequence[ClusterInterval], confidence: float = 0.99) -> ClusterInterval:
-    """The mean of the estimates of independent strata, each with the same weight whatever its size.
+    """The mean of the estimates of independent strata, each with the same weight regardless of size.
 
     Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946), each stratum having one fewer than clusters.
 
@@ -224,7 +222,7 @@ def mean_of_strata(strata: Sequence[ClusterInterval], confidence: float = 0.99) 
 
 
 def left_out_ratios(numerator: Floats, denominator: Floats) -> Floats:
-    """[G] ratio of the sums without each cluster; not finite where one holds the whole denominator."""
+    """[G] ratio of the sums without each cluster; not finite if one cluster holds the whole denominator."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray((numerator.sum() - numerator) / (denominator.sum() - denominator))
 
@@ -240,7 +238,7 @@ def _ratio_sums(numerator: Floats, denominator: Floats, cluster: NDArray[np.int6
 
 
 def _jackknife_se(estimate: float, left_out: Floats) -> float:
-    """Infinite for one cluster, or if the others alone give no estimate."""
+    """Jackknife standard error; infinite for one cluster, or if the others alone give no estimate."""
     count = len(left_out)
     if count < 2 or not np.all(np.isfinite(left_out)):
         return np.inf
@@ -253,7 +251,7 @@ def _variance_ratio(clustered: float, alone: float) -> float:
 
 def _bca_levels(drawn: Floats, estimate: float, left_out: Floats, confidence: float) -> Floats:
     """Levels [2] of the bootstrap law that bound the estimate."""
-    # half of the ties, and never 0 or 1: the correction is infinite there
+    # count half of the ties, and avoid 0 and 1, where the correction is infinite
     rank = np.searchsorted(drawn, estimate, "left") + np.searchsorted(drawn, estimate, "right")
     bias = scipy.stats.norm.ppf(np.clip(rank / (2.0 * len(drawn)), 0.5 / len(drawn), 1.0 - 0.5 / len(drawn)))
     away = left_out.mean() - left_out

@@ -1,13 +1,12 @@
-"""Total variation: between rows of which only some entries are known, and between a law and its tokens.
+"""Total variation between partially known rows, and between a law and its tokens.
 
-Rows known on K cells and a tail leave the distance in an interval whose ends are
-both attained: the tails may agree but for their mass, or share no token. From
-tokens alone only a lower bound exists: the distance is the supremum over
-witness functions, so a witness chosen on one part of the responses and measured on
-the other bounds it from below (cross-fitting; the bound on the drifting mean is
-that of Howard et al. 2021, see sequences). Assumes p was fixed before each token,
-and responses whose random numbers differ. Cost: O(K) per row, O(V) per token for
-the cells. Knows nothing about where rows come from.
+For rows known on K cells and a tail the distance lies in an interval with both ends
+attained: the tails may agree up to their mass, or share no token. From tokens alone
+only a lower bound exists: the distance is the supremum over witness functions, so a
+witness chosen on one part of the responses and measured on the other bounds it from
+below (cross-fitting; the bound on the drifting mean is that of Howard et al. 2021,
+see sequences). Assumes p was fixed before each token, and responses whose random
+numbers differ. Cost: O(K) per row, O(V) per token for the cells.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RANK_EDGES = (1, 2, 4, 10)
 RATIO_EDGES = (-2.0, -1.0, -0.4, 0.0, 0.4, 1.0, 2.0)
 CELLS = (len(RANK_EDGES) + 1) * (len(RATIO_EDGES) + 1)
 CLEAR = 1.5
-"""A cell joins the witness where it is this many standard deviations off."""
+"""A cell joins the witness if its count is this many standard deviations off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class WitnessEstimate:
 
 
 def distances(p: Floats, reference: Floats) -> Distances:
-    """Of rows known on the same cells, each [E, K]; what is missing to 1 is a tail of unknown shape."""
+    """Distances of rows known on the same cells, each [E, K]; the remaining mass is a tail of unknown shape."""
     apart = np.abs(p - reference).sum(axis=1)
     tail = np.maximum(0.0, 1.0 - p.sum(axis=1))
     other = np.maximum(0.0, 1.0 - reference.sum(axis=1))
@@ -63,9 +62,9 @@ def distances(p: Floats, reference: Floats) -> Distances:
 
 
 def top_k_distance(ids: NDArray[np.int64], p: Floats, reference_ids: NDArray[np.int64], reference: Floats) -> Distances:
-    """One row pair, each known on its own tokens: `ids` [K] with `p` [K], `reference_ids` [L] with `reference` [L].
+    """Distance of two rows, each on its own tokens: `ids` [K] with `p` [K], `reference_ids` [L] with `reference` [L].
 
-    Tokens that only one side lists fall into both tails. The result is an
+    A token that only one side lists counts in both tails. The result is an
     interval of length 1 row.
     """
     _, here, there = np.intersect1d(ids, reference_ids, assume_unique=True, return_indices=True)
@@ -73,11 +72,11 @@ def top_k_distance(ids: NDArray[np.int64], p: Floats, reference_ids: NDArray[np.
 
 
 def binned(p: Floats, q: Floats, token: NDArray[np.int64]) -> Binned:
-    """Cells by rank under p and by log q / p: where decoding faults move mass.
+    """Cells by rank under p and by log q / p, the directions in which decoding faults move mass.
 
     Args:
         p: [E, V] the claimed law.
-        q: [E, V] the draft's law, rows of NaN where there is none: those use the ranks only.
+        q: [E, V] the draft's law, rows of NaN without a draft: those use the ranks only.
         token: [E] the emitted tokens.
     """
     rows = np.arange(len(token))
@@ -96,7 +95,7 @@ def witness(tokens: Binned, fold: NDArray[np.bool_], confidence: float = 0.99) -
     """Lower bound of the mean total variation between the emitted and the claimed law.
 
     Args:
-        tokens: their cells.
+        tokens: the cells of the tokens.
         fold: [E] which half a token's response belongs to; whole responses, fixed beforehand.
         confidence: half of the error probability goes to each fold.
     """
@@ -114,7 +113,7 @@ def witness(tokens: Binned, fold: NDArray[np.bool_], confidence: float = 0.99) -
 
 
 def _direction(tokens: Binned, where: NDArray[np.bool_]) -> Floats:
-    """[CELLS] +1 where clearly too many tokens fell, -1 where too few, else 0."""
+    """[CELLS] +1 for cells with clearly too many tokens, -1 with too few, else 0."""
     mass = tokens.mass[where]
     seen = np.bincount(tokens.cell[where], minlength=mass.shape[1])
     variance = np.sum(mass * (1.0 - mass), axis=0)

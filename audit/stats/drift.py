@@ -2,16 +2,15 @@
 
 `acceptance_drift` compares two builds on the same prompts, with the prompt as
 the unit. `against_recorded` compares a new interval with one that was recorded
-earlier, of which only the ends are known: the ends are combined by square and
+earlier and of which only the ends are known; it combines the ends by square-and-
 add (MOVER: Zou and Donner 2008). `extend` watches a stream of accept flags with
 known probabilities: an e-detector (Shin, Ramdas and Rinaldo 2023) that sums over
 all starting times the likelihood ratios of shifted log odds, averages the
-shifts, and raises an alarm at 1 / alpha. While the probabilities are right the
+shifts, and raises an alarm at 1 / alpha. While the probabilities are correct, the
 mean time to an alarm is at least 1 / alpha flags, from any past; after an alarm
-it starts anew. Exact, no asymptotics, whatever the dependence of the flags, as
-long as each probability is right given the past. Cost: O(shifts) per flag.
-Drift says that draft or target changed, not that the output is wrong. Knows
-nothing about why acceptance moved.
+it restarts. Exact, no asymptotics, under any dependence of the flags, as long as
+each probability is correct given the past. Cost: O(shifts) per flag. Drift means
+that draft or target changed, not that the output is wrong.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class RecordedRate:
 
 @dataclass(frozen=True, slots=True)
 class RateChange:
-    """New minus recorded rate, and what it says about a margin."""
+    """New minus recorded rate, and the decision about a margin."""
 
     change: float
     interval: Interval
@@ -114,7 +113,7 @@ def acceptance_drift(own: AcceptanceCounts, reference: AcceptanceCounts, confide
 
 
 def against_recorded(now: RecordedRate, before: RecordedRate, margin: float) -> RateChange:
-    """Whether a rate moved by more than `margin` since `before`; the two samples are independent.
+    """Decide whether a rate moved by more than `margin` since `before`; the two samples are independent.
 
     Raises:
         ValueError: intervals of different confidence, which cannot be combined.
@@ -129,7 +128,7 @@ def against_recorded(now: RecordedRate, before: RecordedRate, margin: float) -> 
 
 
 def mean_recorded(rates: Sequence[RecordedRate]) -> RecordedRate:
-    """The mean of independent recorded rates, each with the same weight; their ends are combined by square and add.
+    """The mean of independent recorded rates, each with the same weight; their ends combine by square-and-add.
 
     Raises:
         ValueError: intervals of different confidence, or none.
@@ -143,14 +142,14 @@ def mean_recorded(rates: Sequence[RecordedRate]) -> RecordedRate:
 
 
 def detector(alpha: float = 0.001) -> Detector:
-    """A detector that has seen nothing; false alarms are at least 1 / alpha flags apart on average."""
+    """A detector before any flag; false alarms are at least 1 / alpha flags apart on average."""
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"alpha {alpha} is not in (0, 1)")
     return Detector(alpha, 0, _no_evidence(0), -np.inf, ())
 
 
 def extend(state: Detector, accepted: NDArray[np.bool_], probability: Floats) -> Detector:
-    """The state after flags [n] that should be true with `probability` [n], each given the flags before it."""
+    """The state after flags [n] with null probabilities `probability` [n], each given the flags before it."""
     if len(accepted) != len(probability):
         raise ValueError(f"{len(accepted)} flags for {len(probability)} probabilities")
     steps, end = shift_ratios(accepted, probability), state.n + len(accepted)
@@ -174,7 +173,7 @@ def _advanced(state: Detector, steps: Floats) -> Detector:
     old = state.evidence
     sums = np.cumsum(steps, axis=0)
     before = np.vstack([np.zeros((1, len(SHIFTS))), sums[:-1]])
-    # one more start per flag: M_t = L_t (M_{t-1} + 1), in closed form
+    # one new start per flag: M_t = L_t (M_{t-1} + 1), in closed form
     starts = np.logaddexp.accumulate(np.vstack([old.log_sums, -before]), axis=0)[1:]
     log_sums = sums + starts
     average = np.logaddexp.reduce(log_sums, axis=1) - np.log(len(SHIFTS))

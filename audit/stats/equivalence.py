@@ -1,15 +1,15 @@
-"""Equivalence: showing that a difference is small, not failing to show that it is large.
+"""Equivalence: evidence that a difference is small, not merely absence of evidence that it is large.
 
 Two one-sided tests (Schuirmann 1987): equivalence within a margin is shown at
 level alpha when both "the difference is the margin or more" and "minus the
-margin or less" are rejected at alpha; no correction, since both have to be. It
-is the same as a 1 - 2 alpha interval inside the margin. For paired means the
+margin or less" are rejected at alpha, without correction, since both must be. This
+is equivalent to a 1 - 2 alpha interval inside the margin. For paired means the
 one-sided tests are cluster-robust t, BCa cluster bootstrap, or sign flips; for
 paired proportions Tango's score (1998); for independent proportions the score
 of Farrington and Manning (1990). Assumes independent prompts, and for sign flips
 differences that are symmetric about the margin's end under its null. `decide`
 turns any bound pair into one of three decisions. Cost: that of the interval.
-Knows nothing about which margin is right: it is fixed before the data.
+The caller must fix the margin before seeing the data.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from engine.core.types import Floats
 
 
 class EquivalenceDecision(StrEnum):
-    """What a bound pair allows to say."""
+    """The decision that a pair of bounds allows."""
 
     CERTIFIED = "certified"
     """The whole interval lies within the margin."""
     FAULT = "fault"
-    """The whole interval lies outside of it."""
+    """The whole interval lies outside the margin."""
     INCONCLUSIVE = "inconclusive"
-    """Neither."""
+    """The interval crosses the margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
     """`low` and `high` are one-sided bounds at 1 - alpha each.
 
-    `p` is the larger of the two one-sided p-values, NaN where the form has
+    `p` is the larger of the two one-sided p-values, NaN if the method has
     none; `p <= alpha` and certified agree.
     """
 
@@ -72,7 +72,7 @@ class SuccessCounts:
 
 
 def decide(low: float, high: float, margin: float) -> EquivalenceDecision:
-    """A signed difference bounded by [low, high], against plus or minus `margin`."""
+    """Decide on a signed difference bounded by [low, high], against plus or minus `margin`."""
     if not low <= high:
         raise ValueError(f"bounds {low} and {high} are not in order")
     if -margin <= low and high <= margin:
@@ -81,7 +81,7 @@ def decide(low: float, high: float, margin: float) -> EquivalenceDecision:
 
 
 def decide_distance(lower: float, upper: float, largest: float) -> EquivalenceDecision:
-    """A distance, 0 or more, between a lower and an upper bound, against the `largest` allowed."""
+    """Decide on a distance, 0 or more, between a lower and an upper bound, against the `largest` allowed."""
     if not lower <= upper:
         raise ValueError(f"bounds {lower} and {upper} are not in order")
     if upper <= largest:
@@ -182,7 +182,7 @@ def _difference_upper(first: SuccessCounts, second: SuccessCounts, critical: flo
 
 
 def _restricted_rate(first: SuccessCounts, second: SuccessCounts, difference: float) -> float:
-    """The rate of `first` that maximises the likelihood where that of `second` is larger by `difference`.
+    """The rate of `first` that maximises the likelihood if that of `second` is larger by `difference`.
 
     The likelihood equation is a cubic; its root in closed form is Miettinen and Nurminen's (1985).
     """

@@ -1,13 +1,12 @@
-"""Merging, calibrating and correcting e-values, and looking more than once.
+"""Merging, calibrating and correcting e-values, and p-values under interim looks.
 
 An e-value is a nonnegative number with mean at most 1 under its null hypothesis:
 evidence grows with it, and 1 / e is a p-value. Averages merge e-values under any
 dependence, products merge independent or sequential ones (Vovk and Wang 2021).
 e-BH (Wang and Ramdas 2022) keeps the false discovery rate, e-Holm (Vovk and Wang
 2021, closed arithmetic merging) the probability of any false rejection, both
-under any dependence. Everything takes and gives natural logarithms of e, because
-wealth overflows. Cost: one sort; e-Holm is quadratic. Knows nothing about what
-was tested.
+under any dependence. All functions take and return natural logarithms of e, because
+wealth overflows. Cost: one sort; e-Holm is quadratic.
 """
 
 from __future__ import annotations
@@ -98,9 +97,9 @@ def e_holm(log_e: Values) -> Floats:
 def across_interim_looks(p_values: Values, weights: Values | None = None) -> Floats:
     """[L] the p-value to report when stopping at each of L planned looks.
 
-    Each look spends a share of the error probability, fixed beforehand and equal
-    by default; the reported value is the smallest p / share so far. An e-process
-    needs none of this: its running maximum is already valid.
+    Each interim look spends a share of the error probability, fixed beforehand and
+    equal by default; the reported value is the smallest p / share so far. An
+    e-process needs no such correction: its running maximum is already valid.
     """
     p = np.asarray(p_values, dtype=np.float64)
     shares = np.full(len(p), 1.0 / max(len(p), 1)) if weights is None else np.asarray(weights, dtype=np.float64)

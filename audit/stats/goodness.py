@@ -1,15 +1,15 @@
 """Goodness of fit of counts to known laws.
 
-Pearson's chi-square or the likelihood ratio G of counts whose total is fixed.
-The p-value is exact by enumeration where all tables of that total are few,
-(1 + b) / (1 + B) by simulation below 50 draws or where pooling leaves one cell,
-and the chi-square limit with the small cells pooled otherwise (expectation below
-5: Cochran 1954). Many tables are combined by the sum of their statistics; given
-the totals the tables are independent and each has its own law, so statistics and
-degrees of freedom add up. A count in a cell of probability 0 is impossible and
-has p = 0. Assumes that totals were fixed in advance, or at least not by the
-outcomes; visits to a context of a running text are not quite that. Cost: O(cells)
-per table, times the enumerated or simulated tables. Knows nothing about tokens.
+Pearson's chi-square or the likelihood ratio G of counts whose total is fixed. The
+p-value is exact by enumeration where all tables of that total are few, (1 + b) / (1
++ B) by simulation below 50 draws or where pooling leaves one cell, and the
+chi-square limit with the small cells pooled otherwise (expectation below 5: Cochran
+1954). Many tables are combined by the sum of their statistics; given the totals the
+tables are independent and each has its own law, so statistics and degrees of
+freedom add up. A count in a cell of probability 0 is impossible and has p = 0.
+Assumes that totals were fixed in advance, or at least not by the outcomes; visits
+to a context of a running text meet this only approximately. Cost: O(cells) per
+table, times the enumerated or simulated tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPLICATES = 9999
 
 
 class Method(StrEnum):
-    """Where a p-value comes from."""
+    """Method behind a p-value."""
 
     EXACT = "exact"
     SIMULATED = "simulated"
@@ -45,7 +45,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Goodness:
-    """`statistic` and `degrees` are those of the table that was judged: pooled where the limit is used."""
+    """`statistic` and `degrees` belong to the judged table, which is pooled if the limit is used."""
 
     n: int
     statistic: float
@@ -102,7 +102,7 @@ def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
 
     The sum has mean `degrees` exactly; its variance is known exactly too, and
     the p-value is from the gamma law with both. The limit's variance, 2 per
-    degree, is off by a little in every small table and always the same way.
+    degree, is slightly off in every small table, and always in the same direction.
     """
     if counts.shape != laws.shape:
         raise ValueError(f"counts of shape {counts.shape} against laws of shape {laws.shape}")
@@ -126,7 +126,7 @@ def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
 
 
 def _pool(counts: Floats, expected: Floats) -> _Pooled:
-    """Collect small cells [T, C] of each row; a pool that is small itself joins the row's smallest large cell."""
+    """Pool the small cells [T, C] of each row; a pool that is still small joins the row's smallest large cell."""
     large = expected >= LEAST_EXPECTED
     kept_counts, kept = np.where(large, counts, 0.0), np.where(large, expected, 0.0)
     rest_counts, rest = (counts - kept_counts).sum(axis=1), (expected - kept).sum(axis=1)
@@ -165,12 +165,12 @@ def _simulated_p(
 
 
 def _bar(observed: float) -> float:
-    """Tables as extreme as the observed one differ from it by rounding."""
+    """Threshold for tables as extreme as the observed one, with a tolerance for rounding."""
     return observed - 1e-9 * max(1.0, observed)
 
 
 def _compositions(n: int, cells: int) -> Iterator[tuple[int, ...]]:
-    """All ways to put n draws into cells."""
+    """All tables of n draws over the cells."""
     if cells == 1:
         yield (n,)
         return

@@ -1,4 +1,4 @@
-"""Anytime-valid forms of the score and transform tests: evidence that may be watched while it grows.
+"""Anytime-valid forms of the score and transform tests.
 
 A gambler bets against the claimed law on every token, with stakes fixed before
 the token is drawn; wealth is a nonnegative martingale with mean 1 under the
@@ -7,8 +7,8 @@ at most alpha. Scores: stakes on s - E_p s of both signs and many sizes
 (Waudby-Smith and Ramdas 2024, section 4.4, as a mixture). Transforms: densities
 1 + l . phi(u) with Legendre polynomials phi, a fixed set and one that follows
 the data so far. Exact, no asymptotics. Assumes that the score's conditional
-mean is right, or that u is uniform given the past. Cost: O(n) per bet and O(n)
-memory. Knows nothing about tokens; for named faults see alternatives.
+mean is correct, or that u is uniform given the past. Cost: O(n) per bet and O(n)
+memory. For named faults see alternatives.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from engine.core.types import Floats
 SIZES = 2.0 ** np.arange(-6.0, 5.0)
 """Stakes on a score, per range of the score, before they are capped."""
 CAP = 0.9
-"""Share of the wealth at stake at most."""
+"""Largest share of the wealth at stake."""
 TILTS = (0.03, 0.1, 0.3, 0.9)
 SHRINKAGE = 50.0
-"""The following density starts as if it had seen this many uniform numbers."""
+"""Weight of the adaptive density's prior, as a count of uniform numbers."""
 _LARGEST = np.sqrt(2.0 * np.arange(1, DEGREES + 1) + 1.0)
 """[4] the largest absolute value of each polynomial on [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnytimeTest:
-    """Log wealth after `n` numbers, its maximum on the way, and p = exp(-maximum), valid at any stopping time."""
+    """Log wealth after `n` numbers, its maximum over time, and p = exp(-maximum), valid at any stopping time."""
 
     n: int
     log_final: float
     log_max: float
     p: float
     crossing: int | None
-    """How many numbers were needed until wealth reached 1 / alpha; None if it never did."""
+    """Count of numbers when wealth first reached 1 / alpha; None if it did not."""
     leader: str
     """The bet with the largest final wealth."""
 

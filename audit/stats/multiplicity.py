@@ -1,7 +1,6 @@
 """Many tests, one error rate.
 
 Source: Holm 1979. Valid under any dependence between the tests. Cost: one sort.
-Knows nothing about what the tests test.
 """
 
 from __future__ import annotations

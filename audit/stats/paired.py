@@ -1,14 +1,13 @@
 """Paired comparisons: the same prompts under two arms.
 
-For yes/no outcomes: the exact McNemar test (1947), exact bounds on which way
-the discordant pairs lean (Clopper and Pearson 1934), and non-inferiority by
+For yes/no outcomes: the exact McNemar test (1947), exact bounds on the direction
+of the discordant pairs (Clopper and Pearson 1934), and non-inferiority by
 Tango's score (1998), asymptotic, or by an exact and stricter count of losses
 alone. For numbers: the sign-flip permutation test of the mean, flipping whole
 prompts (Fisher 1935), exact by enumeration for few prompts and (1 + b) / (1 + B)
 otherwise. Assumes independent prompts; the sign-flip test that a prompt's sum is
 symmetric about zero under the null, which holds when the arms are exchangeable
 within a prompt. Cost: constant, a root search, or O(G) per flip of G prompts.
-Knows nothing about what was compared.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from engine.core.types import Floats
 
 FLIPS = 9999
 ENUMERATED = 14
-"""Up to this many prompts all sign vectors are tried."""
+"""Up to this many prompts the test enumerates all sign vectors."""
 _CHUNK = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """Outcomes of n pairs: `worse` only the first arm passed, `better` only the second, the rest agree."""
+    """Outcomes of n pairs: in `worse` only the first arm passed, in `better` only the second; the rest agree."""
 
     n: int
     worse: int
@@ -74,7 +73,7 @@ class NonInferiority:
 
 @dataclass(frozen=True, slots=True)
 class SignFlip:
-    """A test that a mean over items is zero; `exact` says that all flips were tried."""
+    """A test that a mean over items is zero; `exact` is true if the test enumerated all flips."""
 
     mean: float
     p: float
@@ -114,7 +113,7 @@ def exact_losses(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonIn
     """Non-inferiority from the losses alone, exact at any n.
 
     Wins are not netted against losses: a loss rate below the margin implies that
-    the difference is. For safety decisions this is the question itself.
+    the difference is. This is the relevant question for safety decisions.
     """
     _require_margin(margin)
     p = float(scipy.stats.binom.cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
@@ -123,12 +122,12 @@ def exact_losses(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonIn
 
 
 def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
-    """One-sided upper bound on the loss: where the score test stops to reject."""
+    """One-sided upper bound on the loss: the point at which the score test stops rejecting."""
     critical = float(scipy.stats.norm.ppf(confidence))
     loss = (pairs.worse - pairs.better) / pairs.n
     if loss >= 1.0:
         return 1.0
-    # the score falls from the observed loss on; at 1 it is minus infinity
+    # the score decreases from the observed loss on; at 1 it is minus infinity
     end = 1.0 - 1e-12
     if tango_score(pairs, end) > -critical:
         return 1.0

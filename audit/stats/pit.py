@@ -7,7 +7,6 @@ are independent uniforms whatever the contexts were (Rosenblatt 1952; Dunn and
 Smyth 1996). Neyman's smooth test (1937) with four Legendre polynomials has a
 chi-square limit with 4 degrees of freedom; below `EXACT_BELOW` numbers its law
 is simulated instead. Cost: O(V) per token; a simulation is O(n * replicates).
-Knows nothing about which order is a good one.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def legendre(u: Floats) -> Floats:
 def smooth_test(u: Floats, generator: np.random.Generator, replicates: int = REPLICATES) -> SmoothTest:
     """Test that `u` [n] are independent uniforms.
 
-    The law is simulated only where the chi-square limit gives less than 0.1:
-    above that no decision depends on the difference.
+    The law is simulated only if the chi-square limit gives less than 0.1: above
+    that no decision depends on the difference.
     """
     n = len(u)
     if n == 0:

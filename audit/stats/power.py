@@ -1,14 +1,13 @@
-"""How much evidence a test needs to see an effect, and which effect it can see.
+"""Sample size that a test needs to detect an effect, and the effect it can detect.
 
 `*_need` functions turn an effect into a number of units, `*_effect` functions a
-number of units into the smallest effect that is shown with the asked power.
-Replay and the exact binomial power need no approximation. Scores and
-proportions use the normal law (for McNemar: Connor 1987), the smooth test the
-noncentral chi-square of its limit, the sequential mixture Wald's growth rate
-with a normal spread, and bounds of a mean the widths of Maurer and Pontil 2009.
-What has no formula is simulated (`simulated_power`). All of them trust the
-effect and the variances that they are given. Cost: constant, a root search, or
-the caller's simulation. Knows nothing about checks or suites.
+number of units into the smallest effect detected with the requested power. Replay
+and the exact binomial power need no approximation. Scores and proportions use the
+normal law (for McNemar: Connor 1987), the smooth test the noncentral chi-square of
+its limit, the sequential mixture Wald's growth rate with a normal spread, and
+bounds of a mean the widths of Maurer and Pontil 2009. Tests without a formula are
+simulated (`simulated_power`). All functions trust the given effect and variances.
+Cost: constant, a root search, or the caller's simulation.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from audit.stats.sample_size import SampleSize
 ALPHA = 0.01
 POWER = 0.9
 MOST = 10**15
-"""More units than this are as good as never."""
+"""More units than this count as unattainable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +40,14 @@ class SimulatedPower:
 
 
 def replay_need(rate: float, power: float = POWER) -> SampleSize:
-    """Decisions until a deterministic comparison meets the first of violations at `rate`; it has no false alarms."""
+    """Decisions until a deterministic comparison meets the first violation at `rate`; it has no false alarms."""
     _require(0.0 < rate <= 1.0, f"rate {rate} is not in (0, 1]")
     units = 1 if rate == 1.0 else math.ceil(math.log1p(-power) / math.log1p(-rate))
     return SampleSize(units, "decisions", rate, 0.0, power)
 
 
 def replay_effect(decisions: int, power: float = POWER) -> float:
-    """The rate of violations of which `decisions` contain one with probability `power`; 1 without decisions."""
+    """The rate of violations at which `decisions` contain one with probability `power`; 1 without decisions."""
     return -math.expm1(math.log1p(-power) / decisions) if decisions else 1.0
 
 
@@ -62,8 +61,8 @@ def score_need(
         variance: mean of Var_p s per token.
         span: mean of E_q s - E_p s per token.
         alpha: level of the two-sided test.
-        power: probability to show it.
-        unit: what is counted.
+        power: probability of detection.
+        unit: name of the counted unit.
     """
     _require(effect > 0.0 and span > 0.0, "an effect and a span above 0 are needed")
     return SampleSize(
@@ -77,7 +76,7 @@ def score_effect(variance: float, span: float, alpha: float = ALPHA, power: floa
 
 
 def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: float = POWER) -> SampleSize:
-    """Trials for a two-sided test of a known probability `expected` to show `expected` + `effect`."""
+    """Trials for a two-sided test of a known probability `expected` to detect `expected` + `effect`."""
     actual = expected + effect
     _require(effect != 0.0 and 0.0 <= expected <= 1.0 and 0.0 <= actual <= 1.0, "probabilities outside [0, 1]")
     null, other = (math.sqrt(chance * (1.0 - chance)) for chance in (expected, actual))
@@ -107,7 +106,7 @@ def smooth_need(shift: float, alpha: float = ALPHA, power: float = POWER, degree
 
 
 def smooth_effect(n: int, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> float:
-    """The squared length of the components' mean that `n` tokens show."""
+    """The squared length of the components' mean that `n` tokens can detect."""
     return _noncentrality(alpha, power, degrees) / n if n else math.inf
 
 
@@ -125,7 +124,7 @@ def mcnemar_need(discordance: float, difference: float, alpha: float = ALPHA, po
 def non_inferiority_need(
     discordance: float, margin: float, difference: float = 0.0, alpha: float = ALPHA, power: float = POWER
 ) -> SampleSize:
-    """Pairs to show one-sidedly that the loss is below `margin` while it is `difference` (0: none)."""
+    """Pairs to show one-sidedly that the loss is below `margin` if it is `difference` (0: no loss)."""
     room = margin - difference
     _require(room > 0.0 and 0.0 < discordance <= 1.0, "the loss has to lie below the margin")
     variance = discordance - difference**2
@@ -139,7 +138,7 @@ def zero_need(rate: float, alpha: float = ALPHA) -> SampleSize:
 
 
 def bound_width(n: int, variance: float, alpha: float = ALPHA) -> float:
-    """What the empirical Bernstein bound adds to the mean of `n` numbers in [0, 1] (Maurer and Pontil, theorem 4)."""
+    """Width of the empirical Bernstein bound above the mean of `n` numbers in [0, 1] (Maurer and Pontil, theorem 4)."""
     if n < 2:
         return 1.0
     log = math.log(2.0 / alpha)
@@ -179,7 +178,7 @@ def e_process_need(
 def simulated_power(
     trial: Callable[[np.random.Generator], float], runs: int, generator: np.random.Generator, alpha: float = ALPHA
 ) -> SimulatedPower:
-    """How often `trial`, which simulates data and returns a p-value, comes out at or below `alpha`.
+    """Share of runs in which `trial`, which simulates data and returns a p-value, is at or below `alpha`.
 
     For tests without a formula, such as permutation tests.
     """
@@ -199,7 +198,7 @@ def simulated_need(
     power: float = POWER,
     unit: str = "sequences",
 ) -> SampleSize | None:
-    """The first of ascending `sizes` at which `trial` reaches `power` in `runs` runs; None if none does."""
+    """The first of ascending `sizes` at which `trial` reaches `power` in `runs` runs; None if no size does."""
     for size in sizes:
         if simulated_power(partial(trial, size), runs, generator, alpha).power >= power:
             return SampleSize(size, unit, effect, alpha, power)

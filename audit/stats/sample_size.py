@@ -1,4 +1,4 @@
-"""A test's need as a value; what computes one is in `audit.stats.power`, which imports scipy."""
+"""A required sample size as a value. `audit.stats.power`, which imports scipy, computes it."""
 
 from __future__ import annotations
 

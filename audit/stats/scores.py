@@ -1,14 +1,13 @@
 """Score martingales: sums of a predictable score of each token minus its expectation.
 
 For scores s_t fixed before token Y_t is drawn, sum s_t(Y_t) - E_p s_t is a
-martingale with known variance and third moment, so that it can be judged
-without simulation. Two scores are used: log p, which sees temperature and row
-faults, and q / (p + q), which lies in [0, 1] and is the direction in which
-every leak of the draft moves the law. Under r = (1 - l) p + l q the leak l has
-the moment estimate sum(s - E_p s) / sum(E_q s - E_p s).
-Assumes that Y_t ~ p_t given the past; p-values are asymptotic with a skewness
-correction, a martingale bound where the skewness is above 1. Cost: O(V) per
-token. Knows nothing about roles or positions.
+martingale with known variance and third moment, so the test needs no simulation.
+Two scores are used: log p, which sees temperature and row faults, and q / (p + q),
+which lies in [0, 1] and is the direction in which every leak of the draft moves the
+law. Under r = (1 - l) p + l q the leak l has the moment estimate sum(s - E_p s) /
+sum(E_q s - E_p s). Assumes that Y_t ~ p_t given the past; p-values are asymptotic
+with a skewness correction, or a martingale bound if the skewness is above 1. Cost:
+O(V) per token.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from audit.stats.tails import TRUSTED_SKEWNESS, freedman, two_sided
 from engine.core.types import Floats
 
 LOG_FLOOR = 1e-6
-"""Probabilities below this count as this in the log p score, so that its steps are bounded."""
+"""The log p score raises smaller probabilities to this one, so that its steps are bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def log_p_scores(p: Floats) -> Floats:
 
 
 def leak_scores(p: Floats, q: Floats) -> Floats:
-    """[E, V] q / (p + q), 0 where both are 0."""
+    """[E, V] q / (p + q), 0 if both are 0."""
     total = p + q
     return np.divide(q, total, out=np.zeros_like(total), where=total > 0)
 

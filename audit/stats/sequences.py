@@ -1,13 +1,13 @@
-"""Confidence sequences: intervals that hold at all times at once, so one may stop whenever one likes.
+"""Confidence sequences: intervals that hold at all times at once, so stopping at any time is valid.
 
-Four of them. Numbers in [0, 1] with a constant mean: predictable plug-in
+The module has four. Numbers in [0, 1] with a constant mean: predictable plug-in
 empirical Bernstein (Waudby-Smith and Ramdas 2024, theorem 2). Successes with a
 constant probability: beta mixture (Robbins 1970). Sub-Gaussian numbers of a known
 scale: normal mixture (Robbins 1970; Howard et al. 2021). Numbers whose mean
 drifts, as differences of tokens do: a mixture of fixed bets in the empirical
 Bernstein supermartingale (Howard et al. 2021, theorem 4), which bounds the
 average of the means given the past and needs no independence. Cost: linear; the
-beta mixture bisects all times at once. Knows nothing about what is measured.
+beta mixture bisects all times at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sequence:
 
 
 def bounded_mean(x: Floats, confidence: float = 0.99) -> Sequence:
-    """Of `x` [n] in [0, 1] whose mean given the past is constant. Intervals are intersected over time."""
+    """Mean of `x` [n] in [0, 1] whose mean given the past is constant. Intervals are intersected over time."""
     if len(x) and not (np.min(x) >= 0.0 and np.max(x) <= 1.0):
         raise ValueError(f"numbers from {np.min(x)} to {np.max(x)} do not lie in [0, 1]")
     counts = np.arange(1, len(x) + 1)
@@ -59,7 +59,7 @@ def bounded_mean(x: Floats, confidence: float = 0.99) -> Sequence:
 
 
 def bernoulli(successes: NDArray[np.bool_], confidence: float = 0.99, prior: float = 0.5) -> Sequence:
-    """Of the probability behind `successes` [n], by a Beta(`prior`, `prior`) mixture. Intersected over time."""
+    """Probability behind `successes` [n], by a Beta(`prior`, `prior`) mixture. Intervals are intersected over time."""
     counts = np.arange(1, len(successes) + 1, dtype=np.float64)
     hits = np.cumsum(successes, dtype=np.float64)
     evidence = scipy.special.betaln(prior + hits, prior + counts - hits) - scipy.special.betaln(prior, prior)
@@ -71,9 +71,9 @@ def bernoulli(successes: NDArray[np.bool_], confidence: float = 0.99, prior: flo
 
 
 def normal_mixture(x: Floats, scale: float, confidence: float = 0.99, planned: int = 1000) -> Sequence:
-    """Of the mean of `x` [n], each sub-Gaussian with `scale` given the past; tightest near `planned` numbers.
+    """Mean of `x` [n], each sub-Gaussian with `scale` given the past; tightest near `planned` numbers.
 
-    Numbers in [a, b] are sub-Gaussian with scale (b - a) / 2, whatever their law.
+    Numbers in [a, b] are sub-Gaussian with scale (b - a) / 2, under any law.
     """
     error = 1.0 - confidence
     intrinsic = scale**2 * np.arange(1, len(x) + 1)
@@ -87,10 +87,10 @@ def normal_mixture(x: Floats, scale: float, confidence: float = 0.99, planned: i
 
 
 def drifting_mean(x: Floats, low: float, high: float, confidence: float = 0.99) -> Interval:
-    """Of the average over t of E[x_t | past], for `x` [n] in [`low`, `high`], however dependent.
+    """Average over t of E[x_t | past], for `x` [n] in [`low`, `high`] under any dependence.
 
-    Valid at every stopping time, but the average that it bounds moves with time,
-    so intervals of different times must not be intersected.
+    Valid at every stopping time. The bounded average changes with time, so
+    intervals of different times must not be intersected.
     """
     if len(x) == 0:
         return Interval(low, high)
@@ -119,7 +119,7 @@ def drifting_lower(x: Floats, confidence: float = 0.99) -> float:
     most = float(sums[-1])
     if excess(most) <= 0.0:
         return 0.0
-    # the deviation at which the mixture reaches 1 / error: larger ones are refuted
+    # the deviation at which the mixture reaches 1 / error; it rejects larger ones
     return max(0.0, (most - float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-9 * max(1.0, most)))) / n)
 
 
@@ -129,9 +129,9 @@ def _psi(bets: Floats) -> Floats:
 
 
 def _crossing(hits: Floats, counts: Floats, needed: Floats, outside: Floats, inside: Floats) -> Floats:
-    """[n] where the log likelihood of a probability falls to `needed`, between `outside` and `inside`.
+    """[n] points between `outside` and `inside` at which the log likelihood of a probability falls to `needed`.
 
-    The returned side is the refuted one or the edge of [0, 1].
+    Each point is on the rejected side, or an end of [0, 1].
     """
     for _ in range(_BISECTIONS):
         middle = (outside + inside) / 2.0

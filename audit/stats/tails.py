@@ -2,9 +2,9 @@
 
 `two_sided` uses the Pearson type III law, a shifted gamma with the sum's mean,
 variance and skewness (Pearson 1895), and never goes below the normal tail.
-Above skewness 1 that approximation is not trusted and `freedman`, a bound that
+Above skewness 1 that approximation is unreliable, and `freedman`, a bound that
 holds for every martingale with bounded steps (Freedman 1975, theorem 1.6), is
-used by the callers. Cost: constant. Knows nothing about what was summed.
+used by the callers. Cost: constant.
 """
 
 from __future__ import annotations

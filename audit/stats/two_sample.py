@@ -1,18 +1,17 @@
-"""Two-sample tests for engines that give text and nothing else.
+"""Two-sample tests for engines that return only text.
 
-Do two arms answer the same prompts alike? Four statistics: the squared maximum mean
-discrepancy (MMD) with the Hamming kernel, the share of places with the same
-token, and with a k-spectrum kernel, the normalised product of counts of short
-runs (Gretton et al. 2012; Gao, Liang and Guestrin 2025, whose estimate is used:
-within prompts, without the diagonal); the chi-square of bigrams by arm within
-each prompt; and the total variation between the laws of the first token. Each
-is a sum over prompts, and its p-value is (1 + b) / (1 + B) over permutations
-that move whole responses between the arms of one prompt: valid for responses
-that are independent given the prompt, whatever the number per prompt and arm.
-Weak beside every test that knows p, and blind to what keeps these statistics;
-a large p-value is no evidence of equality. Cost: O(n^2 L) per prompt with n
-responses of L tokens for a kernel, then O(n^2) per permutation. Knows nothing
-about prompts but their number.
+They test whether two arms answer the same prompts alike, by four statistics: the
+squared maximum mean discrepancy (MMD) with the Hamming kernel, the share of places
+with the same token, and with a k-spectrum kernel, the normalised product of counts
+of short runs (Gretton et al. 2012; Gao, Liang and Guestrin 2025, whose estimate is
+used: within prompts, without the diagonal); the chi-square of bigrams by arm within
+each prompt; and the total variation between the laws of the first token. Each is a
+sum over prompts, and its p-value is (1 + b) / (1 + B) over permutations that move
+whole responses between the arms of one prompt: valid for responses that are
+independent given the prompt, whatever the number per prompt and arm. Weak compared
+with every test that knows p, and blind to faults that leave these statistics
+unchanged; a large p-value is no evidence of equality. Cost: O(n^2 L) per prompt
+with n responses of L tokens for a kernel, then O(n^2) per permutation.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class TwoSampleData:
 
 @dataclass(frozen=True, slots=True)
 class TwoSampleTest:
-    """`p` is at least 1 / (1 + permutations). Only prompts that both arms answered count."""
+    """`p` is at least 1 / (1 + permutations). Only prompts answered by both arms count."""
 
     statistic: float
     p: float
@@ -58,9 +57,9 @@ class TwoSampleTest:
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """Where paired responses part: at `position` [K], `parted` [K] pairs of the `alike` [K] that got there alike.
+    """Divergence of paired responses: at `position` [K], `parted` [K] of the `alike` [K] pairs still equal diverge.
 
-    A pair of which one ends parts at the other's next token. `equal` pairs never do.
+    If one response ends first, the pair diverges at the other's next token. `equal` pairs never diverge.
     """
 
     position: Ints
@@ -70,7 +69,7 @@ class Divergences:
 
 
 def codes(text: str) -> list[int]:
-    """The characters of a text as numbers, where no tokens are known."""
+    """The characters of a text as numbers, for engines without tokens."""
     return [ord(each) for each in text]
 
 
@@ -89,7 +88,7 @@ def pooled(
     second: Sequence[Sequence[int]],
     second_prompt: Sequence[int],
 ) -> TwoSampleData:
-    """Both arms' responses and the prompt that each answers; prompts of one arm only are left out."""
+    """Both arms' responses and the prompt that each answers; prompts of a single arm are left out."""
     if len(first) != len(first_prompt) or len(second) != len(second_prompt):
         raise ValueError("each response needs the number of its prompt")
     prompt = np.array([*first_prompt, *second_prompt], dtype=np.int64)
@@ -128,7 +127,7 @@ def first_token_test(
 
 
 def divergences(first: Ints, second: Ints) -> Divergences:
-    """Where rows of `first` and `second`, [N, L] each and paired, differ first."""
+    """First differences between paired rows of `first` and `second`, [N, L] each."""
     if first.shape != second.shape:
         raise ValueError(f"responses of shape {first.shape} against {second.shape}: pad both alike")
     differs = first != second
@@ -137,7 +136,7 @@ def divergences(first: Ints, second: Ints) -> Divergences:
     position = np.arange(first.shape[1])
     parted = np.bincount(place, minlength=first.shape[1]) if first.shape[1] else np.empty(0, dtype=np.int64)
     ended = np.sum((first != PAD) | (second != PAD), axis=1)[~parts]
-    # a pair that ended alike is no longer there to part
+    # a pair that ended alike can no longer diverge
     gone = np.sum(ended[:, None] <= position, axis=0)
     alike = len(first) - gone - np.concatenate([[0], np.cumsum(parted)[:-1]])[: len(position)]
     return Divergences(position, parted, alike.astype(np.int64), int(np.sum(~parts)))
@@ -188,7 +187,7 @@ def _parts(sample: TwoSampleData, build: Callable[[Ints], Part]) -> list[Part]:
 def _mmd_parts(sample: TwoSampleData, kernel: Callable[[Ints], Floats]) -> list[Part]:
     """The unbiased estimate over pairs within prompts: all pairs weigh the same, as in Gao et al."""
     sizes = [(int(np.sum(~sample.second[rows])), int(np.sum(sample.second[rows]))) for rows in _groups(sample)]
-    # without pairs within an arm a term is left out, and no relabelling changes the rest
+    # without pairs within an arm its term is omitted; relabelling does not change the rest
     within_first = max(1, sum(first * (first - 1) for first, _ in sizes))
     within_second = max(1, sum(second * (second - 1) for _, second in sizes))
     between = max(1, sum(first * second for first, second in sizes))
@@ -246,7 +245,7 @@ def _permuted(
         labels = sample.second[rows].astype(np.float64)
         observed += float(part(labels[None])[0])
         values += part(generator.permuted(np.tile(labels, (permutations, 1)), axis=1))
-    # relabellings that give the same value differ by rounding
+    # relabellings with the same value differ only by rounding
     above = int(np.sum(values >= observed - 1e-9 * max(1.0, abs(observed))))
     p = (1 + above) / (1 + permutations)
     return TwoSampleTest(observed, p, permutations, len(sample.prompt), len(groups))

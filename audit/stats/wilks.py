@@ -1,4 +1,4 @@
-"""What the largest of m measured differences tells about the next one.
+"""Tolerance bound on the next difference from the largest of m measured ones.
 
 Source: Wilks 1941, the nonparametric tolerance bound. With confidence c the
 maximum of m independent draws from a continuous law is at or above its
@@ -20,7 +20,7 @@ def covered_quantile(samples: int, confidence: float = 0.99) -> float:
 
 
 def required_samples(quantile: float, confidence: float = 0.99) -> int:
-    """How many draws the maximum needs to cover a quantile in (0, 1)."""
+    """Number of draws whose maximum covers a quantile in (0, 1)."""
     if not 0 < quantile < 1:
         raise ValueError(f"quantile {quantile} is not in (0, 1)")
     return math.ceil(math.log(1.0 - confidence) / math.log(quantile))

@@ -1,4 +1,4 @@
-"""The provenance store: what ran, on what, with which evidence and which verdicts."""
+"""The provenance store of runs, environments, evidence and verdicts."""
 
 from audit.store.connection import default_url
 from audit.store.store import Store

@@ -1,9 +1,9 @@
-"""Values as bytes that two machines agree on, and values a database can hold.
+"""Canonical bytes of values, equal on all machines, and values that a database can hold.
 
 Canonical JSON here is: keys sorted, no spaces, ASCII with escapes, no NaN and
-no infinity. JSON has no such numbers, so both become null. Integers that may
+no infinity. JSON has no such numbers, so they become null. Integers that may
 exceed 2^53 (seeds, streams) are stored as text by their writers. Moments are
-ISO 8601. Knows nothing about tables.
+ISO 8601.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from engine.record.effective import Effective
 
 
 def jsonable(value: Any) -> Any:
-    """The value as plain JSON types: NaN and infinities become None, tuples lists.
+    """The value as plain JSON types: NaN and infinities become None, tuples become lists.
 
-    A text enum becomes its value, a numbered one its name.
+    A text enum becomes its value, a numbered enum its name.
 
     Raises:
-        TypeError: a value that has no JSON form.
+        TypeError: the value has no JSON form.
     """
     if isinstance(value, Enum):
         return value.value if isinstance(value, str) else value.name
@@ -44,7 +44,7 @@ def jsonable(value: Any) -> Any:
         return jsonable(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: jsonable(getattr(value, each.name)) for each in dataclasses.fields(value)}
-    if hasattr(value, "tolist"):  # numpy's scalars and arrays, which are not imported for the sake of their names
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays, without an import of numpy
         return jsonable(value.tolist())
     raise TypeError(f"{type(value).__name__} has no JSON form")
 

@@ -1,9 +1,8 @@
-"""Opening databases: URLs, settings of a connection, who may write.
+"""Opening databases: URLs, connection settings, read-only access.
 
 SQLite by path or URL, or any SQLAlchemy URL (PostgreSQL through psycopg).
 Writers take SQLite's write lock when they begin, because upgrading a read
-transaction fails at once when another writer was faster. Knows nothing about
-tables.
+transaction fails at once if another writer was faster.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from audit.errors import UserError
 
 BUSY_MS: Final = 30_000
-"""How long a connection waits for another's lock before it gives up."""
+"""Milliseconds that a connection waits for another's lock."""
 READING: Final = "specaudit_reading"
 """Execution option of a transaction that takes no write lock."""
 
@@ -35,7 +34,7 @@ def default_url() -> str:
 
 
 def data_folder() -> Path:
-    """Where this tool keeps a user's data; not created here."""
+    """Folder for the tool's user data; this function does not create it."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "specaudit"
 
@@ -62,12 +61,12 @@ def parse_url(text: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The URL for messages, its password hidden."""
+    """The URL for messages, with the password hidden."""
     return url.render_as_string(hide_password=True)
 
 
 def is_sqlite(url: URL) -> bool:
-    """The store is an SQLite file."""
+    """True if the store is an SQLite file."""
     return url.get_backend_name() == "sqlite"
 
 
@@ -77,7 +76,7 @@ def sqlite_path(url: URL) -> Path:
 
 
 def open_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
-    """An engine that may write. Migrations that rebuild tables turn foreign keys off.
+    """A database engine with write access. Migrations that rebuild tables turn foreign keys off.
 
     Raises:
         UserError: unknown kind of database, or its driver is not installed.
@@ -87,7 +86,7 @@ def open_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
         return engine
 
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        # Without autocommit the driver would begin transactions itself, and late.
+        # Without autocommit the driver itself begins transactions, and too late.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         _use_wal(connection)
@@ -103,7 +102,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch a database to write-ahead logging.
 
     SQLite does not wait for a lock here, whatever the busy timeout, so a second
-    process that opens a store while the first one makes it has to try again.
+    process that opens a store while the first one creates it must retry.
     """
     deadline = time.monotonic() + BUSY_MS / 1000
     while True:
@@ -120,7 +119,7 @@ def _pragmas(foreign_keys: bool) -> tuple[str, ...]:
     return (
         "PRAGMA synchronous = NORMAL",
         f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}",
-        # INSERT OR REPLACE deletes the old row without its triggers otherwise.
+        # Without this setting INSERT OR REPLACE deletes the old row without firing its triggers.
         "PRAGMA recursive_triggers = ON",
     )
 
@@ -131,13 +130,13 @@ def _begin(connection: Connection) -> None:
 
 
 def open_readonly(url: URL) -> Engine:
-    """An engine whose connections cannot write.
+    """A database engine whose connections cannot write.
 
     Raises:
         UserError: unknown kind of database, or its driver is not installed.
     """
     if not is_sqlite(url):
-        # Prepared statements are single ones: no query can end the transaction and write in another.
+        # A prepared statement is a single one, so no query can end the transaction and write in another.
         arguments = {"options": "-c default_transaction_read_only=on", "prepare_threshold": 0}
         return _create(url, connect_args=arguments)
     engine = _create(url, creator=lambda: _connect_readonly(sqlite_path(url)))
@@ -155,8 +154,8 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
 def readonly_uri(path: Path) -> str:
     """The `file:` URI that opens a store without writing.
 
-    A reader of a WAL database needs its shared-memory file; where the folder
-    cannot be written and no log is pending, the file is declared immutable.
+    A reader of a WAL database needs its shared-memory file. If the folder is not
+    writable and no log is pending, the URI declares the file immutable.
     """
     frozen = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
     return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if frozen else ''}"

@@ -1,6 +1,6 @@
-"""Is a store whole? Guards present, references kept, every finished run as it was.
+"""Check a store's health: triggers present, references valid, every finished run unchanged.
 
-Reads only. Knows nothing about how a store is repaired: it is not.
+This module only reads; nothing repairs a damaged store.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ EVENTS = ("update", "delete")
 
 
 def expected_guards() -> frozenset[str]:
-    """Names of the triggers that every database has (PostgreSQL has more, for TRUNCATE)."""
+    """Names of the triggers of every database (PostgreSQL has more, for TRUNCATE)."""
     return frozenset(f"guard_{table}_{event}" for table in (*APPEND_ONLY, "run") for event in EVENTS)
 
 
 def missing_guards(session: Session) -> tuple[str, ...]:
-    """Append-only triggers that the store should have and has not, sorted."""
+    """Missing append-only triggers, sorted."""
     if session.get_bind().dialect.name == "postgresql":
         query = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'"
     else:
@@ -34,7 +34,7 @@ def missing_guards(session: Session) -> tuple[str, ...]:
 
 
 def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViolation]:
-    """Everything that is wrong with the store, or with the named runs only."""
+    """All damage of the store, or of the named runs only."""
     for name in missing_guards(session):
         yield IntegrityViolation(name, "the append-only trigger is missing")
     if session.get_bind().dialect.name == "sqlite":

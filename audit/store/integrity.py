@@ -3,9 +3,8 @@
 A record hash covers one request: its row, its steps, its trace's digest and its
 arm's context, which covers the run's suite, artifacts, environment and
 configuration. The record root is the Merkle root over the record hashes ordered
-by (arm, case, sample). Whoever keeps the root elsewhere can tell any later change.
-Check results are not covered: they can be recomputed from what is.
-Knows nothing about how rows are written.
+by (arm, case, sample). A copy of the root kept elsewhere reveals any later change.
+Check results are not covered: they can be recomputed from the covered data.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ REQUEST_FIELDS: Final = (
 STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted", "draft_us", "verify_us")
 """Columns of a step that its request's record hash covers."""
 VERSION_FIELDS: Final = ("draft_version", "draft_sha256")
-"""And these, where they are not NULL: the steps of drafts that do not learn are hashed as before there were any."""
+"""Columns that the hash also covers unless NULL, so that steps of fixed drafts keep their older hash."""
 
 PER_STEP: Final = (
     "n_drafted",
@@ -116,7 +115,7 @@ OPTIONAL: Final = frozenset(
         *PER_EMITTED[3:],
     )
 )
-"""Columns that a trace's level, or its proposer, may leave empty."""
+"""Columns that may be empty, depending on a trace's level or proposer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,14 +130,14 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class IntegrityViolation:
-    """One place where the store is not what it was when the run finished."""
+    """One place where the store changed after the run finished."""
 
     place: str
     message: str
 
 
 def context_hash(run: dict[str, Any], arm: dict[str, Any]) -> str:
-    """Digest of what a run's requests of one arm have in common."""
+    """Digest of the facts that a run's requests of one arm share."""
     return sha256_json({"run": run, "arm": arm})
 
 
@@ -156,7 +155,7 @@ def run_context(session: Session, run: RunRow) -> dict[str, Any]:
         "suite": [run.suite_name, suite.sha256],
         "environment": place.sha256,
         "code_commit": run.code_commit,
-        # Sorted here and not in SQL: databases differ in their collation.
+        # Sorted here and not in SQL, because databases differ in their collation.
         "artifacts": sorted([list(link) for link in links], key=lambda link: (link[0], link[1])),
     }
 
@@ -169,12 +168,12 @@ def arm_context(arm: ArmRow) -> dict[str, Any]:
 def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[Any]], trace_sha256: str) -> str:
     """Digest of one request; `steps` are the values of `STEP_FIELDS` and `VERSION_FIELDS`, in order."""
     fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
-    told = [_step_values(step) for step in steps]
-    return sha256_json({"context": context, "request": fields, "steps": told, "trace": trace_sha256})
+    values = [_step_values(step) for step in steps]
+    return sha256_json({"context": context, "request": fields, "steps": values, "trace": trace_sha256})
 
 
 def _step_values(step: Sequence[Any]) -> list[Any]:
-    """A step's values without the version, if there is none."""
+    """A step's values, without the version columns if they are NULL."""
     count = len(STEP_FIELDS)
     return list(step[:count] if all(value is None for value in step[count:]) else step)
 
@@ -185,7 +184,7 @@ def root_of(leaves: Iterable[Leaf]) -> str:
 
 
 def stored_leaves(session: Session, run_id: int) -> list[Leaf]:
-    """The record hashes of a run as they are stored."""
+    """The stored record hashes of a run."""
     rows = session.execute(
         select(ArmRow.name, RequestRow.case_id, RequestRow.sample, RequestRow.record_hash)
         .join(ArmRow, ArmRow.id == RequestRow.arm_id)
@@ -230,15 +229,15 @@ def _recomputed(session: Session, request: RequestRow, context: str) -> str | In
     query = select(*columns).where(DecodeStepRow.request_id == request.id).order_by(DecodeStepRow.step)
     steps = [list(row) for row in session.execute(query)]
     intact = payload_intact(trace.payload, trace.sha256)
-    session.expunge(trace)  # payloads are large, and a session keeps what it loaded
+    session.expunge(trace)  # payloads are large, and a session keeps loaded rows
     if not intact:
         return IntegrityViolation("", "its trace was changed")
     return record_hash(context, request, steps, trace.sha256)
 
 
 def payload_intact(payload: bytes, sha256: str) -> bool:
-    """The payload can be read and still has its digest."""
-    # imported with the first trace that is read: numpy and zstandard are not needed to list runs and verdicts
+    """True if the payload can be read and still has its digest."""
+    # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.record import trace as traces
 
     try:
@@ -248,10 +247,10 @@ def payload_intact(payload: bytes, sha256: str) -> bool:
 
 
 def shape_error(trace: traces.Trace) -> str | None:
-    """Why a decoded trace's columns do not fit each other; None if they do.
+    """Why a decoded trace's columns do not fit together; None if they do.
 
-    A reader indexes one column by another's counts, so a tampered trace must
-    be told apart before a check reads it.
+    Readers index one column by another's counts, so a tampered trace must be
+    rejected before a check reads it.
     """
     if any((counts < 0).any() for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)):
         return "a count is negative"

@@ -1,8 +1,7 @@
 """Merkle tree hash of RFC 6962, section 2.1.
 
 One hash commits to an ordered list: leaves are hashed with the prefix 0x00,
-inner nodes with 0x01, so that no leaf can pass for a node. Knows nothing about
-what the leaves mean.
+inner nodes with 0x01, so that a leaf cannot pass for a node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which revision a store has, and bringing it to the one that the code needs.
+"""Read a store's revision and upgrade it to the one that the code needs.
 
-Works from the installed package: the scripts are found by the name of the
-package `migrations`, never by a folder. Knows nothing about the tables.
+The module works from the installed package: it finds the scripts by the package
+name `migrations`, never by a folder.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 EMPTY: Final = "empty"
 """Revision of a database without any table."""
 BASE: Final = "base"
-"""Revision of a store whose migrations were all taken back."""
+"""Revision of a store after all migrations were reverted."""
 FOREIGN: Final = "foreign"
-"""Revision of a database that holds somebody else's tables."""
+"""Revision of a database with foreign tables."""
 
 
 def config(connection: Connection) -> Config:
@@ -47,7 +47,7 @@ def heads() -> tuple[str, ...]:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Bring a store to a revision; makes the SQLite file and its folder if needed.
+    """Upgrade a store to a revision; creates the SQLite file and its folder if needed.
 
     Raises:
         UserError: unreadable, not a store, or newer than the code.
@@ -87,7 +87,7 @@ def current(url: str) -> str:
 
 
 def revision_of(engine: Engine, url: URL) -> str:
-    """The revision behind an engine, or `EMPTY`, `BASE` or `FOREIGN`.
+    """The revision of a database engine, or `EMPTY`, `BASE` or `FOREIGN`.
 
     Raises:
         UserError: the database cannot be read.
@@ -111,10 +111,10 @@ def _revision(connection: Connection) -> str:
 
 
 def require_current(revision: str, url: URL) -> None:
-    """Nothing if the revision is the code's.
+    """Require that the store has the code's revision.
 
     Raises:
-        UserError: what the store is instead, and what to do.
+        UserError: it does not; the message names its state and the fix.
     """
     _refuse_unknown(revision, url)
     if revision != REVISION:

@@ -2,8 +2,7 @@
 
 Counts are stored, never rates. Every table is append-only (see `APPEND_ONLY`
 and the triggers in the migrations); of a run's row only the columns of
-`RUN_PROGRESS` ever change. Digests are hex SHA-256. Knows nothing about
-how rows are written or read.
+`RUN_PROGRESS` change. Digests are hex SHA-256.
 """
 
 from __future__ import annotations
@@ -59,20 +58,20 @@ NAMING: Final = {
     "pk": "pk_%(table_name)s",
 }
 
-# SQLite makes only a column of type INTEGER an alias of its row id.
+# SQLite aliases only columns of type INTEGER to the row id.
 Key = BigInteger().with_variant(Integer(), "sqlite")
 Digest = String(64)
 Json = dict[str, Any]
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite keeps no time zone, so it is put back on reading."""
+    """A moment in UTC; SQLite stores no time zone, so reading restores it."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To UTC; a moment without a time zone is refused."""
+        """Convert to UTC; raises on a moment without a time zone."""
         del dialect
         if value is None:
             return None
@@ -81,7 +80,7 @@ class UtcTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """With UTC as its time zone."""
+        """Attach UTC as time zone."""
         del dialect
         if value is None:
             return None
@@ -96,7 +95,7 @@ class Base(DeclarativeBase):
 
 
 class ArtifactRow(Base):
-    """Something a run used, by content: target, draft, tokenizer, suite or policy."""
+    """An artifact of a run, by content: target, draft, tokenizer, suite or policy."""
 
     __tablename__ = "artifact"
     __table_args__ = (UniqueConstraint("kind", "sha256"),)
@@ -110,7 +109,7 @@ class ArtifactRow(Base):
 
 
 class EnvironmentRow(Base):
-    """Software, hardware and code that a run ran on; shared by runs."""
+    """Software, hardware and code of a run; several runs may share a row."""
 
     __tablename__ = "environment"
 
@@ -144,7 +143,7 @@ class RunRow(Base):
 
 
 class RunArtifactRow(Base):
-    """What a run used an artifact for, and what the suite called it."""
+    """A run's use of an artifact: its role and its name in the suite."""
 
     __tablename__ = "run_artifact"
 
@@ -156,7 +155,7 @@ class RunArtifactRow(Base):
 
 
 class RunEventRow(Base):
-    """A run's change of state; the row's status is the last event's."""
+    """A run's change of state; the run's status is that of its last event."""
 
     __tablename__ = "run_event"
     __table_args__ = (Index(None, "run_id"),)
@@ -169,7 +168,7 @@ class RunEventRow(Base):
 
 
 class ArmRow(Base):
-    """One configuration under audit, or what it is compared to."""
+    """One configuration under audit, or one it is compared with."""
 
     __tablename__ = "arm"
     __table_args__ = (UniqueConstraint("run_id", "name"),)
@@ -235,7 +234,7 @@ class DecodeStepRow(Base):
     verify_us: Mapped[int] = mapped_column(BigInteger)
     draft_version: Mapped[int | None] = mapped_column(Integer)
     draft_sha256: Mapped[str | None] = mapped_column(Digest)
-    """Number and digest of the version that drafted, of a draft that learns (`engine.core.versions`)."""
+    """Number and digest of the drafting version of a draft that learns (`engine.core.versions`)."""
 
 
 class TokenTraceRow(Base):
@@ -251,7 +250,7 @@ class TokenTraceRow(Base):
 
 
 class CheckRow(Base):
-    """What a check found on one arm; a later row for the same arm and check supersedes."""
+    """A check's result on one arm; a later row for the same arm and check supersedes it."""
 
     __tablename__ = "check_result"
     __table_args__ = (Index(None, "run_id"),)
@@ -276,7 +275,7 @@ class CheckRow(Base):
 
 
 class GateDecisionRow(Base):
-    """A gate's decision, with the policy that it followed."""
+    """A gate's decision with its policy."""
 
     __tablename__ = "gate_decision"
     __table_args__ = (Index(None, "run_id"),)

@@ -1,7 +1,6 @@
-"""Questions to the store in SQL: the named ones, and the caller's own, read-only.
+"""Read-only SQL queries on the store: the named ones and the caller's own.
 
-Works on the documented views and tables. Knows nothing about how answers are
-printed.
+Named queries use the documented views and tables.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from audit.store.connection import is_sqlite, open_readonly, parse_url
 ALLOWED: Final = frozenset(
     (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 )
-"""What SQLite may do for a caller's query: no ATTACH, no PRAGMA, nothing that writes."""
+"""SQLite actions allowed to a caller's query: no ATTACH, no PRAGMA, no writes."""
 TABLE_FUNCTIONS: Final = ("json_each", "json_tree")
-"""Functions of SQLite that a caller may read from as from tables."""
+"""Table-valued functions of SQLite that a caller may use."""
 REFUSALS: Final = ("not authorized", "read-only transaction", "within a transaction")
-"""What the databases say of a statement that would write."""
+"""Fragments of the databases' messages on a statement that would write."""
 PROGRESS_STEPS: Final = 10_000
-"""Virtual machine instructions between two looks at the clock, well under a millisecond."""
+"""Virtual machine instructions between two readings of the clock, well under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """A stored question. `params` are its parameters' defaults besides `run`."""
+    """A named query. `params` holds the defaults of its parameters other than `run`."""
 
     title: str
     sql: str
@@ -44,7 +43,7 @@ class NamedQuery:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """An answer; `cut` says that there were more rows than the limit."""
+    """Result of a query; `cut` is true if it had more rows than the limit."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -56,7 +55,7 @@ SELECT arm, domain, requests, n_steps, n_drafted, n_accepted, n_output, draft_ac
 FROM v_acceptance WHERE run = :run ORDER BY arm, domain
 """
 
-# Every position is counted in every step that drafted anything, so that the rates are
+# Every position counts in every step with drafts, so that the rates are
 # unconditional: P(position kept) = P(at least that many kept).
 POSITIONS: Final = """
 WITH RECURSIVE
@@ -134,10 +133,10 @@ NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
 
 
 def named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A named query's SQL and its parameters, the caller's over the defaults.
+    """A named query's SQL and its parameters; the caller's values override the defaults.
 
     Raises:
-        UserError: no such query, or a parameter that it does not have.
+        UserError: unknown query or unknown parameter.
     """
     if name not in NAMED:
         near = difflib.get_close_matches(name, NAMED, n=1)
@@ -152,7 +151,7 @@ def named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limit: int) -> QueryResult:
-    """Run one SELECT without any way to write.
+    """Run one SELECT that cannot write.
 
     Args:
         url: a store's path or URL.
@@ -162,7 +161,7 @@ def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limi
         limit: rows to return at most.
 
     Raises:
-        UserError: not a SELECT, an error in it, a parameter missing, or out of time.
+        UserError: not a SELECT, an SQL error, a missing parameter, or a timeout.
     """
     target = parse_url(url)
     engine = open_readonly(target)
@@ -200,7 +199,7 @@ def _limits(connection: Connection, url: URL, timeout_s: float) -> Iterator[None
     if not isinstance(driver, sqlite3.Connection):
         raise TypeError("an SQLite store must be read through sqlite3")
     connection.begin()
-    for function in TABLE_FUNCTIONS:  # the first use declares a table, which the authorizer would refuse later
+    for function in TABLE_FUNCTIONS:  # the first use declares a table, which the authorizer would later refuse
         driver.execute(f"SELECT 1 FROM {function}('[]')")
     deadline = time.monotonic() + timeout_s
     driver.set_progress_handler(lambda: int(time.monotonic() > deadline), PROGRESS_STEPS)

@@ -1,8 +1,7 @@
-"""Values of the store: everything that reads.
+"""Read functions of the store.
 
-Functions take an open session. Traces are decoded here and checked against the
-digests that were stored with them; an arm keeps none of them in memory. Knows nothing about databases' URLs, locks
-or revisions.
+Functions take an open session. This module decodes traces and checks them against
+their stored digests; an arm keeps no trace in memory.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ if TYPE_CHECKING:
     from engine.record import trace as traces
 
 SUGGESTED: Final = 3
-"""How many runs an error message names."""
+"""Number of runs named in an error message."""
 
 
 def resolve(session: Session, name: str) -> str:
     """A run's ULID from `latest` or a unique prefix.
 
     Raises:
-        UserError: no run or several runs fit, with suggestions.
+        UserError: no run or several runs match; the message lists suggestions.
     """
     newest = select(RunRow.ulid).order_by(RunRow.id.desc())
     if name == "latest":
@@ -94,12 +93,12 @@ def _no_run(name: str, newest: list[str]) -> str:
 
 
 def run_status(session: Session, ulid: str) -> RunStatus:
-    """Where a run stands."""
+    """The status of a run."""
     return RunStatus(find_run(session, ulid).status)
 
 
 def finished(session: Session, ulid: str) -> frozenset[RequestKey]:
-    """The requests that a run already has."""
+    """The finished requests of a run."""
     return frozenset(
         RequestKey(leaf.arm, leaf.case_id, leaf.sample)
         for leaf in integrity.stored_leaves(session, find_run(session, ulid).id)
@@ -107,7 +106,7 @@ def finished(session: Session, ulid: str) -> frozenset[RequestKey]:
 
 
 def list_runs(session: Session, limit: int) -> tuple[RunSummary, ...]:
-    """The newest runs first."""
+    """The runs, newest first."""
     runs = session.scalars(select(RunRow).order_by(RunRow.id.desc()).limit(limit)).all()
     return tuple(_summary(session, run) for run in runs)
 
@@ -136,12 +135,12 @@ def _count(session: Session, table: type[ArmRow] | type[RequestRow], run: RunRow
 
 
 def _latest_checks(run_id: int) -> Any:
-    """Ids of the last row of each arm and check: a later result supersedes."""
+    """Ids of the last row of each arm and check; a later result supersedes."""
     return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
 
 
 def load_run(session: Session, ulid: str) -> StoredRun:
-    """Everything about a run but its requests."""
+    """A run without its requests."""
     run = find_run(session, ulid)
     suite = session.get_one(ArtifactRow, run.suite_artifact_id)
     place = session.get_one(EnvironmentRow, run.environment_id)
@@ -222,13 +221,13 @@ def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
 
 
 def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int], bytes]) -> ArmRecord:
-    """All requests of an arm, ordered by case and sample; every trace is tried once and read again when asked for.
+    """All requests of an arm, ordered by case and sample; every trace is verified once and read again on access.
 
     Args:
-        session: for what is read now.
+        session: for the rows read now.
         ulid: the run.
         name: the arm.
-        payload_of: reads a trace's bytes by its request's row, later.
+        payload_of: reads a trace's bytes later, by its request's row.
 
     Raises:
         UserError: no such run or arm.
@@ -255,7 +254,7 @@ def payload(session: Session, row: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A request without its trace's columns."""
+    """A request row without its trace's columns."""
 
     row: int
     header: traces.TraceHeader
@@ -270,12 +269,12 @@ class _Stored:
 
     @property
     def failed(self) -> bool:
-        """The engine gave no answer."""
+        """True if the engine gave no answer."""
         return self.finish_reason is FinishReason.ERROR
 
     @property
     def level(self) -> Level:
-        """What this request shows at most; a failed one shows nothing and lowers nothing."""
+        """Highest evidence level of this request; a failed request does not lower the arm's level."""
         return Level.L4 if self.failed else Level(self.header.facts.get("level", Level.L4))
 
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
@@ -297,7 +296,7 @@ class _Stored:
 
 
 def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
-    # imported with the first trace that is read: numpy and zstandard are not needed to list runs and verdicts
+    # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.record import trace as traces
 
     place = f"{place}, case {row.case_id}#{row.sample}"

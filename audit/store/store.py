@@ -1,7 +1,7 @@
 """The store as the rest of the harness sees it: one object, one method per question.
 
 Opens a database of the right revision, wraps each call in a transaction and
-turns database errors into one clear line. Knows nothing about how rows look.
+turns database errors into one clear line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Store:
     """An open provenance store. Use `Store.open`, as a context manager.
 
     Every method is one transaction. Methods that name a run raise `UserError`
-    when the store does not have it.
+    if the store does not have it.
     """
 
     def __init__(self, engine: Engine, url: URL) -> None:
@@ -54,8 +54,8 @@ class Store:
     def open(cls, url: str, *, create: bool, read_only: bool = False) -> Store:
         """Open the store at a path or URL.
 
-        With `create`, a missing or empty SQLite file becomes a store; nothing
-        else is ever upgraded here. With `read_only`, nothing can be written.
+        With `create`, a missing or empty SQLite file becomes a store; this method
+        upgrades nothing else. With `read_only`, writing is impossible.
 
         Raises:
             UserError: missing, unreadable, not a store, or of another revision.
@@ -79,21 +79,21 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close every connection. Arms that were loaded can still be read."""
+        """Close every connection. Loaded arms remain readable."""
         self._closed = True
         self._engine.dispose()
 
     @property
     def url(self) -> str:
-        """Where the store is, its password hidden."""
+        """The store's URL, with the password hidden."""
         return shown(self._url)
 
     def begin_run(self, start: NewRun) -> str:
-        """Record that a run begins; returns its ULID."""
+        """Record the start of a run; returns its ULID."""
         return self._write(lambda session: writer.begin_run(session, start))
 
     def add_request(self, run: str, arm: str, domain: str, case_id: str, sample: int, generation: Generation) -> None:
-        """Record one finished request, all of it or nothing.
+        """Record one finished request atomically.
 
         Raises:
             UserError: no such run or arm, the run is not running, or it has this request already.
@@ -102,15 +102,15 @@ class Store:
         self.add_requests(run, (NewRequest(arm, domain, case_id, sample, generation),))
 
     def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
-        """Record finished requests in one transaction, all of them or none; raises as `add_request`."""
+        """Record finished requests in one transaction; raises as `add_request`."""
         self._write(lambda session: writer.add_requests(session, run, requests))
 
     def finished(self, run: str) -> frozenset[RequestKey]:
-        """The requests that a run already has, so that it can be resumed."""
+        """The finished requests of a run, for resuming it."""
         return self._read(lambda session: reader.finished(session, run))
 
     def run_status(self, run: str) -> RunStatus:
-        """Where a run stands."""
+        """The status of a run."""
         return self._read(lambda session: reader.run_status(session, run))
 
     def set_status(self, run: str, status: RunStatus, detail: str = "") -> None:
@@ -130,7 +130,7 @@ class Store:
         return self._read(lambda session: reader.checks(session, run))
 
     def load_arm(self, run: str, arm: str) -> ArmRecord:
-        """All requests of an arm, ordered by case and sample; their traces are read when they are asked for.
+        """All requests of an arm, ordered by case and sample; their traces are read on access.
 
         Raises:
             CannotDecide: a trace is missing or cannot be decoded.
@@ -145,35 +145,35 @@ class Store:
                 self._engine.dispose()
 
     def load_run(self, run: str) -> StoredRun:
-        """Everything about a run but its requests."""
+        """A run without its requests."""
         return self._read(lambda session: reader.load_run(session, run))
 
     def draft_versions(self, run: str) -> tuple[DraftCounts, ...]:
-        """What each version of a draft that learns did, by arm."""
+        """Counts of each version of a draft that learns, by arm."""
         return self._read(lambda session: reader.draft_versions(session, run))
 
     def resolve(self, name: str) -> str:
         """A run's ULID from `latest` or a unique prefix.
 
         Raises:
-            UserError: no run or several fit, with suggestions.
+            UserError: no run or several runs match; the message lists suggestions.
         """
         return self._read(lambda session: reader.resolve(session, name))
 
     def list_runs(self, limit: int) -> tuple[RunSummary, ...]:
-        """The newest runs first."""
+        """The runs, newest first."""
         return self._read(lambda session: reader.list_runs(session, limit))
 
     def verify_root(self, run: str) -> bool:
-        """Every hash of the run, recomputed, agrees with its record root; False for an unfinished run."""
+        """True if every recomputed hash of the run agrees with its record root; False for an unfinished run."""
         return not self.broken_places(run)
 
     def broken_places(self, run: str) -> tuple[IntegrityViolation, ...]:
-        """Where a run is not what it was when it finished; empty if nowhere."""
+        """Places where a run changed after it finished; empty if none."""
         return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
 
     def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
-        """What is wrong with the store: triggers, references, and the named or all finished runs."""
+        """Damage of the store: triggers, references, and the named or all finished runs."""
         return self._read(lambda session: tuple(health.damage(session, runs)))
 
     def add_decision(self, decision: StoredDecision) -> None:
@@ -203,7 +203,7 @@ class Store:
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """Database errors as one line: a duplicate is the user's, the rest cannot decide."""
+        """Convert database errors to one line: a duplicate raises `UserError`, any other error `CannotDecide`."""
         try:
             yield
         except IntegrityError as error:
@@ -217,7 +217,7 @@ def _reason(error: DatabaseError) -> str:
 
 
 def _make_ready(url: str, target: URL, create: bool) -> None:
-    """Create a missing or empty SQLite store if that is wanted, else say that it is missing."""
+    """Create a missing or empty SQLite store if `create` is set, else raise that it is missing."""
     missing = is_sqlite(target) and not sqlite_path(target).is_file()
     if missing and not create:
         raise UserError(f"{shown(target)}: no such store; run a suite first, or: audit db upgrade --store {url}")

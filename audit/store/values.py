@@ -1,7 +1,6 @@
-"""What goes into the store and comes out of it, as frozen values.
+"""Frozen values that the store accepts and returns.
 
-Moments are aware datetimes in UTC, digests hex SHA-256. Knows nothing about
-databases.
+Moments are aware datetimes in UTC, digests hex SHA-256.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Json = Mapping[str, Any]
 
 
 class RunStatus(StrEnum):
-    """Where a run stands; requests can be added to a `running` one only."""
+    """Status of a run; only a `running` one accepts requests."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -31,10 +30,10 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
-    """Something a run used.
+    """An artifact of a run.
 
-    `kind` is target, draft, tokenizer, suite or policy; `role` says what the run
-    used it for; `name` and `role` together are unique in a run.
+    `kind` is target, draft, tokenizer, suite or policy; `role` is its use in the
+    run; `name` and `role` together are unique in a run.
     """
 
     kind: str
@@ -47,7 +46,7 @@ class ArtifactRef:
 
 @dataclass(frozen=True, slots=True)
 class NewArm:
-    """One arm before it ran: `spec` is what was asked for, `effective` what runs."""
+    """One arm before it ran: `spec` is the requested configuration, `effective` the actual one."""
 
     name: str
     kind: ArmKind
@@ -59,7 +58,7 @@ class NewArm:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """Everything that is known when a run begins."""
+    """Everything known at the start of a run."""
 
     suite_name: str
     suite_sha256: str
@@ -73,7 +72,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequestKey:
-    """What identifies a request within a run."""
+    """Key of a request within a run."""
 
     arm: str
     case_id: str
@@ -82,7 +81,7 @@ class RequestKey:
 
 @dataclass(frozen=True, slots=True)
 class ArmCounts:
-    """Sums over an arm's requests; rates are the reader's to derive."""
+    """Sums over an arm's requests; the reader derives rates."""
 
     requests: int = 0
     prompt: int = 0
@@ -108,7 +107,7 @@ class StoredArm:
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What one version of a draft that learns did in an arm."""
+    """Counts of one version of a draft that learns, in one arm."""
 
     arm: str
     number: int
@@ -129,7 +128,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A stored run: everything but the requests."""
+    """A stored run without its requests."""
 
     ulid: str
     suite_name: str
@@ -145,7 +144,7 @@ class StoredRun:
     arms: tuple[StoredArm, ...]
     events: tuple[StoredEvent, ...]
     tokens: int | None
-    """Tokens generated in all arms; None before the run is finished."""
+    """Tokens generated in all arms; None until the run is finished."""
     record_root: str | None
     exit_code: int | None
 
@@ -193,7 +192,7 @@ class StoredCheck:
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
-    """A gate's decision. `run` is None when no run could be named."""
+    """A gate's decision. `run` is None if the decision is on no stored run."""
 
     run: str | None
     policy_sha256: str

@@ -1,7 +1,6 @@
-"""Rows of the store: everything that writes.
+"""Write functions of the store.
 
-Functions take an open session inside a transaction and never commit. Knows
-nothing about databases' URLs, locks or revisions.
+Functions take an open session inside a transaction and never commit.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """One generation and where it belongs."""
+    """One generation with its arm, domain, case and sample."""
 
     arm: str
     domain: str
@@ -108,9 +107,9 @@ def _environment(session: Session, place: Environment) -> int:
 
 
 def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> None:
-    """Insert unless a unique constraint has it already; safe against concurrent writers."""
+    """Insert a row unless a unique constraint already holds it; safe against concurrent writers."""
     if session.get_bind().dialect.name == "postgresql":
-        # imported where it is the store's: every command on an SQLite file would pay for its drivers' modules
+        # imported only for this kind of store: its modules would slow every command on an SQLite file
         from sqlalchemy.dialects import postgresql
 
         session.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing())
@@ -143,10 +142,10 @@ def _event(session: Session, run: RunRow, status: RunStatus, detail: str) -> Non
 
 
 def find_run(session: Session, ulid: str) -> RunRow:
-    """The run of exactly that ULID.
+    """The run with exactly that ULID.
 
     Raises:
-        UserError: there is none.
+        UserError: the store has no such run.
     """
     run = session.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
     if run is None:
@@ -158,7 +157,7 @@ def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
     """A run's arm by name.
 
     Raises:
-        UserError: there is none.
+        UserError: the run has no such arm.
     """
     arm = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.name == name)).one_or_none()
     if arm is None:
@@ -182,7 +181,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
 
 
 def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) -> None:
-    # imported with the first trace that is read: numpy and zstandard are not needed to list runs and verdicts
+    # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.record import trace as traces
 
     trace = traces.decode(new.generation.trace)
@@ -239,7 +238,7 @@ def _step_values(trace: traces.Trace, views: Iterable[traces.StepView]) -> list[
 
 
 def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:
-    """Change a run's status, with an event that says why."""
+    """Change a run's status and add an event with the reason."""
     run = find_run(session, ulid)
     run.status = status.value
     _event(session, run, status, detail)
@@ -280,7 +279,7 @@ def add_check(
 
 
 def _details(result: CheckResult) -> dict[str, Any]:
-    """The details with the detectable effect, where the check has one."""
+    """The details, with the detectable effect if the check has one."""
     found = {} if result.detectable is None else {"detectable": result.detectable}
     return {**result.details, **found}
 

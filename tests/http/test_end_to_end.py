@@ -49,7 +49,7 @@ def test_a_baseline_that_speculates_is_found(serve, audit):
     with serve(gamma=2) as server:
         found = audit("greedy", server, server, **MORE)
     assert found.code == 1
-    assert found.verdicts()["configuration"].summary == "the baseline's speculation: False was asked for, True runs"
+    assert found.verdicts()["configuration"].summary == "the baseline's speculation: requested False, effective True"
 
 
 def test_text_alone_is_compared_and_nothing_else(serve, audit):

@@ -112,7 +112,7 @@ def test_top_k_kills_the_engine_and_the_run_goes_on(stock, spread_is_defective):
 def test_the_ignored_block_rule_and_the_ignored_seed_are_named(stock):
     _, found = stock
     told = found["block", "configuration"]["summary"]
-    assert "rejection_sample_method: 'block' was asked for, 'standard' runs" in told
+    assert "rejection_sample_method: requested 'block', effective 'standard'" in told
     assert found["drawn-drafts-repaired", "seed"]["verdict"] == "fault"
     assert found["drawn-drafts-repaired", "honoured"]["verdict"] == "certified"
 

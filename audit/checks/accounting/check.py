@@ -7,8 +7,8 @@ lengths of drafts, ends and masks (tokens); probabilities and log-probabilities 
 range and compatible with the recorded lead (`scalars`); the largest scores, and
 truncation that a token escaped (`topk`); recomputation from the row (`full`).
 Assumes nothing about chance: a correct engine cannot break any of these. Cannot
-see: whether a token, a row or a random number is the right one, nor stop strings
-that end in a text at an end token. Shares `engine.sampling.transforms` with the engine.
+see: whether a token, a row or a random number is correct, or a stop string that
+ends with the text of an end token. Shares `engine.sampling.transforms` with the engine.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *, ours: bool = True) -> list[Fault]:
-    """Every contradiction of one request that evidence of this level shows, by step.
+    """Every contradiction of one request that this evidence level can show, by step.
 
-    `ours` is false for another engine's p, which has its precision: check honoured holds it against the row.
+    `ours` is false for p computed by another engine in its own precision: check honoured compares that p with the row.
     """
     trace = request.trace
     fault = shape_fault(trace)
@@ -66,7 +66,7 @@ def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterat
 
 
 def _repeated(arm: ArmRecord) -> Iterator[Finding]:
-    """Cases that the arm answers twice."""
+    """A finding for each case that the arm answers twice."""
     counts = Counter(request.key for request in arm.requests)
     for request in arm.requests:
         if counts.pop(request.key, 1) > 1:

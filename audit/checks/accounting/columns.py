@@ -1,8 +1,8 @@
-"""Which recorded numbers may be wrong, from whole columns: what `audit.checks.accounting.rules` then looks at singly.
+"""Vectorised search for suspect numbers, which `audit.checks.accounting.rules` then examines one by one.
 
-Every number that breaks a rule is among them. Where the rule takes a logarithm
-or a sum, whose last bits depend on how it is computed, a number close to the
-limit is among them too. Knows nothing about messages.
+The result contains every number that breaks a rule. Where the rule takes a
+logarithm or a sum, whose last bits depend on the order of operations, it also
+contains numbers close to the limit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from engine.core.types import Floats
 from engine.record.trace import Trace
 
 CLOSE: Final = TOLERANCE / 2
-"""Far above rounding, and within what the rules tolerate."""
+"""Far above rounding, and within the rules' tolerance."""
 Flags = NDArray[np.bool_]
 
 
 def strange_numbers(trace: Trace, *, ours: bool = True) -> Flags:
-    """[E] p, log-probability or margin may be impossible; a p that is not `ours` may be unknown."""
+    """[E] true where p, log-probability or margin may be impossible; a p that is not `ours` may be unknown."""
     p, logprob, margin = trace.p, trace.logprob, trace.margin
     wrong = ~(_probable(p) | (np.isnan(p) & (not ours))) | np.isnan(logprob) | (logprob > TOLERANCE) | ~(margin >= 0)
     if trace.header.lossless:
@@ -34,7 +34,7 @@ def strange_numbers(trace: Trace, *, ours: bool = True) -> Flags:
 
 
 def strange_drafts(trace: Trace, *, ours: bool = True) -> Flags:
-    """[X] p or q of an examined token is no probability; q may be unknown, and p where it is not `ours`."""
+    """[X] true where p or q of an examined token is no probability; q may be unknown, and p if it is not `ours`."""
     p, q = trace.examined_p, trace.examined_q
     return np.asarray(~(_probable(p) | (np.isnan(p) & (not ours))) | ~(_probable(q) | np.isnan(q)))
 
@@ -44,9 +44,9 @@ def _probable(values: Floats) -> Flags:
 
 
 def strange_tops(trace: Trace) -> Flags:
-    """[E] the largest scores may contradict each other or the emitted token."""
+    """[E] true where the largest scores may contradict each other or the emitted token."""
     scores, token = trace.top_score, trace.token
-    # a row whose scores are no numbers is strange by its order, whatever its sums are
+    # NaN scores break the order, so such a row is suspect whatever its sums are
     with np.errstate(invalid="ignore"):
         scaled = scores / (trace.header.sampling.temperature or 1.0)
         logs = scaled - trace.top_lse[:, None]
@@ -61,7 +61,7 @@ def strange_tops(trace: Trace) -> Flags:
 
 
 def _outside(trace: Trace, rank: NDArray[np.int64], logs: Floats) -> Flags:
-    """[E] truncation that the token may have escaped; `rank` is its place among the K `logs`, K if it has none."""
+    """[E] true where the token may lie outside the truncated set; `rank` is its index in the K `logs`, or K."""
     sampling, kept = trace.header.sampling, logs.shape[1]
     if sampling.greedy:
         return np.asarray(rank > 0)

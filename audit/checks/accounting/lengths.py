@@ -1,12 +1,11 @@
-"""How many tokens a step drafts, against what the arm says of itself.
+"""The number of drafted tokens per step against the arm's declaration.
 
 No step drafts more than gamma. Where the proposer declares steady drafts
-(`engine.core.types.SteadyDrafts`), none drafts fewer than gamma, the proposer's own
-most and the request's end allow: the last token of a request is never drafted,
-because a step emits one more than it accepts. Nothing is said where the arm does
-not declare it, beyond the context of what drafts, and of prefixes of one token,
-after which some have no hidden state to draft from. Knows nothing about why a
-draft is short.
+(`engine.core.types.SteadyDrafts`), every step drafts as many tokens as gamma, the
+proposer's limit and the end of the request allow: the last token of a request is
+never drafted, because a step emits one more token than it accepts. The rule does
+not apply to arms without the declaration, beyond the draft's context length, and
+after a prefix of one token, where some proposers have no hidden state yet.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from engine.record.effective import Effective
 from engine.record.trace import Trace
 
 SHORTEST = 2
-"""Tokens of a prefix from which on steady drafts are steady."""
+"""Shortest prefix, in tokens, at which the declaration of steady drafts holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLengths:
-    """What an arm declares: None where it does not say."""
+    """Lengths that an arm declares; None if it does not."""
 
     gamma: int | None
     steady: SteadyDrafts | None
 
 
 def declared(effective: Effective) -> DeclaredLengths:
-    """What the effective configuration says about lengths."""
+    """Read the declared lengths from the effective configuration."""
     return DeclaredLengths(effective.gamma, effective.steady_drafts)
 
 
@@ -57,7 +56,7 @@ def length_faults(trace: Trace, lengths: DeclaredLengths) -> Iterator[Fault]:
 
 
 def _due(trace: Trace, gamma: int, steady: SteadyDrafts) -> NDArray[np.int64]:
-    """[S] the tokens that each step has to draft; 0 where nothing is declared."""
+    """[S] number of tokens that each step must draft; 0 without a declaration."""
     prefix = trace.position.astype(np.int64)
     left = len(trace.header.prompt) + trace.header.sampling.max_new_tokens - prefix - 1
     most = gamma if steady.most is None else min(gamma, steady.most)

@@ -1,11 +1,10 @@
-"""What a request's tokens, text and numbers must be, whatever was drawn.
+"""Rules that a request's tokens, text and numbers must obey whatever the random numbers were.
 
-Rules beside those of the record's structure (`audit.evidence.structure`) and of
-lengths (`audit.checks.accounting.lengths`): ends and masks that the tokens show by themselves, and recorded
-probabilities that contradict each other or lie outside what they can be. Numbers
-are looked at as columns first (`audit.checks.accounting.columns`), and one by one
-only where those look wrong.
-Knows nothing about random numbers, nor whether a row is the right one.
+They complement the rules of the record's structure (`audit.evidence.structure`)
+and of lengths (`audit.checks.accounting.lengths`): ends and masks that the tokens
+alone show, and recorded probabilities that contradict each other or are out of
+range. `audit.checks.accounting.columns` first selects suspect numbers from whole
+columns; the rules here examine only those.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from engine.sampling.transforms import log_sum_exp, transform
 
 
 def steps_by_token(trace: Trace) -> list[int]:
-    """[E] the step that emitted each token."""
+    """[E] index of the step that emitted each token."""
     return np.repeat(np.arange(trace.steps), trace.n_emitted).tolist()
 
 
 def text_faults(request: RequestRecord) -> Iterator[Fault]:
-    """Stop strings in the text.
+    """Stop strings that remain in the text.
 
-    One that was complete before `min_tokens` may stay in it, and one at an end token may be part of its spelling.
+    A stop string completed before `min_tokens` may remain, and one at an end token may be part of its spelling.
     """
     sampling, last = request.trace.header.sampling, max(0, request.trace.steps - 1)
     if sampling.min_tokens or request.finish_reason is FinishReason.EOS:
@@ -45,7 +44,7 @@ def text_faults(request: RequestRecord) -> Iterator[Fault]:
 
 
 def mask_faults(trace: Trace) -> Iterator[Fault]:
-    """Ends before `min_tokens` and forbidden sequences: tokens without probability, whatever the row was."""
+    """Ends before `min_tokens` and forbidden sequences: such tokens have probability 0 under every row."""
     header, sampling, tokens = trace.header, trace.header.sampling, trace.tokens
     steps = steps_by_token(trace)
     ends = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else header.eos_ids)))
@@ -61,7 +60,7 @@ def mask_faults(trace: Trace) -> Iterator[Fault]:
 
 
 def number_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
-    """Recorded probabilities of emitted and examined tokens, p where it is told; level `scalars` and above."""
+    """Recorded probabilities of emitted and examined tokens, p only where it is recorded; level `scalars` and above."""
     steps = numbered(trace.n_emitted).step
     for at in np.flatnonzero(strange_numbers(trace, ours=ours)).tolist():
         for message in _emitted_faults(trace, at, ours):
@@ -86,7 +85,7 @@ def _emitted_faults(trace: Trace, at: int, ours: bool) -> Iterator[str]:
     if not margin >= 0:
         yield f"margin {margin:.10g}"
     elif trace.header.sampling.plain_scores and logprob > -math.log1p(math.exp(-margin)) + TOLERANCE:
-        # the two largest logits alone leave no token more
+        # the two largest logits alone bound every token's probability
         yield f"log-probability {logprob:.10g} is more than a lead of {margin:.6g} allows"
 
 
@@ -102,7 +101,7 @@ def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
         ids, scores, lse = trace.top_id[at], trace.top_score[at], float(trace.top_lse[at])
         scaled = scores / (trace.header.sampling.temperature or 1.0)
         token = int(trace.token[at])
-        # rows of fewer possible tokens than entries end in -inf
+        # a row with fewer possible tokens than entries ends in -inf
         falling = bool(np.all(scores[1:] <= scores[:-1]))
         if not falling or len(set(ids.tolist())) < len(ids) or not lse >= scaled[0] - TOLERANCE:
             yield Fault(step, f"token {token}: the recorded largest scores contradict each other")

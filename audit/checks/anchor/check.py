@@ -1,18 +1,18 @@
-"""Anchor: the recorded rows are those that the target gives by an independent pass.
+"""Anchor: the recorded rows agree with an independent pass of the target.
 
-Claim: rows. Null: at every emitted token p is what the target alone gives after
-that text, up to arithmetic. Statistic: the total variation between p of the
+Claim: rows. Null: at every emitted token p equals that of the target alone after
+the same text, up to arithmetic. Statistic: the total variation between p of the
 recorded row and p of the reference's row, both after the same transforms, per
-position. Effect and bound: its mean (over positions, then requests, then
-prompts) and the 99.5 % upper bound by betting; the prompts are the independent
-units. Fault: the mean's lower bound is above the margin, or a position is
-further off than the noise of correct passes allows (the largest difference
-between baseline and anchor or control after equal texts, a Wilks bound, times a
-factor; before truncation, so that no threshold makes a small difference large).
-At temperature 0 also: an emitted token that the reference ranks behind another
-one by more than such noise. Assumes prompts drawn independently, and that
-reference and candidate share files, tokenizer and transforms only. Cannot see: how
-tokens were drawn from the rows, rows that decided no emitted token, wrong files.
+position. Effect and bound: its mean (over positions, then requests, then prompts)
+and the 99.5 % upper bound by betting; the prompts are the independent units. Fault:
+the mean's lower bound is above the margin, or a position exceeds the noise of
+correct passes (the largest difference between baseline and anchor or control after
+equal texts, a Wilks bound, times a factor; before truncation, so that no threshold
+makes a small difference large). At temperature 0 also: an emitted token that the
+reference ranks behind another one by more than such noise. Assumes prompts drawn
+independently, and that reference and candidate share files, tokenizer and
+transforms only. Cannot see: how tokens were drawn from the rows, rows that decided
+no emitted token, or wrong files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_ANCHOR = "there is no anchor arm: the backend has no reference pass over give
 class AnchorLimits:
     """Beyond `distance` (total variation) or `lead` (scores, greedy only) a single position is a fault.
 
-    `measured` positions of correct passes stand behind them; 0 means fixed limits.
+    The limits come from `measured` positions of correct passes; 0 means fixed limits.
     """
 
     distance: float
@@ -59,7 +59,7 @@ class AnchorLimits:
 
 @dataclass(frozen=True, slots=True)
 class AnchorResult:
-    """All that the rows show; what `transcript` takes from this check."""
+    """Complete result of the row comparison; check `transcript` uses it too."""
 
     requests: tuple[ReferenceComparison, ...]
     units: Floats
@@ -67,9 +67,9 @@ class AnchorResult:
     findings: tuple[Finding, ...]
     limits: AnchorLimits
     floor: ReferenceNoise
-    """The engine without speculation against itself."""
+    """Noise of the engine without speculation against itself."""
     reference: ReferenceNoise
-    """The engine without speculation against the reference."""
+    """Noise of the engine without speculation against the reference."""
 
     @property
     def truncated(self) -> bool:
@@ -78,7 +78,7 @@ class AnchorResult:
 
     @property
     def positions(self) -> int:
-        """Compared positions."""
+        """Number of compared positions."""
         return sum(len(each.law) for each in self.requests)
 
     @property
@@ -97,7 +97,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
-    """Candidate against anchor, or why they cannot be compared; the anchor arm is there."""
+    """Compare the candidate with the anchor arm, which must exist; a text says why they cannot be compared."""
     anchor = evidence.companions[ArmKind.ANCHOR]
     reason = unanchored(evidence.candidate, anchor)
     if reason is not None:
@@ -126,7 +126,7 @@ def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) ->
 
 
 def _positions(each: ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
-    """Positions that no noise explains."""
+    """A finding for each position beyond the noise limits."""
     for i in range(len(each.law)):
         step, where = int(each.step[i]), f"token {i + 1}"
         if each.plain[i] > limits.distance:
@@ -142,7 +142,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def judge_rows(found: AnchorResult | str, params: Params) -> CheckResult:
-    """The check's result on rows that are compared already."""
+    """The check's result from compared rows."""
     if isinstance(found, str):
         return CheckResult(Verdict.INCONCLUSIVE, found)
     margin, confidence = float(params["margin"]), float(params["confidence"])
@@ -164,7 +164,7 @@ def judge_rows(found: AnchorResult | str, params: Params) -> CheckResult:
 
 
 def numbers(found: AnchorResult) -> dict[str, Any]:
-    """JSON-able: the noise, and what a single position may differ."""
+    """JSON-able: the noise and the limits for a single position."""
     return {
         "requests": len(found.requests),
         "prompts": len(found.units),
@@ -200,7 +200,7 @@ def _summary(found: AnchorResult, low: float, high: float, params: Params) -> st
         return f"{bound}, before top-k, top-p and min-p: these need whole rows (record: full)"
     if high > margin:
         least = betting_upper(np.zeros(units), float(params["confidence"]))
-        return f"{bound}, above {margin:g}; so many prompts can show {least:.3g} at best"
+        return f"{bound}, above {margin:g}; this many prompts can show {least:.3g} at best"
     return bound
 
 

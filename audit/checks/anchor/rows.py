@@ -1,8 +1,8 @@
-"""Recorded rows beside the reference's: how far apart, position by position.
+"""Distance between recorded rows and the reference's, position by position.
 
-Compares what two traces hold of the rows behind the same tokens: whole rows
-(level `full`) or the largest entries and a tail (`topk`), in any combination.
-Where only a part is known, distances are intervals. Knows nothing about verdicts.
+Two traces may hold whole rows (level `full`) or the largest entries and a tail
+(`topk`), in any combination. If a row is known in part only, its distance is an
+interval.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LEVELS = (RecordLevel.TOPK, RecordLevel.FULL)
 class AnchorRow:
     """One deciding row on K known tokens; the rest is a tail.
 
-    `plain` [K] is p before top-k, top-p and min-p; `law` [K] after them, None where that takes the whole row.
-    `lead` is the score of the emitted token minus the best other one: negative where another one leads.
+    `plain` [K] is p before top-k, top-p and min-p; `law` [K] after them, None if they need the whole row.
+    `lead` is the score of the emitted token minus the best other one: negative if another token leads.
     """
 
     ids: NDArray[np.int64]
@@ -50,11 +50,11 @@ class ReferenceComparison:
     law: Floats
     """[E] upper end of the total variation between the laws after all transforms."""
     plain: Floats
-    """[E] lower end of the same before truncation, which has no thresholds to fall over."""
+    """[E] lower end of the same distance before truncation, where no threshold can amplify a small difference."""
     lead: Floats
     """[E] the reference's score of the emitted token minus its best other one."""
     truncated: bool
-    """`law` is after all transforms, as it should be; False where rows were too short for the truncation."""
+    """True if `law` is after all transforms; False if the rows were too short for the truncation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ReferenceNoise:
 
 
 def row_at(trace: Trace, index: int) -> AnchorRow:
-    """The row behind an emitted token; the trace is at a level of `LEVELS` and in shape."""
+    """The row behind an emitted token of a well-formed trace at a level of `LEVELS`."""
     sampling, token = trace.header.sampling, int(trace.token[index])
     heat = sampling.temperature or 1.0
     if trace.header.level is RecordLevel.FULL:
@@ -76,7 +76,7 @@ def row_at(trace: Trace, index: int) -> AnchorRow:
         return AnchorRow(ids, softmax(made.scores / heat), made.p, _lead(made.scores, token))
     ids, scores = trace.top_id[index].astype(np.int64), trace.top_score[index]
     place = np.flatnonzero(ids == token)
-    # a token outside the list is at most as good as the last one in it
+    # a token outside the list scores at most as high as the last one in it
     lead = _lead(scores, int(place[0]) if len(place) else len(scores) - 1)
     plain = np.exp(scores / heat - float(trace.top_lse[index]))
     if sampling.greedy:
@@ -112,7 +112,7 @@ def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Refere
 
 
 def _compare_whole(ours: RequestRecord, reference: RequestRecord, count: int) -> ReferenceComparison:
-    """Rows of one vocabulary, many at once."""
+    """Compare whole rows of one vocabulary in blocks."""
     parts = [_block(ours.trace, reference.trace, begin, end) for begin, end in _blocks(ours.trace, count)]
     return ReferenceComparison(
         request=ours.request_id,
@@ -126,7 +126,7 @@ def _compare_whole(ours: RequestRecord, reference: RequestRecord, count: int) ->
 
 
 def _blocks(trace: Trace, count: int) -> Iterator[tuple[int, int]]:
-    """Ranges of so many positions that their rows fit the memory, to `count`."""
+    """Ranges of positions up to `count`, each small enough for its rows to fit in memory."""
     rows = max(1, BLOCK // trace.header.vocabulary)
     return ((begin, min(begin + rows, count)) for begin in range(0, count, rows))
 
@@ -147,7 +147,7 @@ def _plain(scores: Floats, trace: Trace) -> Floats:
 
 
 def _leads(scores: Floats, token: Ints) -> Floats:
-    """[E] as `_lead`, of rows [E, V]."""
+    """[E] leads of rows [E, V], as `_lead` of one."""
     others, at = scores.copy(), (np.arange(len(token)), token)
     others[at] = -np.inf
     return np.asarray(scores[at] - others.max(axis=1))
@@ -186,7 +186,7 @@ def _unreadable(request: RequestRecord) -> str | None:
 
 
 def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[ReferenceComparison, ...]:
-    """Every request that the anchor arm has."""
+    """Compare every request of the anchor arm."""
     pairs = pair_arms(candidate, anchor).pairs
     return tuple(compare(pair.candidate, pair.baseline, len(pair.candidate.tokens)) for pair in pairs)
 
@@ -208,7 +208,7 @@ def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[Referenc
 
 
 def _lead_changes(pair: Pair) -> Floats:
-    """Changes of an equal token's lead."""
+    """Changes of the lead at equal tokens."""
     count = agreeing(pair.candidate.tokens, pair.baseline.tokens)
     ours, theirs = (_leads_of(each.trace, count) for each in (pair.candidate, pair.baseline))
     known = np.isfinite(ours) & np.isfinite(theirs)
@@ -216,7 +216,7 @@ def _lead_changes(pair: Pair) -> Floats:
 
 
 def _leads_of(trace: Trace, count: int) -> Floats:
-    """[count] leads of the emitted tokens."""
+    """[count] leads of the first emitted tokens."""
     if trace.header.level is not RecordLevel.FULL:
         return np.array([row_at(trace, i).lead for i in range(count)])
     blocks = _blocks(trace, count)

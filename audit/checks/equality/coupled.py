@@ -1,7 +1,7 @@
 """Coupled equality: under shared randomness the candidate's sampled tokens are the baseline's.
 
 Claim: equality. Null: every emitted token is the target's own Gumbel-max sample
-under the noise of its position, which plain decoding draws too. Statistic: the
+under the noise of its position, which plain decoding also draws. Statistic: the
 number of real divergences; any is a fault. A divergence is numerical if the
 baseline's log p + noise of its own token leads that of the candidate's token by
 no more than the largest change of that lead between baseline and control at
@@ -54,7 +54,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def has_rows(request: RequestRecord) -> bool:
-    """Whether the perturbed scores can be recomputed."""
+    """True if the perturbed scores can be recomputed."""
     return request.trace.header.level is RecordLevel.FULL and shape_fault(request.trace) is None
 
 
@@ -86,13 +86,13 @@ def lead_over(found: Divergence) -> float | None:
     p = softmax(deciding_row(request.trace, index).scores / header.sampling.temperature)
     lead = float(scores[own] - scores[token])
     if not math.isfinite(lead):
-        # outside the support: only a threshold this close can have let it in
+        # outside the support: only a threshold this close could have admitted it
         return threshold_distance(p, token, header.sampling)
     return min(lead, threshold_distance(p, own, header.sampling))
 
 
 def threshold_distance(p: Floats, token: int, params: SamplingParams) -> float:
-    """How far a token is from the nearest truncation threshold; infinite without truncation.
+    """Distance of a token from the nearest truncation threshold; infinite without truncation.
 
     `p` [V] is the distribution before truncation. Distances to top-k and min-p
     are differences of log p, that to top-p is mass.

@@ -9,8 +9,8 @@ Wilks bound). Effect and bound: real divergences per 1000 compared tokens and
 the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are
 exchangeable with the judged ones. Cannot see: a wrong token that happens to be
 a near-tie, anything after the first difference of a pair, and faults that the
-baseline shares. On text alone (L0) nothing is known of leads: equal texts are
-certified, different ones are inconclusive.
+baseline shares. Text alone (L0) gives no leads: equal texts are certified,
+different texts are inconclusive.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def margins(request: RequestRecord) -> Floats:
 def lead_over(found: Divergence) -> float | None:
     """The baseline's score of its token minus that of the candidate's token.
 
-    Where the record does not hold the candidate's token, the least lead that it
-    can have is used: that over the last recorded score, or the top-two margin.
+    If the record lacks the candidate's token, the result is its smallest possible
+    lead: that over the last recorded score, or the top-two margin.
     """
     trace, index, token = found.pair.baseline.trace, found.index, found.token
     if token is None or index >= len(trace.margin):

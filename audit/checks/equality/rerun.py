@@ -1,13 +1,12 @@
-"""A candidate beside a run of its own at the same seed: which requests differ, and why.
+"""A candidate against a rerun at the same seed: which requests differ, and why.
 
 At temperature 0 and under shared randomness a difference is triaged as the
 equality checks do, by the lead at the first differing token and the noise
 between baseline and control. Under rejection the token is a function of rows,
 drafts and numbers: other numbers for the same purpose are real; other drafts
-are told apart, because another draft is another use of the same numbers; with
-equal numbers and drafts the rows must have changed, and the change counts as
-numerical where it is within the largest change over requests that did not
-differ. Knows nothing about verdicts.
+are a kind of their own, because another draft uses the same numbers differently;
+with equal numbers and drafts the rows must have changed, and the change counts
+as numerical if it is within the largest change over requests that did not differ.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from engine.core.types import Protocol, RecordLevel
 from engine.record.trace import steps_of
 
 LARGEST_NOISE = 0.05
-"""A change of p by more than this in total variation is no rounding."""
+"""A change of p beyond this total variation is more than rounding."""
 NOISE_PER_REQUEST = 128
-"""Positions of a request that the noise of rows is measured on."""
+"""Positions per request for measuring the noise of rows."""
 KINDS = ("real", "untriaged", "drafts", "numerical")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDifference:
-    """A request that differs: `real`, `numerical`, `untriaged`, or `drafts` where other tokens were drafted."""
+    """A request that differs; `kind` is `real`, `numerical`, `untriaged`, or `drafts` (other drafted tokens)."""
 
     divergence: Divergence
     kind: str
     reason: str
 
     def finding(self, arm: ArmKind) -> Finding:
-        """Where, against which arm, and why it is judged so."""
+        """The finding: place, compared arm and reason."""
         found = self.divergence
         ours, theirs = found.pair.candidate, found.pair.baseline
         if found.ended:
@@ -58,7 +57,10 @@ class RequestDifference:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A companion arm compared. `unpaired` are its cases that the candidate lacks; `problem` says why it cannot be."""
+    """Comparison with a companion arm. `unpaired` lists its cases that the candidate lacks.
+
+    `problem` says why the arms cannot be compared.
+    """
 
     arm: ArmKind
     pairs: int
@@ -68,13 +70,13 @@ class Rerun:
     problem: str | None
 
     def count(self, kind: str) -> int:
-        """Requests that differ in this way."""
+        """Number of differences of this kind."""
         return sum(each.kind == kind for each in self.differences)
 
 
 @dataclass(frozen=True, slots=True)
 class DecidingNumbers:
-    """What decided one emitted token. `drafted` and `tested` map tokens to the numbers that drew and tested them."""
+    """Random numbers behind one emitted token. `drafted` and `tested` map drafted tokens to their numbers."""
 
     drafted: Mapping[int, float]
     tested: Mapping[int, float]
@@ -97,7 +99,7 @@ def compare(evidence: Evidence, kind: ArmKind) -> Rerun:
 
 
 def shares_state(arm: ArmRecord) -> bool:
-    """Whether drafts depend on what was generated before, so that another order drafts other tokens."""
+    """True if drafts depend on earlier requests, so that another order can draft other tokens."""
     return arm.effective.proposer_state == "shared"
 
 
@@ -111,7 +113,7 @@ def _incomparable(pair: Pair) -> str | None:
 
 
 def _instrument(arm: ArmRecord) -> Instrument | None:
-    """How leads are measured where tokens are functions of the target and the seed alone."""
+    """The instrument for leads if tokens depend only on the target and the seed."""
     headers = [request.trace.header for request in arm.requests]
     if all(header.sampling.greedy for header in headers):
         return Instrument(greedy_equality.margins, greedy_equality.lead_over, "logits")
@@ -127,22 +129,22 @@ def _triage_equal(
         return ()
     reference = evidence.baseline
     noise = measure_noise(reference, evidence.controls, instrument.margins) if reference is not None else None
-    told = []
+    result = []
     for each in found:
         lead = None if each.ended else instrument.lead_over(each)
         if each.ended:
-            told.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
+            result.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
         elif lead is None or noise is None or noise.positions < MIN_NOISE_POSITIONS:
-            told.append(
+            result.append(
                 RequestDifference(each, "untriaged", "the lead or the noise between two plain runs is not known")
             )
         else:
-            # a lead below zero: that choice is not even the best by the key that it claims
+            # a negative lead: the chosen token is not the best one under its own key
             kind = "numerical" if abs(lead) <= noise.bound else "real"
-            told.append(
+            result.append(
                 RequestDifference(each, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}")
             )
-    return tuple(told)
+    return tuple(result)
 
 
 def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[RequestDifference, ...]:
@@ -153,30 +155,30 @@ def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tup
         changes = [change for pair in same for change in _row_changes(pair)]
         return len(changes), max(changes, default=0.0)
 
-    told = []
+    result = []
     for each in found:
         cause = _cause(each)
         if cause is not None:
-            told.append(cause)
+            result.append(cause)
             continue
         change = _row_change(each.pair, each.index)
         positions, bound = noise() if change is not None else (0, 0.0)
         if change == 0.0:
-            told.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
+            result.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
         elif change is None or positions < MIN_NOISE_POSITIONS or bound > LARGEST_NOISE:
-            told.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
+            result.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
         else:
             kind = "numerical" if change <= bound else "real"
-            told.append(
+            result.append(
                 RequestDifference(
                     each, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}"
                 )
             )
-    return tuple(told)
+    return tuple(result)
 
 
 def _cause(found: Divergence) -> RequestDifference | None:
-    """What can be said without rows; None where numbers and drafts are the same."""
+    """The difference as classified without rows; None if numbers and drafts are the same."""
     if found.ended:
         return RequestDifference(found, "real", "the tokens agree as far as both go")
     sides = [found.pair.candidate, found.pair.baseline]
@@ -198,7 +200,7 @@ def _cause(found: Divergence) -> RequestDifference | None:
 
 
 def offer(request: RequestRecord, index: int) -> DecidingNumbers:
-    """What was drafted and tested for emitted token `index`; the trace is in shape and above level tokens."""
+    """Tokens drafted and tested for emitted token `index`; the trace is well-formed and above level tokens."""
     trace = request.trace
     view = next(each for each in steps_of(trace) if each.emitted.start <= index < each.emitted.stop)
     parent = int(trace.row[index]) - 1

@@ -1,9 +1,8 @@
 """The verdict on token-by-token equality, shared by the two equality checks.
 
-Each divergence is numerical (the baseline's own lead there is within the noise
-measured between two runs of the baseline), real (it is not, or the texts end
-differently) or untriaged (the noise or the lead is not known). Knows nothing
-about how a lead is computed.
+A divergence is numerical if the baseline's own lead there is within the noise
+between two runs of the baseline, real if it is not or if the texts end
+differently, and untriaged if the noise or the lead is unknown.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 
 MIN_NOISE_POSITIONS = 300
-"""Below this the maximum covers less than the 98.5 % quantile with 99 % confidence."""
+"""With fewer positions the maximum covers less than the 98.5 % quantile at 99 % confidence."""
 MAX_FINDINGS = 20
 
 LeadOver = Callable[[Divergence], float | None]
-"""By how much the baseline's choice led the candidate's token; None if not recorded."""
+"""Lead of the baseline's choice over the candidate's token; None if not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """How a check measures leads. `margins` serves the noise, `lead_over` the triage."""
+    """A check's measurement of leads: `margins` for the noise, `lead_over` for the triage."""
 
     margins: Margins
     lead_over: LeadOver
@@ -56,7 +55,7 @@ class TriagedDivergence:
     lead: float | None
 
     def finding(self, noise: MarginNoise, unit: str) -> Finding:
-        """Where it happened and why it is judged so."""
+        """The finding: place and reason."""
         at, pair = self.divergence.index, self.divergence.pair
         if self.divergence.ended and _ended_alike(pair):
             message = f"{self.kind}: the same tokens give another text, {pair.candidate.text[:60]!r}"
@@ -79,7 +78,7 @@ def _ended_alike(pair: Pair) -> bool:
 
 
 def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -> CheckResult:
-    """Compare candidate and baseline; the evidence has a baseline."""
+    """Compare candidate and baseline; the evidence must have a baseline."""
     assert evidence.baseline is not None
     pairing = pair_arms(evidence.candidate, evidence.baseline)
     for pair in pairing.pairs:
@@ -108,7 +107,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
 
 
 def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> MarginNoise:
-    """As measured here, unless the suite brings a bound that was measured elsewhere."""
+    """The measured noise, or the bound that the suite states."""
     assert evidence.baseline is not None
     measured = measure_noise(evidence.baseline, evidence.controls, instrument.margins)
     bound = float(params["noise_bound"])
@@ -117,7 +116,7 @@ def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Margin
 
 def _triage(found: Divergence, noise: MarginNoise, instrument: Instrument) -> TriagedDivergence:
     if found.ended:
-        # where the tokens are those of the text, an end has no token whose lead could say how close it was
+        # with tokens derived from text an end has no token, and so no lead that shows how close it was
         known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))
         return TriagedDivergence(found, "real" if known else "untriaged", None)
     lead = instrument.lead_over(found)

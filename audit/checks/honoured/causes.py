@@ -1,7 +1,7 @@
-"""Which parameter an engine left out, from rows whose probabilities are not those that were asked for.
+"""Find the parameter that an engine ignored, from rows with unexpected probabilities.
 
-Each hypothesis is the request's parameters with one of them off or replaced; the
-first that explains nine tenths of the rows is named. Knows nothing about verdicts.
+Each hypothesis turns off or replaces one of the request's parameters; the result
+is the first hypothesis that explains nine tenths of the rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from audit.checks.honoured.rows import TokenComparison
 from engine.core.types import SamplingParams
 
 LOOKED_AT: Final = 64
-"""Rows, spread evenly: a cause that explains these explains the rest."""
+"""Number of evenly spaced rows to examine; a cause that explains these explains the rest."""
 EXPLAINED: Final = 0.9
 CLOSE: Final = 0.002
 TOO_SHORT: Final = "as if the answer were still shorter than min_tokens"
 DEGENERATE: Final = 0.98
-"""Share of probabilities of 0 or 1 from which on a row counts as an argmax."""
+"""If this share of probabilities is 0 or 1, the rows count as argmax."""
 
 OFF: Final[Mapping[str, Any]] = {
     "temperature": 1.0,
@@ -44,14 +44,14 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What the engine may have done."""
+    """Sampling parameters that the engine may have used instead."""
 
     name: str
     sampling: SamplingParams
 
 
 def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
-    """The request's parameters with one of those that are on left out, or with min_tokens never reached."""
+    """The request's parameters with one active parameter left out, or with min_tokens never reached."""
     on = [key for key, value in OFF.items() if getattr(sampling, key) != value]
     single = [Hypothesis(f"as if {key} were not set", _without(sampling, (key,))) for key in on]
     several = [
@@ -69,7 +69,7 @@ def _without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:
 
 
 def cause(wrong: Sequence[TokenComparison]) -> str:
-    """What explains the rows, in words."""
+    """The hypothesis that explains the rows, in words."""
     seen = [wrong[i] for i in np.unique(np.linspace(0, len(wrong) - 1, LOOKED_AT).astype(int))]
     if any(each.row is None for each in seen):
         return "the rows are not recorded; record: full tells which parameter"

@@ -1,4 +1,4 @@
-"""Honoured: the engine's own probabilities are those of the parameters that were asked for.
+"""Honoured: the engine's own probabilities follow the requested sampling parameters.
 
 Claim: parameters. Null: the probability that the engine's verifier used for a
 token is the raw row's under the request's temperature, truncation, bias, masks
@@ -6,11 +6,11 @@ and penalties. Statistic: probabilities that differ from ours by more than
 `tolerance`, per kind of row, because engines prepare drafted rows and the others
 by different code. Effect and bound: the share in the worst kind, with
 Clopper-Pearson bounds at `alpha`; a few differ where rounding moves a token
-across the edge of a truncation. A wrong kind is held against the transforms with
-one parameter left out, and the one that explains it is named. Assumes that the
-raw rows are what the target gave. Cannot see: an engine that computes the right
+across the edge of a truncation. If a kind is wrong, the check tries the transforms
+with one parameter left out and names the one that explains it. Assumes that the
+raw rows are the target's. Cannot see: an engine that computes the right
 probability and decides by another (law, replay), rows of greedy requests
-(greedy_equality), or what the engine does not report.
+(greedy_equality), or anything that the engine does not report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RowKind:
 
     @property
     def share(self) -> float:
-        """Of those compared."""
+        """Share of the compared rows that differ."""
         return len(self.wrong) / self.n if self.n else 0.0
 
 
@@ -108,13 +108,13 @@ def _kinds(evidence: Evidence, tolerance: float) -> tuple[RowKind, ...]:
 def _summary(kinds: Sequence[RowKind], reasons: dict[str, str], bound: float) -> str:
     if not reasons:
         return f"{sum(kind.n for kind in kinds)} probabilities are those of the request's parameters, bound {bound:.2g}"
-    told = (
+    sentences = (
         f"{len(kind.wrong)} of {kind.n} probabilities of {kind.name} rows are not those of the request's parameters"
         + (f" ({reasons[kind.name]})" if kind.name in reasons else "")
         for kind in kinds
         if kind.n
     )
-    return "; ".join(told)
+    return "; ".join(sentences)
 
 
 def _findings(kinds: Sequence[RowKind], verdict: Verdict) -> tuple[Finding, ...]:

@@ -1,8 +1,8 @@
-"""The probabilities that an engine reported beside those that its raw rows give under the request's parameters.
+"""Compare an engine's reported probabilities with those of its raw rows under the request's parameters.
 
-A row is compared at two tokens where both are known: the one emitted and the
-one drafted there. Level `full` computes ours from the row, level `topk` holds
-it for the emitted token. Knows nothing about verdicts.
+The comparison covers the emitted token of a row and the token drafted there.
+Level `full` allows computing the expected probability from the row; level `topk`
+records it for the emitted token.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from engine.sampling.transforms import transform
 
 @dataclass(frozen=True, slots=True)
 class TokenComparison:
-    """One token of one row: what the engine said, and what was asked for.
+    """One token of one row: its reported probability (`said`) and the one under the requested parameters (`asked`).
 
-    `row` [V] is the raw row with the `history` before it, None where the record does not hold it.
+    `row` [V] is the raw row with the `history` before it, None if the record lacks it.
     """
 
     request: str
@@ -39,7 +39,7 @@ class TokenComparison:
     eos_ids: tuple[int, ...] = ()
 
     def under(self, sampling: SamplingParams) -> float | None:
-        """The token's probability under other parameters; None where the row is not recorded."""
+        """The token's probability under other parameters; None if the row is not recorded."""
         if self.row is None:
             return None
         return float(transform(self.row, list(self.history), self.prompt_length, sampling, self.eos_ids).p[self.token])
@@ -58,7 +58,7 @@ class RequestRows:
 
 
 def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) -> RequestRows:
-    """Compare the rows of drafted places, or the others; a record out of shape or without rows has none."""
+    """Compare the rows of drafted places, or the others; a malformed record or one without rows has none."""
     trace = request.trace
     if trace.header.level not in (RecordLevel.TOPK, RecordLevel.FULL) or shape_fault(trace) is not None:
         return RequestRows(0, ())
@@ -69,19 +69,19 @@ def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) ->
 
 
 def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenComparison]:
-    """The emitted token of a row, and the drafted one where that is another."""
+    """Compare the emitted token of a row, and the drafted token if it differs."""
     trace = request.trace
     if trace.header.level is RecordLevel.TOPK:
         if len(trace.row_p) and not np.isnan(trace.p[at]):
             yield _lumped(request, found, at)
         return
-    told = tuple(_said(trace, found, at))
-    if not told:
+    reported = tuple(_reported(trace, found, at))
+    if not reported:
         return
     header = trace.header
     history = (*header.prompt, *trace.token[:at].tolist())
     p = transform(trace.logits[at], list(history), len(header.prompt), header.sampling, header.eos_ids).p
-    for token, said in told:
+    for token, said in reported:
         yield TokenComparison(
             request=request.request_id,
             step=int(found.step[at]),
@@ -96,8 +96,8 @@ def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenCo
         )
 
 
-def _said(trace: Trace, found: DraftPlaces, at: int) -> Iterator[tuple[int, float]]:
-    """Tokens of a row with the engine's own probabilities."""
+def _reported(trace: Trace, found: DraftPlaces, at: int) -> Iterator[tuple[int, float]]:
+    """Tokens of a row with the probabilities that the engine reported."""
     emitted, node = int(trace.token[at]), int(found.examined[at])
     if not np.isnan(trace.p[at]):
         yield emitted, float(trace.p[at])

@@ -1,8 +1,8 @@
-"""The law tests over a table: which component, which stratum, what p-value.
+"""The law tests over a table, by component and stratum.
 
 Every stratum is fixed before its tokens are drawn: the position in the block,
-or that everything drafted was accepted. Selecting accepted tokens would not be
-(they follow min(p, q)), so no test does. Knows nothing about verdicts.
+or that all drafted tokens were accepted. No test selects accepted tokens, because
+that selection is not fixed beforehand (they follow min(p, q)).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from audit.stats.scores import LOG_FLOOR, score_test
 from engine.core.types import Floats
 
 MIN_TOKENS = 15
-"""Strata with fewer tokens are not tested."""
+"""Minimum number of tokens of a tested stratum."""
 LAST_DEPTH = 7
-"""Block positions from here on are one stratum."""
+"""Block positions from this one on form one stratum."""
 MIXTURE = "named alternatives"
 LOG_STEP = float(-np.log(LOG_FLOOR))
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentTest:
-    """One test. `effect` is in the unit of `unit`."""
+    """Result of one test. `effect` is measured in `unit`."""
 
     name: str
     stratum: str
@@ -42,12 +42,12 @@ class ComponentTest:
 
     @property
     def title(self) -> str:
-        """How a report names it."""
+        """Name of the test in reports."""
         return f"{self.name} ({self.stratum})"
 
 
 def battery(law: LawEvidence, generator: np.random.Generator) -> tuple[ComponentTest, ...]:
-    """All tests that the table has enough tokens for. `generator` simulates small-sample laws."""
+    """Run all tests for which the table has enough tokens. `generator` simulates small-sample laws."""
     table = law.table
     found = [*_pooled(law, generator), *_by_depth(table, generator), *_by_role(table, generator)]
     return tuple(found)

@@ -1,9 +1,8 @@
 """One view of whole rows and of lumped ones, for the law tests.
 
-Where rows are whole, the exact numbers are summed here; where they are lumped,
-they were recorded, and only tests that look at single cells lose by the lumping.
-Every law that is made up here is fixed before the token is drawn. Knows nothing
-about tests or p-values.
+For whole rows this module sums the exact numbers; for lumped rows the record holds
+them, and only tests of single cells lose power by the lumping. Every law computed
+here is fixed before its token is drawn.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def exact_of(made: Decisions) -> LumpedDecisions:
 
 
 def top_of(made: Decisions) -> NDArray[np.int64]:
-    """[E] the most likely token; among cells it is the first, and never the tail."""
+    """[E] the most likely token; with cells the first cell, never the tail."""
     return made.p.argmax(axis=1) if made.lumped is None else np.zeros(len(made.p), dtype=np.int64)
 
 
 def log_scores(made: Decisions) -> Floats:
-    """[E, C] log p of each token; the tail scores at most as its likeliest token can."""
+    """[E, C] log p of each token; the tail's score is at most that of its likeliest possible token."""
     if made.lumped is None:
         return log_p_scores(made.p)
     p = made.p.copy()
@@ -56,7 +55,7 @@ def log_scores(made: Decisions) -> Floats:
 
 
 def residual_laws(made: Decisions, rows: NDArray[np.int64]) -> Floats:
-    """[len(rows), C] norm(max(p - q, 0)); p where that has no mass."""
+    """[len(rows), C] norm(max(p - q, 0)); p if that has no mass."""
     p = made.p[rows]
     left = np.maximum(p - made.q[rows], 0.0)
     if made.lumped is not None:
@@ -68,7 +67,7 @@ def residual_laws(made: Decisions, rows: NDArray[np.int64]) -> Floats:
 
 
 def previous_rows(made: Decisions) -> Floats:
-    """[E, C] p of the position before, on this row's cells; what those cells do not say is in the tail."""
+    """[E, C] p of the previous position on this row's cells; the remaining mass is in the tail."""
     first = np.full_like(made.p[:1], np.nan)
     if made.lumped is None or len(made.p) < 2:
         return np.concatenate([first, made.p[:-1]])

@@ -2,16 +2,16 @@
 
 Claim: law. Null: each emitted token is drawn from its recorded p given all that
 came before. Statistic: a battery of one-sample tests, Holm-adjusted: randomised
-transforms in three orders, score martingales for log p and for a leak of the
-draft, a sequential mixture over named faults, by block position, on
-bonus tokens, and the components of the chain rule where that is the declared
-protocol. Effect: the estimated leak in total variation per emitted token, under
-r = (1 - l) p + l q where q is known, else with the argmax of p in the place of q;
-bound: its upper bound (99 % by default). Assumes rows that are the target's, independent
-random numbers between requests, and that the number of requests was fixed
-beforehand. Cannot see: wrong rows, repeated random numbers within a request's
-own stream, departures below the printed detectable leak, nor bound departures
-in other directions than the leak.
+transforms in three orders, score martingales for log p and for a leak of the draft,
+a sequential mixture over named faults, by block position, on bonus tokens, and the
+components of the chain rule if the arm declares that protocol. Effect: the
+estimated leak in total variation per emitted token, under r = (1 - l) p + l q if q
+is known, else with the argmax of p in place of q; bound: its upper bound (99 % by
+default). Assumes rows that are the target's, independent random numbers between
+requests, and that the number of requests was fixed beforehand. Cannot see: wrong
+rows, repeated random numbers within a request's own stream, and departures below
+the printed detectable leak; the bound covers only departures in the direction of
+the leak.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MAX_FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Total variation per emitted token; `direction` says towards what."""
+    """Total variation per emitted token towards `direction`."""
 
     direction: str
     share: float
     effect: float
     bound: float
     error: float
-    """Standard error of the effect; infinite where p and q do not differ."""
+    """Standard error of the effect; infinite if p and q do not differ."""
     detectable: float
 
 
@@ -79,7 +79,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     findings = [*law.impossible, *(_finding(components[i], adjusted[i]) for i in rejected)]
     leak = estimate_leak(law, float(params["confidence"]))
     n = len(law.table.depth)
-    # a request or two may be too little for any component
+    # one or two requests may be too few for any component
     best = int(np.argmin(adjusted)) if components else None
     return CheckResult(
         verdict=_verdict(findings, n, leak, params),
@@ -96,7 +96,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def estimate_leak(law: LawEvidence, confidence: float = 0.99) -> Leak:
-    """The leak towards q where any q is known, else towards the argmax of p."""
+    """Estimate the leak towards q if any q is known, else towards the argmax of p."""
     table = law.table
     known = table.known
     n = len(known)
@@ -141,7 +141,7 @@ def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Pa
 
 
 def _loss(law: LawEvidence) -> str:
-    """What lumped evidence loses: the p-value is exact, but differences within the tail are not seen."""
+    """Text on the loss by lumping: the p-value is exact, but differences within the tail are invisible."""
     tail, seen = _lumping(law)
     if not tail:
         return ""

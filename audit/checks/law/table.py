@@ -1,8 +1,8 @@
 """The numbers that the law tests need, one row per emitted token.
 
-Everything that a row depends on besides the emitted token was fixed before that
-token was drawn. Rows are kept, distributions are not, so that memory does not
-grow with the vocabulary. Knows nothing about p-values.
+Apart from the emitted token, a row depends only on data fixed before that token was
+drawn. The table keeps rows and no distributions, so that memory does not grow with
+the vocabulary.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from engine.core.types import Floats, Protocol, Role
 
 @dataclass(frozen=True, slots=True)
 class LawTable:
-    """E emitted tokens of all requests; NaN where a number does not exist at a position."""
+    """E emitted tokens of all requests; NaN if a position lacks the number."""
 
     depth: NDArray[np.int64]
     bonus: NDArray[np.bool_]
-    """[E] everything drafted was accepted before."""
+    """[E] all drafted tokens before this position were accepted."""
     known: NDArray[np.bool_]
     """[E] q of the position is known."""
     rank_pit: Floats
@@ -46,7 +46,7 @@ class LawTable:
     distance: Floats
     """[E, 2] total variation between p and q, and between p and its argmax."""
     tail: Floats
-    """[E] mass of p that shares a cell; 0 where rows are whole."""
+    """[E] mass of p in the tail cell; 0 for whole rows."""
     seen: Floats
     """[E] total variation between p and q on the cells."""
     draft_pit: Floats
@@ -60,7 +60,7 @@ class LawTable:
 
 @dataclass(frozen=True, slots=True)
 class LawEvidence:
-    """The table, the evidence for each named alternative and what is impossible under the law."""
+    """The table, the evidence for each named alternative, and findings of impossible tokens."""
 
     table: LawTable
     process: alternatives.WealthState
@@ -68,7 +68,7 @@ class LawEvidence:
 
 
 def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
-    """The numbers of all requests, in their order. `generator` randomises the transforms."""
+    """Tabulate all requests in order. `generator` randomises the transforms."""
     parts: list[LawTable] = []
     impossible: list[Finding] = []
     process = alternatives.start()
@@ -85,7 +85,7 @@ def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) 
 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:
-    """Tokens without any probability: no number of samples excuses one."""
+    """A finding for each token of probability 0."""
     exact = exact_of(made)
     for i in np.flatnonzero(exact.p <= 0):
         yield Finding(made.request, int(made.step[i]), f"token {int(exact.token[i])} was emitted, its p is 0")
@@ -105,10 +105,10 @@ def _tested(made: Decisions) -> NDArray[np.bool_]:
 
 
 def _chunk(made: Decisions) -> alternatives.Chunk:
-    """One request for the named alternatives, without its impossible tokens: those are findings already.
+    """One request for the named alternatives, without its impossible tokens, which are findings already.
 
-    Only what was fixed before a token was drawn: the token refused one position earlier, and never the one
-    refused here. A draft's own tokens may have decided its length, so no position is called the last.
+    The chunk holds only data fixed before each token was drawn: the token refused one position earlier, not the
+    one refused at this position. No position is marked as last, because the drafted tokens may decide the length.
     """
     kept = made.p[np.arange(len(made.token)), made.token] > 0
     own = exact_of(made)
@@ -127,12 +127,12 @@ def _chunk(made: Decisions) -> alternatives.Chunk:
 
 
 def _here(made: Decisions, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens as this row's cells; one that has no cell of its own is none."""
+    """Tokens as cells of this row; NO_NODE for a token without its own cell."""
     return tokens if made.lumped is None else own_cell(made.lumped.ids, tokens)
 
 
 def _shifted(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each position's predecessor."""
+    """The entry of each position's predecessor."""
     return np.concatenate([np.full_like(tokens[:1], alternatives.NO_TOKEN), tokens[:-1]])
 
 
@@ -200,7 +200,7 @@ class _Chain:
 
 
 def _chain_columns(made: Decisions, exact: LumpedDecisions, generator: np.random.Generator) -> _Chain:
-    """Component numbers of the chain rule; all NaN under other rules."""
+    """Component columns of the chain rule; all NaN under other rules."""
     count = len(made.token)
     tested = _tested(made)
     draft, accept = np.full(count, np.nan), np.full((count, 2), np.nan)

@@ -1,16 +1,16 @@
-"""Prefix-measurable drafts: no drafted token is dropped, cut or trimmed by its own probability.
+"""Prefix-measurable drafts: no drafted token is dropped because of its own probability.
 
-Claim: law. Null: whether a place keeps its drafted token is decided by the prefix,
+Claim: law. Null: the prefix alone decides whether a place keeps its drafted token,
 so that a kept token follows q. Statistic: kept tokens with q below each of a grid
 of thresholds against their expectation, smooth tests of the randomised ranks by q,
-by p / q and by id, and a score test of how sure the draft is after the token (by
-what other requests show); Holm. Effect: the largest share of kept tokens that is
+by p / q and by id, and a score test of how sure the draft is after the token
+(estimated from other requests); Holm. Effect: the largest share of kept tokens that is
 missing below a threshold, a lower bound of the total variation between the kept
 tokens' law and q; bound: its 99 % upper bound over all thresholds. Drafted tokens
-that were reached and never examined are faults without chance. Assumes that q is
-the draft's law (q_contract). Cannot see: dropping by other properties of the token
-than its q, p, id and what follows it, nor of deterministic drafts, where every
-rule is a function of the prefix.
+that were reached and never examined are faults, whatever chance did. Assumes that q
+is the draft's law (q_contract). Cannot see: dropping by properties of the token
+other than its q, p, id and continuation; dropping of deterministic drafts, where
+every rule is a function of the prefix.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from engine.core.types import Floats, QKind
 POOLED = "all requests"
 MIN_TOKENS = 30
 SHARE = 0.3
-"""Mass of q below a threshold that the plan reckons with."""
+"""Mass of q below a threshold, as assumed by the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTest:
-    """One test of kept tokens. `effect` is the share that is missing, where that has a meaning."""
+    """One test of kept tokens. `effect` is the missing share if the test defines one."""
 
     name: str
     n: int
@@ -56,7 +56,7 @@ class KeptTest:
 
 @dataclass(frozen=True, slots=True)
 class MissingShare:
-    """Tokens with q below a threshold: the share of kept tokens that lacks, and what bounds it at all thresholds."""
+    """Missing share of kept tokens with q below a threshold, and its bound over all thresholds."""
 
     effect: float
     bound: float
@@ -78,7 +78,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def battery(kept: KeptTokens, generator: np.random.Generator) -> list[KeptTest]:
-    """All tests that there are enough tokens for."""
+    """Run all tests for which there are enough tokens."""
     return [*_below(kept), *_ranked(kept, generator), *_sure(kept)]
 
 
@@ -108,7 +108,7 @@ def _sure(kept: KeptTokens) -> Iterator[KeptTest]:
 
 
 def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> MissingShare:
-    """The largest share that is missing below a threshold; the bound holds at all of them together."""
+    """The largest missing share below a threshold; the bound holds at all thresholds jointly."""
     n = len(kept.below)
     if not n:
         return MissingShare(0.0, 1.0, 1.0)
@@ -117,7 +117,7 @@ def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> Mi
     sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
     above = float(scipy.stats.norm.isf((1.0 - confidence) / len(THRESHOLDS)))
     seen = float(scipy.stats.norm.isf(alpha / (2 * max(tests, 1))) + scipy.stats.norm.ppf(POWER))
-    # a share of n tokens is not known better than to a few of them
+    # n tokens resolve a share only to a few tokens
     least = above**2 / (3.0 * n)
     bound = float(np.max(shares + above * sd)) + least
     return MissingShare(max(0.0, float(shares.max())), min(1.0, bound), min(1.0, seen * float(sd.max()) + least))
@@ -188,7 +188,7 @@ def _details(kept: KeptTokens, tests: list[KeptTest], adjusted: Floats) -> dict[
             | ({} if each.effect is None else {"missing": each.effect})
             for each, p in zip(tests, adjusted, strict=True)
         ],
-        # a draft may end after a token for whatever the token is: said, not judged
+        # a draft may legitimately end because of its last token: reported, not judged
         "drafts_ended_early": int(ended.sum()),
         "mean_rank_where_ended": _mean(kept.ranks[ended, 0]),
         "mean_rank_elsewhere": _mean(kept.ranks[~ended, 0]),

@@ -1,8 +1,8 @@
-"""Kept drafted tokens as numbers that have a known law if they were kept whatever they were.
+"""Kept drafted tokens as numbers with a known law, provided that keeping did not depend on the token.
 
-A place keeps its drafted token or has none. If the prefix decides which, a kept
-token follows q; if the token itself does, it follows q given that it was kept.
-Rows of q are read request by request and not kept. Knows nothing about p-values.
+If the prefix decides whether a place keeps its drafted token, a kept token follows
+q; if the token itself decides, it follows q given that it was kept. Rows of q are
+read request by request and not stored.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ ORDERS: Final = ("q", "p / q", "id")
 
 @dataclass(frozen=True, slots=True)
 class KeptTokens:
-    """[N] kept tokens of one arm, from q rows that leave a choice; T thresholds."""
+    """[N] kept tokens of one arm from q rows with more than one possible token; T thresholds."""
 
     ranks: Floats
-    """[N, 3] randomised ranks in the three orders, NaN where unknown."""
+    """[N, 3] randomised ranks in the three orders, NaN if unknown."""
     below: NDArray[np.bool_]
     """[N, T] whether q of the token is below each threshold."""
     chance: Floats
     """[N, T] mass of q on such tokens."""
     confidence: Floats
-    """[N, 4] how sure the draft is after the token, by other requests; its mean, variance and third moment."""
+    """[N, 4] confidence of the draft after the token, from other requests; its mean, variance and third moment."""
     ended: NDArray[np.bool_]
     """[N] whether the draft ended with the token, before `gamma` tokens."""
 
 
 def kept_tokens(requests: Sequence[RequestRecord], gamma: int | None, generator: np.random.Generator) -> KeptTokens:
-    """All requests in their order. `generator` randomises the ranks; without `gamma` no draft counts as ended."""
+    """Collect all requests in order. `generator` randomises the ranks; without `gamma` no draft counts as ended."""
     sureness = [_sureness(requests[1 - fold :: 2]) for fold in (0, 1)]
     parts = [_kept(request.trace, gamma, sureness[i % 2], generator) for i, request in enumerate(requests)]
     return KeptTokens(
@@ -55,7 +55,7 @@ def kept_tokens(requests: Sequence[RequestRecord], gamma: int | None, generator:
 
 
 def _sureness(requests: Sequence[RequestRecord]) -> Floats | None:
-    """[V] mean of the largest q after each token, the overall mean for tokens that were not seen; None without any."""
+    """[V] mean of the largest q after each token, the overall mean for unseen tokens; None without data."""
     found = [(draw.previous, float(draw.q.max())) for request in requests for draw in draft_draws(request.trace)]
     if not found:
         return None
@@ -101,7 +101,7 @@ def _scored(q: Floats, tokens: NDArray[np.int64], sureness: Floats | None) -> Fl
 
 
 def never_examined(trace: Trace) -> Iterator[int]:
-    """Steps that reached a place with a drafted token and decided it without looking at one; the trace is in shape."""
+    """Steps that decided a place with drafted tokens without examining one; the trace is well-formed."""
     for view in steps_of(trace):
         if _passed_over(trace, view):
             yield view.index
@@ -112,5 +112,5 @@ def _passed_over(trace: Trace, view: StepView) -> bool:
     if int(trace.role[at]) == Role.ACCEPTED:
         return False
     offered = np.flatnonzero(trace.node_parent[view.nodes] == int(trace.row[at]) - 1)
-    # the tree rule leaves later siblings alone once the earlier ones have used up p, but looks at the first
+    # the tree rule skips later siblings once the earlier ones have used up p, but examines the first
     return bool(len(offered)) and int(offered[0]) not in trace.examined_node[view.examined]

@@ -1,7 +1,7 @@
 """q contract: the recorded q is the law that the drafted token was drawn from.
 
-Claim: law. Null: each examined drafted token is what its q row and its recorded
-number give, and its acceptance test used that row. Statistic: draws that differ;
+Claim: law. Null: the q row and the recorded number of each examined drafted token
+reproduce it, and its acceptance test used that row. Statistic: draws that differ;
 any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson upper
 bound. Tokens whose number is not recorded are judged by their randomised rank in
 q and in p / q instead (smooth tests, Holm); there the effect is the largest
@@ -40,7 +40,7 @@ POOLED = "all requests"
 
 @dataclass(frozen=True, slots=True)
 class RequestDraws:
-    """One request's draws. `ranks` [N, 2]: tokens without a number, by q and by p / q, NaN where unknown."""
+    """One request's draws. `ranks` [N, 2]: tokens without a number, by q and by p / q, NaN if unknown."""
 
     replayed: int
     findings: tuple[Finding, ...]
@@ -49,7 +49,7 @@ class RequestDraws:
 
 @dataclass(frozen=True, slots=True)
 class RankTest:
-    """The smooth test of one order, and how far its ranks are from uniform."""
+    """The smooth test of one order, and the distance of its ranks from uniform."""
 
     order: str
     test: SmoothTest
@@ -61,7 +61,7 @@ NOT_DRAWN = "no drafted token was drawn: every one is a function of its prefix, 
 
 
 def _applies(evidence: Evidence) -> str | None:
-    # one at a time: traces are read late, and a list of them would keep every column in memory
+    # one at a time: traces load lazily, and a list of them would keep every column in memory
     traces = (request.trace for request in evidence.candidate.requests)
     if not any(np.any(t.q_kind == QKind.FULL) or np.any(~np.isnan(t.node_uniform)) for t in traces):
         return NOT_DRAWN
@@ -74,7 +74,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def judge_request(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
-    """Draw every token again; `generator` randomises the ranks of those that cannot be."""
+    """Redraw every token; `generator` randomises the ranks of tokens without a number."""
     trace = request.trace
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     findings = [
@@ -105,7 +105,7 @@ def _ranks(draw: DraftDraw, p: Floats | None, generator: np.random.Generator) ->
 
 
 def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[RankTest]:
-    """One test per order that has numbers."""
+    """One test per order with ranks."""
     columns = {"drafted ~ q, by rank": ranks[:, 0], "drafted ~ q, by p / q": ranks[:, 1]}
     found = {name: np.sort(column[~np.isnan(column)]) for name, column in columns.items()}
     return [RankTest(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in found.items() if len(u)]
@@ -146,7 +146,7 @@ def _result(
     replayed, unnumbered = sum(each.replayed for each in judged), sum(len(each.ranks) for each in judged)
     confidence = float(params["confidence"])
     shares = upper_bound(min(wrong, replayed), replayed, confidence)
-    # what so few ranks could not have shown is not certified, however uniform they are
+    # ranks too few to show a departure certify nothing, however uniform they are
     by_rank = max((each.bound for each in ranked), default=0.0)
     shown = not unnumbered or _detectable(unnumbered, confidence) <= float(params["rank_margin"])
     worst = max(ranked, key=lambda each: each.distance, default=None)
@@ -169,7 +169,7 @@ def _result(
 
 
 def _detectable(n: int, confidence: float) -> float:
-    """A distance that the bound around it excludes from 0."""
+    """Smallest distance whose confidence band excludes 0."""
     return min(1.0, 2.0 * math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 

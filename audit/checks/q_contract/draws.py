@@ -1,8 +1,7 @@
-"""Drafted tokens beside the q that they were drawn from, and what that q and the recorded number give.
+"""Drafted tokens with the q they were drawn from, and the redraw from q and the recorded number.
 
-Only examined nodes have a q row. Whether a node is examined is decided by the
-tokens before it and by numbers that are not its own, so given that it is, its
-token still follows q. Knows nothing about verdicts.
+Only examined nodes have a q row. Earlier tokens and other nodes' numbers decide
+whether a node is examined, so an examined token still follows q.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from engine.sampling.rng import Randomness
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf
 
 SINGLE_PRECISION: Final = 1e-4
-"""How far from 1 a row of many float32 numbers may add up."""
+"""Tolerance of a sum of many float32 numbers that should be 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,13 @@ class DraftDraw:
     previous: int
     """The token before the place, on the node's path."""
     order: int
-    """How many nodes of the step are as deep and come earlier."""
+    """Number of earlier nodes of the step at the same depth."""
     at: int | None
-    """The emitted token whose row is the target's at this place; None where that row was not the place's own choice."""
+    """The emitted token whose row is the target's at this place; None if that row was not this place's own choice."""
 
 
 def draft_draws(trace: Trace) -> Iterator[DraftDraw]:
-    """Every examined token that was drawn from a q row; the trace is at level full and in shape."""
+    """Every examined token that was drawn from a q row; the trace is well-formed and at level full."""
     history = [*trace.header.prompt, *trace.tokens]
     for view in steps_of(trace):
         if view.q_kind is QKind.FULL and view.examined.stop > view.examined.start:
@@ -61,7 +60,7 @@ def _of_step(trace: Trace, view: StepView, root: int) -> Iterator[DraftDraw]:
     )
     tree = Tree(tokens, parents)
     depth, order = depths(tree), orders(tree)
-    # which places of a block were emitted depends on the tokens themselves
+    # under the block rule the tokens themselves decide which places were emitted
     joint = trace.header.protocol is Protocol.BLOCK
     for x in range(view.examined.start, view.examined.stop):
         node = int(trace.examined_node[x])
@@ -80,9 +79,9 @@ def _of_step(trace: Trace, view: StepView, root: int) -> Iterator[DraftDraw]:
 
 
 def contract_fault(draw: DraftDraw) -> str | None:
-    """What is wrong with q as the law of the token, whatever number drew it."""
+    """Why q cannot be the law of the token, whatever number drew it; None if it can."""
     total = float(draw.q.sum())
-    # a row whose draw has no number is another engine's, which normalises in its own precision
+    # a row without a draw number comes from another engine, which normalises in its own precision
     tolerance = SINGLE_PRECISION if math.isnan(draw.uniform) else TOLERANCE
     if not abs(total - 1.0) <= tolerance or np.any(draw.q < 0):
         return f"q of drafted token {draw.token} is no distribution, it sums to {total:.10g}"
@@ -95,7 +94,7 @@ def contract_fault(draw: DraftDraw) -> str | None:
 
 
 def drawn_again(draw: DraftDraw, trace: Trace, randomness: Randomness) -> int | None:
-    """The token that q and the draw's number give; None where no number is known."""
+    """The token given by q and the draw's number; None if the number is unknown."""
     if draw.q.max() == 1.0:
         return int(draw.q.argmax())
     if trace.header.coupled_draft:
@@ -104,12 +103,12 @@ def drawn_again(draw: DraftDraw, trace: Trace, randomness: Randomness) -> int | 
 
 
 def target_row(draw: DraftDraw, trace: Trace) -> Floats | None:
-    """[V] p at the token's place, None where it may not be looked at."""
+    """[V] p at the token's place; None if conditioning on it would bias the test."""
     return None if draw.at is None else deciding_row(trace, draw.at).p
 
 
 def undrawn(trace: Trace) -> Iterator[int]:
-    """Steps whose drafted tokens are recorded as functions of the prefix, and have a number nevertheless."""
+    """Steps whose drafted tokens are recorded as deterministic but have a random number."""
     for view in steps_of(trace):
         numbers = trace.node_uniform[view.nodes]
         if view.q_kind is not QKind.FULL and len(numbers) and not np.all(np.isnan(numbers)):

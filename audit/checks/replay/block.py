@@ -1,9 +1,9 @@
-"""The block rule once more, from its definition, for the replay of a whole step.
+"""Second implementation of the block rule, from its definition, for the replay of a whole step.
 
-One decision keeps a prefix of the draft, so every row of the step is needed:
-those that decided emitted tokens and the record's spare ones. Written without
-the engine's verifier. Where stops cut the emitted tokens short, the kept prefix
-must be at least as long as what was emitted. Knows nothing about trees.
+One decision keeps a prefix of the draft, so the replay needs every row of the step:
+the rows that decided emitted tokens and the record's spare rows. This module does
+not use the engine's verifier. If a stop cuts the emitted tokens short, the kept
+prefix must be at least as long as the emitted part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockStep:
 
 @dataclass(frozen=True, slots=True)
 class BlockRuling:
-    """What the rule decides: how many tokens stay, and the token after them."""
+    """Decision of the rule: the number of kept tokens, and the token after them."""
 
     kept: int
     numbers: tuple[float, ...]
@@ -77,7 +77,7 @@ def _left(block: BlockStep, weights: list[float], i: int) -> Floats:
 
 
 def spare_rows(trace: Trace) -> Iterator[Rows]:
-    """Each step's rows that decided no emitted token; none but under the block rule."""
+    """Rows of each step that decided no emitted token; empty except under the block rule."""
     start = 0
     for view in steps_of(trace):
         joint = trace.header.protocol is Protocol.BLOCK
@@ -87,7 +87,7 @@ def spare_rows(trace: Trace) -> Iterator[Rows]:
 
 
 def block_faults(block: BlockStep | None, trace: Trace, view: StepView, randomness: Randomness) -> Iterator[str]:
-    """How a recorded step differs from the rule."""
+    """Differences between a recorded step and the rule."""
     if block is None:
         yield "the block rule examines every drafted token in order, the record does not have them so"
         return
@@ -114,7 +114,7 @@ def _outcome_faults(block: BlockStep, ruling: BlockRuling, trace: Trace, view: S
         if not same(float(trace.p[at]), float(row[trace.token[at]])):
             yield f"p of token {trace.token[at]} recorded {trace.p[at]:.10g}, replay gives {row[trace.token[at]]:.10g}"
     if accepted == emitted:
-        # stops cut the step: what followed is not in the record
+        # a stop cut the step: the record lacks the rest
         if view.index != trace.steps - 1 or ruling.kept < accepted:
             yield f"{accepted} drafted tokens were kept, the rule keeps {ruling.kept}"
         return

@@ -1,13 +1,12 @@
 """Replay: every decision of every step, recomputed from the record alone.
 
-Claim: replay. Null: the engine decided as its declared protocol says, from the
-recorded rows and the numbers that its key gives. Statistic: the number of
-decisions that differ; any is a fault. Effect and bound: the share of differing
-decisions and its 99 % Clopper-Pearson upper bound. Assumes that the record is
-what the engine used and that every proposal is in it. Cannot see: whether the
-recorded rows are the right ones for the prefix, or anything that the engine
-did not record. Shares `engine.sampling.transforms` and `engine.sampling.rng` with the engine, so a
-fault in those two is not seen here.
+Claim: replay. Null: the engine's decisions follow its declared protocol, given the
+recorded rows and the numbers of its key. Statistic: the number of decisions that
+differ; any is a fault. Effect and bound: the share of differing decisions and its
+99 % Clopper-Pearson upper bound. Assumes that the record is complete and holds what
+the engine used. Cannot see: whether the recorded rows belong to the prefix, or
+anything that the engine did not record. Shares `engine.sampling.transforms` and
+`engine.sampling.rng` with the engine, so it cannot see a fault in those two.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LOSSY = "the verifier declares itself lossy; no protocol to replay"
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """One request."""
+    """Replay of one request."""
 
     decisions: int
     recomputed: int

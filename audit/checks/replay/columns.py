@@ -1,9 +1,8 @@
-"""Which steps of a chain-rule trace at level `topk` may be wrong, from whole columns.
+"""Vectorised search for suspect steps of a chain-rule trace at level `topk`.
 
-What `audit.checks.replay.masses` says of one step after the other, in numpy: all
-numbers of a trace from their keys at once, intervals and cells as arrays. A step
-that breaks a rule is always among them; one within the rules' tolerance may be.
-Knows nothing about messages.
+It applies the rules of `audit.checks.replay.masses` in numpy to all numbers of a
+trace at once, with intervals and cells as arrays. The result contains every step
+that breaks a rule, and may contain steps within the rules' tolerance.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from engine.record.trace import Trace
 from engine.sampling.rng import Purpose, uniforms_at
 
 ROUNDED: Final = 1e-6
-"""Relative difference of a cell, which is a float32, from the number that it was."""
+"""Relative rounding of a float32 cell."""
 PURPOSES: Final[Mapping[Role, Purpose]] = {
     Role.RECOVERED: Purpose.RESIDUAL,
     Role.BONUS: Purpose.BONUS,
@@ -36,7 +35,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SuspectSteps:
-    """A trace's decisions, those of them that can be recomputed, and the steps that may hold a fault, in order."""
+    """Number of decisions and of recomputable decisions of a trace, and its suspect steps in order."""
 
     decisions: int
     recomputed: int
@@ -50,7 +49,7 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
     node = _nodes(trace, examined)
     number = trace.node_uniform[node]
     silent = drawn & (np.isnan(number) | np.isnan(trace.q_below))
-    # what is no number compares as wrong
+    # NaN compares as wrong
     with np.errstate(invalid="ignore"):
         wrong = _draws(trace, examined, number) & drawn & ~silent
         wrong |= _tests(trace, examined, made)
@@ -60,7 +59,7 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
 
 
 def _nodes(trace: Trace, examined: EntryIndex) -> NDArray[np.int64]:
-    """[X] where each examined node is among the trace's drafted ones."""
+    """[X] index of each examined node among the trace's drafted nodes."""
     first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
     return np.asarray(first[examined.step] + trace.examined_node)
 
@@ -76,7 +75,7 @@ def _draws(trace: Trace, examined: EntryIndex, number: Floats) -> Flags:
 
 
 def _missed(u: Floats, below: Floats, own: Floats, total: Floats) -> Flags:
-    """Numbers that may lie outside their token's interval (`audit.checks.replay.masses.InverseCdfDraw`)."""
+    """True for numbers that may lie outside their token's interval (`audit.checks.replay.masses.InverseCdfDraw`)."""
     at = u * total
     inside = (own > 0) & (below - CLOSE <= at) & (at < below + own + CLOSE)
     return np.asarray(~inside)
@@ -93,7 +92,7 @@ def _tests(trace: Trace, examined: EntryIndex, made: Decisions) -> Flags:
     own = (cell != NO_NODE) & (cell != made.p.shape[1] - 1)
     inside, at, cell = inside[own], at[own], cell[own]
     for number, law in ((p, made.p), (q, made.q)):
-        # half of what is tolerated of a number below 1
+        # half of the tolerance for a number below 1
         wrong[inside] |= ~(np.abs(number[inside] - law[at, cell]) <= ROUNDED / 2)
     return np.asarray(wrong)
 

@@ -1,4 +1,4 @@
-"""Whether the digests of a trace are those of its rows. Knows nothing about what the rows decided."""
+"""Compare the recorded digests of a trace with its rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from engine.record.trace import Trace
 
 
 def digest_faults(trace: Trace) -> Iterator[Fault]:
-    """Every step with a row that has another digest; the trace's columns are in shape.
+    """A violation for each row with another digest; the trace's columns are well-formed.
 
-    Traces of version 1 have no digests; below `full` there are no rows to compare them with.
+    Traces of version 1 have no digests; below `full` there are no rows to compare.
     """
     found, tokens = trace.logits_digest, len(trace.token)
     if len(found) not in (0, tokens):

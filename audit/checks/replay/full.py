@@ -1,7 +1,7 @@
-"""Recompute every decision of a trace that holds its rows, and name what differs.
+"""Recompute every decision of a trace with recorded rows, and report the differences.
 
-Needs level `full`. Follows the recorded path also where it is wrong, so that
-one fault does not hide the next. Knows nothing about verdicts.
+The trace must be at level `full`. The replay follows the recorded path even where
+it is wrong, so that one fault does not hide the next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEFT = -2
 
 
 def replay_full(trace: Trace) -> Tally:
-    """Recompute a trace; its columns are in shape and its rows are there."""
+    """Recompute a well-formed trace with rows."""
     tally = Tally()
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     history = [*trace.header.prompt, *trace.tokens]
@@ -40,7 +40,7 @@ def replay_full(trace: Trace) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class DraftedDraw:
-    """A drafted token and what it was drawn from; `order` tells nodes at the same position apart."""
+    """A drafted token and the q it was drawn from; `order` distinguishes nodes at the same position."""
 
     q: Floats
     token: int
@@ -51,7 +51,7 @@ class DraftedDraw:
 
 @dataclass(frozen=True, slots=True)
 class _ReplayStep:
-    """One step while it is replayed."""
+    """State of one step during the replay."""
 
     trace: Trace
     view: StepView
@@ -63,7 +63,7 @@ class _ReplayStep:
     tally: Tally
 
     def run(self) -> None:
-        """Decide every emitted token of the step once more."""
+        """Recompute the decision of every emitted token of the step."""
         for node in range(self.view.nodes.stop - self.view.nodes.start):
             self._replay_draw(node)
         if self.trace.header.protocol is Protocol.BLOCK:
@@ -77,7 +77,7 @@ class _ReplayStep:
         self.tally.decision(True, [self._fault(message) for message in found])
 
     def _block(self) -> BlockStep | None:
-        """The step's rows after each drafted prefix; None if some drafted token has no q."""
+        """The step's rows after each drafted prefix; None if a drafted token has no q."""
         view, header = self.view, self.trace.header
         tokens = [int(token) for token in self.trace.node_token[view.nodes]]
         if self.trace.examined_node[view.examined].tolist() != list(range(len(tokens))):
@@ -136,7 +136,7 @@ class _ReplayStep:
         return self.view.examined.start + int(found[0]) if len(found) else None
 
     def _compare_tried(self, ruling: Ruling, left: list[int]) -> None:
-        """Each drafted token that the rule looks at, against the next recorded one."""
+        """Compare each drafted token that the rule examines with the next recorded one."""
         for tried in ruling.tried:
             if not left:
                 self.tally.decision(True, [self._fault(f"drafted node {tried.node} was never examined")])
@@ -200,7 +200,7 @@ class _ReplayStep:
         self.tally.decision(*self._draw_outcome(draw))
 
     def _draw_outcome(self, made: DraftedDraw) -> tuple[bool, list[Fault]]:
-        """Whether the draw could be recomputed, and what differs."""
+        """Whether the draw could be recomputed, and the differences."""
         q, node, position = made.q, made.node, made.position
         if not abs(float(q.sum()) - 1.0) <= TOLERANCE or np.any(q < 0):
             return True, [self._fault(f"q of drafted node {node} is no distribution, it sums to {float(q.sum()):.10g}")]

@@ -1,11 +1,10 @@
-"""The chain rule recomputed at level `topk`, from the masses that each draw was made by.
+"""Recompute the chain rule at level `topk` from the recorded masses of each draw.
 
 A token drawn from a law by a number u is right if the law's mass before it, in id
-order, is at most u and its own mass reaches beyond u. Masses are the recorder's,
-computed from whole rows that are not there any more; where a token has a cell,
-they must agree with it. Numbers come from the key. Only steps that look wrong as
-columns (`audit.checks.replay.columns`) are gone through one by one. Knows nothing
-about verdicts.
+order, is at most u and its own mass reaches beyond u. The recorder computed the
+masses from whole rows, which the record does not hold; if a token has a cell, its
+mass must agree with the cell. Numbers come from the key. This module examines only
+the suspect steps of `audit.checks.replay.columns`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from engine.sampling.rng import Purpose, Randomness
 
 
 def replay_masses(trace: Trace) -> Tally:
-    """Recompute a trace of the chain rule; its columns are in shape and it has cells."""
+    """Recompute a well-formed trace of the chain rule with cells."""
     made = lumped_decisions(trace)
     assert made.lumped is not None
     replay = _Replay(trace, made, made.lumped, Randomness(trace.header.sampling.seed, trace.header.stream))
@@ -38,7 +37,7 @@ def replay_masses(trace: Trace) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class InverseCdfDraw:
-    """What a number chose: `below` and `own` out of `total` mass."""
+    """A draw by inverse CDF: mass `below` the token and its `own`, out of `total`."""
 
     u: float
     below: float
@@ -47,7 +46,7 @@ class InverseCdfDraw:
 
     @property
     def right(self) -> bool:
-        """Whether the number lies in the token's interval, but for rounding."""
+        """True if the number lies in the token's interval, up to rounding."""
         at = self.u * self.total
         return self.own > 0 and self.below - TOLERANCE <= at < self.below + self.own + TOLERANCE
 
@@ -60,7 +59,7 @@ class _Replay:
     randomness: Randomness
 
     def step(self, view: StepView) -> Tally:
-        """One step's decisions, in their order."""
+        """Recompute one step's decisions in order."""
         tally = Tally()
         for depth, x in enumerate(range(view.examined.start, view.examined.stop)):
             if view.q_kind is QKind.FULL:
@@ -71,7 +70,7 @@ class _Replay:
         return tally
 
     def draw(self, view: StepView, depth: int, x: int) -> tuple[bool, list[Fault]]:
-        """Whether a drafted token's draw could be recomputed, and what differs."""
+        """Whether a drafted token's draw could be recomputed, and the differences."""
         trace, node = self.trace, int(self.trace.examined_node[x])
         u, token = float(trace.node_uniform[view.nodes][node]), int(trace.node_token[view.nodes][node])
         below, own = float(trace.q_below[x]), float(trace.examined_q[x])
@@ -88,7 +87,7 @@ class _Replay:
         return True, [Fault(view.index, message)]
 
     def test(self, view: StepView, depth: int, x: int) -> Iterator[Fault]:
-        """An acceptance, and its p and q against the place's cells."""
+        """Check an acceptance test, and its p and q against the place's cells."""
         trace, position = self.trace, view.position + depth
         u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
         key = self.randomness.uniform(position, Purpose.ACCEPT)
@@ -114,7 +113,7 @@ class _Replay:
                 yield Fault(view.index, f"{message}, its cell holds {held:.10g}")
 
     def token(self, view: StepView, depth: int, at: int) -> Iterator[Fault]:
-        """An emitted token: its p, its number, and that the number chooses it."""
+        """Check an emitted token: its p, its number, and that the number chooses the token."""
         trace, position = self.trace, view.position + depth
         token, role = int(trace.token[at]), Role(int(trace.role[at]))
         where = f"{role.name.lower()} token {token} at position {position}"

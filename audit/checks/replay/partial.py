@@ -1,9 +1,9 @@
-"""What can be recomputed of a trace without rows: numbers from their keys, decisions from recorded scalars.
+"""Replay of a trace without rows: numbers from their keys, decisions from recorded scalars.
 
-A greedy token at level `topk` counts as recomputed when the largest score
-stands alone. Under the chain rule `topk` holds the masses that every draw is made
-by (`audit.checks.replay.masses`). Every other decision counts as not recomputable
-even where its recorded numbers agree with each other. Knows nothing about verdicts.
+A greedy token at level `topk` counts as recomputed if the largest score is unique.
+Under the chain rule `topk` holds the masses behind every draw
+(`audit.checks.replay.masses`). Every other decision counts as not recomputable,
+even if its recorded numbers agree with each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PURPOSES = {Role.RECOVERED: Purpose.RESIDUAL, Role.BONUS: Purpose.BONUS, Role.P
 
 
 def replay_partial(trace: Trace) -> Tally:
-    """Recompute what the level allows; the trace's columns are in shape."""
+    """Recompute as much as the level allows; the trace's columns are well-formed."""
     tally = Tally()
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     scalars = trace.header.level is not RecordLevel.TOKENS
@@ -63,7 +63,7 @@ def _accept_faults(trace: Trace, view: StepView, x: int, position: int, randomne
 
 
 def _number_faults(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[Fault]:
-    """The number behind a recovered, bonus or plain token."""
+    """Check the number behind a recovered, bonus or plain token."""
     for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
         role, recorded = Role(int(trace.role[at])), float(trace.uniform[at])
         purpose = _PURPOSES.get(role)

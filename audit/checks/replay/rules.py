@@ -1,9 +1,9 @@
-"""The verification rules once more, from the definitions, for the replay.
+"""Second implementation of the verification rules, from their definitions, for the replay.
 
-Written against the protocols' definitions and not by calling the engine's
-verifiers, so that a fault there cannot hide itself. Shared with the engine are
-only `engine.sampling.transforms` (the transforms, the inverse distribution function) and
-`engine.sampling.rng` (the numbers). Knows nothing about what was recorded.
+This module does not call the engine's verifiers, so that a fault there cannot hide
+itself. It shares only `engine.sampling.transforms` (the transforms, the inverse
+distribution function) and `engine.sampling.rng` (the numbers) with the engine, and
+never sees the recorded decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_NODE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class OfferedToken:
-    """One drafted token at a place; `q` [V] is None where it is not known."""
+    """One drafted token at a place; `q` [V] is None if unknown."""
 
     node: int
     token: int
@@ -33,18 +33,18 @@ class OfferedToken:
 
 @dataclass(frozen=True, slots=True)
 class DecisionPlace:
-    """Where one token is decided: absolute position, the target's row, what was drafted."""
+    """Place of one decision: absolute position, the target's row, the drafted tokens."""
 
     position: int
     row: TransformedRow
     offers: tuple[OfferedToken, ...]
     empty: bool
-    """Nothing at all was drafted in the step."""
+    """True if the step drafted nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the rule decides at a place."""
+    """Decision of the rule at a place."""
 
     token: int
     role: Role
@@ -78,7 +78,7 @@ def chain(place: DecisionPlace, randomness: Randomness) -> Ruling:
 
 
 def tree(place: DecisionPlace, randomness: Randomness) -> Ruling:
-    """Sibling after sibling: accept iff u q(x) < p'(x), else p' becomes max(p' - q, 0), made a distribution."""
+    """For each sibling in turn: accept iff u q(x) < p'(x), else p' becomes max(p' - q, 0), normalised."""
     left, mass = place.row.p, NAN
     tried: list[Examined] = []
     for order, offer in enumerate(place.offers):
@@ -114,7 +114,7 @@ def gumbel(place: DecisionPlace, randomness: Randomness) -> Ruling:
 
 
 def _match(place: DecisionPlace, own: int) -> Ruling:
-    """Accept the first drafted token that equals the target's own."""
+    """Accept the first drafted token that equals the target's own token."""
     tried: list[Examined] = []
     for offer in place.offers:
         q = NAN if offer.q is None else float(offer.q[offer.token])
@@ -137,4 +137,4 @@ RULES: Final[Mapping[Protocol, Rule]] = {
     Protocol.GREEDY: greedy,
     Protocol.GUMBEL: gumbel,
 }
-"""Rules that decide place by place; the block rule decides on a draft as a whole (`audit.checks.replay.block`)."""
+"""Rules that decide place by place; the block rule decides on the whole draft (`audit.checks.replay.block`)."""

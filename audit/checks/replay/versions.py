@@ -1,10 +1,10 @@
-"""Which version drafted, of a draft that learns while it serves: one chain, from the configured draft on.
+"""Versions of a draft that learns while it serves: one chain that starts at the configured draft.
 
 Within a request a version's number never falls and its digest is that of its
 parent and its update. Within an arm every version descends, update by update,
-from the version in the effective configuration; a resumed run begins that chain
-anew, so an arm may hold several of them. Cannot see whether an update's digest
-is that of what was learnt: the weights are not in the record.
+from the version in the effective configuration; a resumed run restarts that chain,
+so an arm may hold several chains. Cannot see: whether an update's digest matches
+the learnt weights, because the record does not hold the weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.record.trace import Trace
 
 
 def version_faults(trace: Trace) -> Iterator[Fault]:
-    """What is wrong within one request; the trace's columns are in shape."""
+    """Violations within one request; the trace's columns are well-formed."""
     listed = {each.number: each for each in trace.header.draft_versions}
     if not len(trace.draft_version):
         if listed:
@@ -40,7 +40,7 @@ def version_faults(trace: Trace) -> Iterator[Fault]:
 
 
 def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Fault, ...]]:
-    """By request id, the versions that do not descend from the arm's configured draft."""
+    """By request id, a violation for each version that does not descend from the arm's configured draft."""
     configured = arm.effective.draft_version
     known = _descendants(arm, configured)
     found = {each.request_id: tuple(_strangers(each, known, configured)) for each in arm.requests}
@@ -48,7 +48,7 @@ def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Fault, ...]]:
 
 
 def _descendants(arm: ArmRecord, configured: object) -> frozenset[DraftVersion]:
-    """The configured version and all that follow from it by recorded updates."""
+    """The configured version and all its descendants by recorded updates."""
     recorded = {version for request in arm.requests for version in request.trace.header.draft_versions}
     known = {each for each in recorded if each.number == 0 and each.digest == configured}
     for each in sorted(recorded - known, key=lambda version: version.number):
@@ -67,7 +67,7 @@ def _strangers(request: RequestRecord, known: frozenset[DraftVersion], configure
 
 
 def _first(trace: Trace, version: DraftVersion) -> int:
-    """The first step that the version drafted, 0 if none."""
+    """The version's first step, 0 if none."""
     steps = np.flatnonzero(trace.draft_version == version.number)
     return int(steps[0]) if len(steps) else 0
 

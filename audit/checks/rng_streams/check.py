@@ -7,7 +7,7 @@ bit-identical numbers against the birthday bound; smooth tests by purpose;
 independence of accept, residual, bonus and draft numbers of the same decision,
 of neighbouring acceptance numbers, and of neighbouring requests (Holm). Effect
 and bound: the share of numbers that are not the key's, with its 99 % Clopper-
-Pearson upper bound. Assumes that what is recorded is what was used. Cannot see:
+Pearson upper bound. Assumes that the engine used the recorded numbers. Cannot see:
 noise that is not recorded as numbers (the target's Gumbel noise), dependence of
 another form, or weaknesses of the generator. Shares `engine.sampling.rng` with the engine.
 """
@@ -60,7 +60,7 @@ def _applies(evidence: Evidence) -> str | None:
         return LOSSY
     if headers and all(header.sampling.greedy for header in headers):
         return GREEDY
-    # one at a time: traces are read late, and a list of them would keep every column in memory
+    # one at a time: traces load lazily, and a list of them would keep every column in memory
     if headers and all(_by_noise(request.trace) for request in evidence.candidate.requests):
         return BY_NOISE
     return None
@@ -78,7 +78,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _by_noise(trace: Trace) -> bool:
-    """Whether the rule draws no number, nor did the draft."""
+    """True if neither the rule nor the draft draws a number."""
     return trace.header.protocol not in REJECTION and bool(np.all(np.isnan(trace.node_uniform)))
 
 
@@ -102,7 +102,7 @@ def by_purpose(found: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
 
 
 def battery(found: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
-    """All tests that there are enough numbers for."""
+    """Run all tests for which there are enough numbers."""
     values = by_purpose(found)
     tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
     for purpose, listed in values.items():
@@ -118,14 +118,14 @@ def battery(found: Sequence[RequestNumbers], generator: np.random.Generator) -> 
 
 
 def _neighbours(found: Sequence[RequestNumbers]) -> Iterator[tuple[float, float]]:
-    """The k-th numbers of a purpose in requests that follow each other."""
+    """Pairs of the k-th numbers of a purpose in consecutive requests."""
     for one, other in pairwise([by_purpose([each]) for each in found]):
         for purpose in one.keys() & other.keys():
             yield from zip(one[purpose].tolist(), other[purpose].tolist(), strict=False)
 
 
 def _wrong(number: RecordedNumber) -> str | None:
-    """What no correct engine can record; u = 0 has probability 2^-53."""
+    """Findings that no correct engine can cause; u = 0 has probability 2^-53."""
     if math.isnan(number.value):
         return None
     if not 0.0 < number.value < 1.0:
@@ -139,14 +139,12 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
     for purpose, listed in values.items():
         bits = significant_bits(listed)
         if len(listed) >= MIN_FOR_PRECISION and bits < least:
-            message = (
-                f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are asked for"
-            )
+            message = f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are required"
             yield Finding(POOLED, 0, message)
 
 
 def _twice(arm: ArmRecord, found: Sequence[RequestNumbers]) -> Iterator[Finding]:
-    """Where a number comes up again."""
+    """A finding for each repeated number."""
     values = by_purpose(found)
     doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
     first: dict[float, str] = {}

@@ -1,8 +1,7 @@
-"""Every recorded random number that decided something, with its purpose, its place, and what the key gives there.
+"""Every recorded random number that decided something, with its purpose, its place, and the key's number.
 
-A drafted token that was never examined decided nothing, and its number is drawn
-again for the same position in the next step, so it is left out. Knows nothing
-about tests.
+Drafted tokens that were never examined are left out: they decided nothing, and the
+next step draws the same number again for the same position.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from engine.sampling.rng import Purpose, Randomness
 
 NAN = float("nan")
 REJECTION = (Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK)
-"""The rules whose verifiers draw numbers."""
+"""Protocols whose verifiers draw numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedNumber:
-    """One number. NaN as `value`: the rule draws one here and the record does not have it."""
+    """One number. `value` is NaN if the rule draws a number here and the record lacks it."""
 
     step: int
     purpose: Purpose
@@ -33,13 +32,13 @@ class RecordedNumber:
 
     @property
     def title(self) -> str:
-        """How a report names it."""
+        """Name of the number in reports."""
         return f"the {self.purpose.name.lower()} number at position {self.position}"
 
 
 @dataclass(frozen=True, slots=True)
 class NumberPair:
-    """Two numbers in the order in which they were drawn: given `first`, `second` must be uniform all the same."""
+    """Two numbers in the order of their draws: given `first`, `second` must be uniform."""
 
     name: str
     first: float
@@ -48,7 +47,7 @@ class NumberPair:
 
 @dataclass(frozen=True, slots=True)
 class RequestNumbers:
-    """What one request's record holds, in the order of the decisions."""
+    """The numbers of one request's record, in the order of the decisions."""
 
     listed: tuple[RecordedNumber, ...]
     pairs: tuple[NumberPair, ...]
@@ -56,7 +55,7 @@ class RequestNumbers:
 
 @dataclass(frozen=True, slots=True)
 class _TestedNode:
-    """One examined node: its own numbers, the chance that it is kept (NaN where the rule has none by node)."""
+    """One examined node: its numbers and its acceptance probability (NaN if the rule has none per node)."""
 
     depth: int
     accepted: bool
@@ -66,7 +65,7 @@ class _TestedNode:
 
 
 def numbers_of(trace: Trace) -> RequestNumbers:
-    """Collect one request's numbers; the trace is in shape and at level `scalars` or above."""
+    """Collect one request's numbers; the trace is well-formed and at level `scalars` or above."""
     whole = Randomness(trace.header.sampling.seed, trace.header.stream)
     listed: list[RecordedNumber] = []
     pairs: list[NumberPair] = []
@@ -93,7 +92,7 @@ def _paired(name: str, first: RecordedNumber | None, second: RecordedNumber | No
 
 
 def _before_final(tried: list[_TestedNode], final: RecordedNumber) -> Iterator[NumberPair]:
-    """The number that ends a step against those of the drafted token before it."""
+    """Pairs of a step's final number with those of the drafted token before it."""
     if not tried or math.isnan(final.value):
         return
     before = tried[-1]
@@ -104,7 +103,7 @@ def _before_final(tried: list[_TestedNode], final: RecordedNumber) -> Iterator[N
 
 
 def _rescaled(tried: _TestedNode) -> float:
-    """Where in its own part of [0, 1) the acceptance number lies: uniform, given the decision."""
+    """The acceptance number rescaled within its part of [0, 1): uniform given the decision."""
     assert tried.accept is not None
     u, chance = tried.accept.value, tried.chance
     if math.isnan(chance) or not 0.0 < chance < 1.0:
@@ -138,7 +137,7 @@ def _tried(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[_Te
 
 
 def _final(trace: Trace, view: StepView, randomness: Randomness) -> RecordedNumber | None:
-    """The number of the recovered, bonus or plain token, where the rule draws one."""
+    """The number of the recovered, bonus or plain token, if the rule draws one."""
     at = view.emitted.stop - 1
     role = Role(int(trace.role[at]))
     if role is Role.ACCEPTED or trace.header.protocol not in REJECTION:

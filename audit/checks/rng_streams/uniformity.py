@@ -1,9 +1,8 @@
 """Tests of recorded numbers: precision, coincidences, uniformity, independence.
 
-Given all that was drawn before, each number is uniform on [0, 1), whatever the
-decisions were. So the product of a centred number with any earlier quantity has
-mean 0 and a known variance, and the sum or difference of the two, modulo 1, is
-uniform again. Knows nothing about requests or verdicts.
+Given all earlier draws, each number is uniform on [0, 1), whatever the decisions
+were. So the product of a centred number with any earlier quantity has mean 0 and a
+known variance, and the sum or difference of the two, modulo 1, is uniform again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from engine.core.types import Floats
 
 MIN_NUMBERS = 30
 MIN_FOR_PRECISION = 8
-"""So many numbers of 53 bits all end in 20 zeros with probability 2^-160."""
+"""This many numbers of 53 bits all end in 20 zeros with probability 2^-160."""
 BITS = 53
 
 
@@ -72,7 +71,7 @@ def uniformity(name: str, values: Floats, generator: np.random.Generator) -> Ite
 
 
 def independence(name: str, first: Floats, second: Floats, generator: np.random.Generator) -> Iterator[NumberTest]:
-    """Whether `second` [n] is uniform whatever `first` [n] was."""
+    """Test that `second` [n] is uniform given `first` [n]."""
     n = len(first)
     if n < MIN_NUMBERS:
         return

@@ -1,15 +1,15 @@
 """Transcript: the whole chain from random numbers and the target's rows to tokens, in one statement.
 
-Claim: transcript. Null: what speculation emits follows the reference's law. Made
-of other checks' parts: every decision and every draft replayed, random numbers
+Claim: transcript. Null: the tokens under speculation follow the reference's law.
+Combines other checks: every decision and every draft replayed, random numbers
 audited, records free of contradictions, kept drafts independent of their own
 probability, and rows against the reference's (anchor). A fault in any part is
 a fault here. Effect and bound: eps_replay + eps_numeric, total variation per
 token with 99 % confidence (`audit.stats.certificate`), from one position per
 prompt for the mismatches and the mean distance per prompt for the rows. Assumes
-A1 to A4 of the certificate. Cannot see: a record that lies, prompts and builds
-outside the workload. Without random numbers or without an anchor it says the
-weaker statement that is left, and certifies nothing.
+A1 to A4 of the certificate. Cannot see: a forged record, prompts and builds
+outside the workload. Without random numbers or without an anchor the check makes
+only a weaker statement and certifies nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from audit.stats.scores import LOG_FLOOR
 
 EXACT = (replay.CHECK, accounting.CHECK)
 TESTED = (q_contract.CHECK, rng_streams.CHECK, prefix_measurable.CHECK)
-"""Parts that also test by chance: they and the anchor share the error probability."""
+"""Parts with statistical tests; they and the anchor share the error probability."""
 EVERY = 2**31
 WITNESS_SHARE = 0.5
 NO_KEY = "another engine drew the random numbers: its decisions cannot be replayed, and there is no certificate"
@@ -52,14 +52,14 @@ LOSSY = "the verifier declares itself lossy; what it emits is not meant to follo
 
 @dataclass(frozen=True, slots=True)
 class TranscriptParts:
-    """The results of the parts by name, and the rows beside the reference's or why there are none."""
+    """Results of the parts by name, and the row comparison or the reason for its absence."""
 
     results: Mapping[str, CheckResult]
     rows: AnchorResult | str
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """All findings of faulty parts, each with the name of its part; first the first of each part."""
+        """All findings of faulty parts, prefixed by the part's name; the first finding of each part comes first."""
         listed = [
             (place, Finding(found.request, found.step, f"{name}: {found.message}"))
             for name, each in self.results.items()
@@ -70,7 +70,7 @@ class TranscriptParts:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What a certificate would need besides."""
+        """What a certificate still lacks."""
         replayed, drafted, streams = (self.results[name] for name in ("replay", "q_contract", "rng_streams"))
         lacking = [f"anchor: {self.rows}"] if isinstance(self.rows, str) else []
         if not isinstance(self.rows, str) and not self.rows.truncated:
@@ -85,7 +85,7 @@ class TranscriptParts:
 
 
 def _silent(result: CheckResult) -> bool:
-    """It applied, and could not look."""
+    """True if the part applies but could not run."""
     return result.verdict is Verdict.INCONCLUSIVE and not result.details
 
 
@@ -105,10 +105,10 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
-    """Run the parts. A part that does not apply has nothing to say."""
+    """Run the parts that apply."""
     share = float(params["alpha"]) / (len(TESTED) + 1)
     overrides = {"max_findings": EVERY}
-    # one number decides here: the parts' own margins are those of their own pages
+    # only the combined bound decides here: each part's own margin matters only to that check
     results = {each.name: evaluate(each, evidence, overrides) for each in EXACT}
     results |= {each.name: evaluate(each, evidence, overrides | {"alpha": share}) for each in TESTED}
     rows: AnchorResult | str = anchor.NO_ANCHOR
@@ -121,14 +121,14 @@ def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
 
 @dataclass(frozen=True, slots=True)
 class AuditedPositions:
-    """One position per prompt: how many there are, and how many did not replay."""
+    """One position per prompt: number of positions, and number that did not replay."""
 
     positions: int
     violations: int
 
 
 def audited_positions(arm: ArmRecord, parts: TranscriptParts) -> AuditedPositions:
-    """Draw a request per prompt and a position per request, from numbers that the evidence fixes."""
+    """Draw one request per prompt and one position per request; the evidence seeds the draw."""
     generator = np.random.default_rng(seed_of(arm.requests))
     wrong = {(each.request, each.step) for name in ("replay", "q_contract") for each in parts.results[name].findings}
     prompts: dict[str, list[RequestRecord]] = {}
@@ -140,7 +140,7 @@ def audited_positions(arm: ArmRecord, parts: TranscriptParts) -> AuditedPosition
 
 
 def _step_of(request: RequestRecord, share: float) -> int:
-    """The step that emitted the token at a share of the response."""
+    """The step that emitted the token at the given fraction of the response."""
     ends = np.cumsum(request.trace.n_emitted)
     return int(np.searchsorted(ends, int(share * len(request.tokens)), side="right"))
 
@@ -216,7 +216,7 @@ def _summary(
 
 
 def _observed(evidence: Evidence, params: Params) -> CheckResult:
-    """Evidence without random numbers: contradictions, and bounds from below."""
+    """Result for evidence without random numbers: contradictions and lower bounds."""
     arm = evidence.candidate
     plain = evaluate(accounting.CHECK, evidence, {})
     found = observation(arm, float(params["confidence"]))
@@ -234,7 +234,7 @@ def _observed(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def observation(arm: ArmRecord, confidence: float) -> Observation:
-    """Lower bounds and directions, as far as the arm's level and its rows go."""
+    """Lower bounds and directions, as far as the arm's level and rows allow."""
     level = int(arm.level)
     if level < Level.L2 or unreadable(arm) is not None:
         return observe(min(level, 1), confidence, ())
@@ -247,7 +247,7 @@ def observation(arm: ArmRecord, confidence: float) -> Observation:
 
 
 def _witness(arm: ArmRecord, confidence: float) -> WitnessEstimate:
-    """Every second response chooses the witness that is measured on the others."""
+    """Every second response selects the witness; the other responses measure it."""
     parts: list[Binned] = []
     for request in arm.requests:
         made = decisions(request)

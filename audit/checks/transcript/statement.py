@@ -1,6 +1,6 @@
-"""The sentences of a certificate, of what stands in for one, and of what neither claims.
+"""The sentences of a certificate, of its weaker substitutes, and of their limits.
 
-Nothing is computed here but names and digests; the derivation is on the page on statistics.
+This module computes only names and digests; the page on statistics has the derivation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_CLAIMED: Final = (
 
 
 def workload(arm: ArmRecord) -> str:
-    """Digest of the arm's prompts and sampling parameters, whatever their order."""
+    """Digest of the arm's prompts and sampling parameters, independent of their order."""
     headers = [(each.case_id, each.trace.header) for each in arm.requests]
     lines = sorted(repr((case, header.prompt, dataclasses.astuple(header.sampling))) for case, header in headers)
     return hashlib.sha256("\n".join(dict.fromkeys(lines)).encode()).hexdigest()[:12]
@@ -51,13 +51,13 @@ def _canonical(value: Any) -> Any:
 
 
 def subject(arm: ArmRecord) -> str:
-    """What a statement is about."""
+    """Subject of a statement: workload, build and protocol."""
     protocols = " and ".join(sorted({str(each.trace.header.protocol) for each in arm.requests}))
     return f"on workload {workload(arm)}, build {build(arm)} and protocol {protocols}"
 
 
 def certificate_sentence(found: Certificate, arm: ArmRecord) -> str:
-    """With its bound, its parts, its floor and what it means for a response."""
+    """The certificate in words: bound, terms, floor, and the consequence for whole responses."""
     floor = "not measured" if found.floor is None else f"{found.floor:.3g}"
     return "".join(
         (
@@ -79,7 +79,7 @@ def _apart(found: Certificate, length: int) -> str:
 
 
 def replay_sentence(eps_replay: float, positions: int, confidence: float, arm: ArmRecord) -> str:
-    """What is left without the reference's rows."""
+    """The statement without the reference's rows."""
     return (
         f"{subject(arm)}, {positions} positions, one per prompt: with confidence {100 * confidence:g} % the emitted "
         f"tokens' law is at most {eps_replay:.3g} per token from the recorded p; whether that p is the target's was "
@@ -88,7 +88,7 @@ def replay_sentence(eps_replay: float, positions: int, confidence: float, arm: A
 
 
 def observation_sentence(found: Observation, arm: ArmRecord) -> str:
-    """What evidence without random numbers shows."""
+    """The statement from evidence without random numbers."""
     shown = f"at least {found.distance_low:.3g}" if found.distance_low > 0 else "no lower bound above 0"
     return (
         f"{subject(arm)}, evidence L{found.level} without random numbers, {found.n} tokens: mean total variation per "
@@ -98,7 +98,7 @@ def observation_sentence(found: Observation, arm: ArmRecord) -> str:
 
 
 def longest(arm: ArmRecord) -> int:
-    """The most tokens that a response may have."""
+    """Largest allowed number of tokens in a response."""
     return max(each.trace.header.sampling.max_new_tokens for each in arm.requests)
 
 
@@ -108,7 +108,7 @@ def observation_numbers(found: Observation) -> dict[str, Any]:
 
 
 def certificate_numbers(found: Certificate, length: int) -> dict[str, Any]:
-    """JSON-able; a mean of nothing is None."""
+    """JSON-able; the mean of an empty set is None."""
     numbers = dataclasses.asdict(found) | {"distinguishable": found.distinguishable(length), "length": length}
     mean = found.anchored_mean
     return numbers | {"unit": str(found.unit), "anchored_mean": None if np.isnan(mean) else mean}

@@ -100,7 +100,7 @@ def test_few_prompts_show_little():
     result = judged(simulated(world(1), CHAIN, 10))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.detectable > result.margin
-    assert "so many prompts can show" in result.summary
+    assert "this many prompts can show" in result.summary
 
 
 def test_repetitions_of_a_prompt_are_one_unit():

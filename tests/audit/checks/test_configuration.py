@@ -19,7 +19,7 @@ def test_equal_settings_are_certified():
 def test_an_ignored_setting_is_a_fault_that_names_both_values():
     found = judge({"rejection_sample_method": "block"}, {"rejection_sample_method": "standard"})
     assert found.verdict is Verdict.FAULT
-    assert found.summary == "rejection_sample_method: 'block' was asked for, 'standard' runs"
+    assert found.summary == "rejection_sample_method: requested 'block', effective 'standard'"
     assert [each.message for each in found.findings] == [found.summary]
 
 
@@ -50,5 +50,5 @@ def test_a_baseline_that_is_not_what_was_asked_for_is_a_fault():
     assert with_baseline(good, (False, {"drafts": False})).verdict is Verdict.CERTIFIED
     found = with_baseline(good, (False, {"drafts": True}))
     assert found.verdict is Verdict.FAULT
-    assert found.summary == "the baseline's drafts: False was asked for, True runs"
+    assert found.summary == "the baseline's drafts: requested False, effective True"
     assert with_baseline(good, (False, {})).verdict is Verdict.INCONCLUSIVE

@@ -39,7 +39,7 @@ def verdict(found, **params):
 def test_without_a_margin_it_is_measured_and_nothing_is_certified():
     result = verdict(evidence(1))
     assert result.verdict is Verdict.NOT_RUN
-    assert "measured, no margin asked" in result.summary
+    assert "measured, no margin required" in result.summary
     assert "load is not known" in result.summary
     assert result.details["speed_up"]["low"] < 2.0 < result.details["speed_up"]["high"]
     steps = sum(each.trace.steps for each in CANDIDATE.requests)
@@ -51,7 +51,7 @@ def test_a_margin_is_certified_missed_or_open():
     assert verdict(evidence(1), min_speedup=1.5).verdict is Verdict.CERTIFIED
     slow = verdict(evidence(1), min_speedup=2.6)
     assert slow.verdict is Verdict.FAULT
-    assert "asked 2.6" in slow.findings[0].message
+    assert "required 2.6" in slow.findings[0].message
     assert verdict(evidence(1), min_speedup=2.0).verdict is Verdict.INCONCLUSIVE
     assert verdict(evidence(1, prompts=1), min_speedup=1.5).verdict is Verdict.INCONCLUSIVE
 
