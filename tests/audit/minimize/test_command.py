@@ -279,7 +279,7 @@ def test_what_is_there_is_not_overwritten(broken):
     (broken.folder / "taken" / "mine").write_text("mine")
     told = broken.minimized("hot/w/r0#0", out="taken")
     assert (told.exit_code, len(told.stderr.splitlines())) == (2, 1)
-    assert "is there already" in told.stderr
+    assert "already exists" in told.stderr
     told = broken.minimized("hot/w/r0#0", out="nowhere/out")
     assert "the folder that it belongs into does not exist" in told.stderr
 

@@ -137,7 +137,7 @@ def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
     ("change", "message"),
     [
         (("seed: 5", "seed: 6"), "asked baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
-        (("target: 'scripted:1'", "target: 'scripted:3'"), "its target is not this suite's"),
+        (("target: 'scripted:1'", "target: 'scripted:3'"), "its target differs from this suite's"),
         (("samples: 2", "samples: 3"), "has no request baseline/T=1/words/w0#2"),
         (("temperature: 1.0", "temperature: 0.5"), "has no plain arm baseline/T=0.5, it has baseline/greedy,"),
     ],
@@ -147,7 +147,7 @@ def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, chan
     done = audit(path, "--baseline", "latest")
     assert done.exit_code == 2
     assert message in done.stderr
-    assert "make it first, with this suite at the engine without speculation" in done.stderr
+    assert "run this suite first with speculation off, and name that run" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     with Store.open(str(path.parent / "audit.db"), create=False) as store:
         assert len(store.list_runs(10)) == 1

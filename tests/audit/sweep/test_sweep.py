@@ -270,5 +270,5 @@ def test_an_interrupted_sweep_recommends_nothing(suite, tmp_path, monkeypatch):
     monkeypatch.setattr("audit.sweep.sweep._sweep_arm", stop)
     result = invoke("sweep", str(suite), "--gamma", "1", "--json", str(tmp_path / "out.json"))
     assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr == "audit: interrupted; a part of a sweep recommends nothing, run it again\n"
+    assert result.stderr == "audit: interrupted; a partial sweep gives no recommendation, run it again\n"
     assert not (tmp_path / "out.json").exists()
