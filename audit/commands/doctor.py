@@ -65,7 +65,7 @@ class Probe:
 def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
     """Check this installation; exit 1 if an audit could not run.
 
-    It probes every numerics mode with a model's shapes and the thread count of `audit run`.
+    The command probes every numerics mode with a model's shapes and the thread count of `audit run`.
     A mode that fails is only a note, because `numerics: auto` picks another.
     """
     models = Path(str(resources.files("engine"))) / "bundled"

@@ -112,7 +112,7 @@ class ReusedEngine:
                 raise EngineError(f"run {self.origin['run']} has no request {request.id}; {FIX}")
             other = _difference(self.headers[request.id], request)
             if other is not None:
-                raise EngineError(f"run {self.origin['run']} asked {request.id} with {other}; {FIX}")
+                raise EngineError(f"run {self.origin['run']} recorded {request.id} with {other}; {FIX}")
 
     def memory(self) -> None:
         """Nothing is run."""

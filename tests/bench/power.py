@@ -181,7 +181,7 @@ def picture(found: dict[str, Any]) -> str:
 
 
 def needed(points: Sequence[dict[str, Any]]) -> int | None:
-    """Tokens from which on every measured point has the power; None where the last has not."""
+    """Smallest size from which every measured point has the power; None if the last lacks it."""
     missed = [at for at, each in enumerate(points) if each["faults"] < POWER * each["seeds"]]
     first = missed[-1] + 1 if missed else 0
     return points[first]["tokens"] if first < len(points) else None

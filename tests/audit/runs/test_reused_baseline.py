@@ -136,7 +136,7 @@ def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("seed: 5", "seed: 6"), "asked baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
+        (("seed: 5", "seed: 6"), "recorded baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
         (("target: 'scripted:1'", "target: 'scripted:3'"), "its target differs from this suite's"),
         (("samples: 2", "samples: 3"), "has no request baseline/T=1/words/w0#2"),
         (("temperature: 1.0", "temperature: 0.5"), "has no plain arm baseline/T=0.5, it has baseline/greedy,"),
@@ -157,7 +157,7 @@ def test_another_prompt_is_told(path):
     prompts = path.parent / "prompts.jsonl"
     prompts.write_text(prompts.read_text().replace("abcd", "abca"))
     done = audit(path, "--baseline", "latest")
-    assert (done.exit_code, "asked baseline/greedy/words/w15#0 with another prompt" in done.stderr) == (2, True)
+    assert (done.exit_code, "recorded baseline/greedy/words/w15#0 with another prompt" in done.stderr) == (2, True)
 
 
 def test_a_run_that_is_not_finished_is_refused(path, store):

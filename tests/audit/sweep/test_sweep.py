@@ -169,7 +169,7 @@ def test_advice_needs_an_interval_that_excludes_one(low, high, held, advice):
 def test_the_sentence_of_each_advice(advice, begins):
     said = recommendation(Recommendation(advice, 4, MedianInterval(1.2, 1.1, 1.3, 0.97), (3, 5)))
     assert said.startswith(begins)
-    assert said.endswith("; not told apart from it: gamma 3, 5") == (advice is Advice.SPECULATE)
+    assert said.endswith("; not distinguishable from it: gamma 3, 5") == (advice is Advice.SPECULATE)
 
 
 def test_fewer_prompts_are_spread_over_the_workloads():
