@@ -46,7 +46,7 @@ class StoreView:
         """Return the rows of a named query (`audit query --list`).
 
         Raises:
-            UserError: the query is unknown, or it lacks one of the parameters.
+            UserError: the query is unknown or has no such parameter.
         """
         sql, given = named(name, params)
         with self._open() as store:

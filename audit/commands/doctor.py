@@ -115,7 +115,7 @@ def probe_store(url: str) -> Probe:
         return Probe("store", ProbeStatus.FAIL, str(error))
     if is_sqlite(target) and not _writable(sqlite_path(target)):
         return Probe(
-            "store", ProbeStatus.FAIL, f"{where}: revision {revision}, but it is not writable; fix its permissions"
+            "store", ProbeStatus.FAIL, f"{where}: revision {revision}, but it cannot be written; fix its permissions"
         )
     return Probe("store", ProbeStatus.OK, f"{where}: revision {revision}")
 

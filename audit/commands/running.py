@@ -25,7 +25,7 @@ CANNOT_DECIDE = 3
 
 
 class BarProgress:
-    """One bar per arm on a terminal."""
+    """Shows one bar per arm on a terminal."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -46,18 +46,18 @@ class BarProgress:
 
 
 class LineProgress:
-    """One line per arm where there is no terminal."""
+    """Prints one line per arm if stderr is no terminal."""
 
     def arm(self, name: str, total: int, done: int) -> None:
-        """Say what begins."""
-        again = f", {done} of them already done" if done else ""
+        """Print the start of this part."""
+        again = f", {done} already done" if done else ""
         click.echo(f"running {name}: {total} requests{again}", err=True)
 
     def advance(self, tokens: int) -> None:
         """Do nothing: a log needs no bar."""
 
     def judging(self, arm: str) -> None:
-        """Say what begins."""
+        """Print the start of this part."""
         click.echo(f"checking {arm}", err=True)
 
 

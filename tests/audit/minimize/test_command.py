@@ -281,7 +281,7 @@ def test_what_is_there_is_not_overwritten(broken):
     assert (told.exit_code, len(told.stderr.splitlines())) == (2, 1)
     assert "already exists" in told.stderr
     told = broken.minimized("hot/w/r0#0", out="nowhere/out")
-    assert "the folder that it belongs into does not exist" in told.stderr
+    assert "its parent folder does not exist" in told.stderr
 
 
 def test_a_suite_that_changed_since_is_refused(tmp_path):
