@@ -43,8 +43,8 @@ def command(
     """Find the fastest draft length of each arm of SUITE.
 
     Times plain decoding and the arm at every length, interleaved, on the suite's prompts.
-    The recommended length has the most tokens per second, and a second measurement
-    compares it with plain decoding first. This is a measurement:
+    The recommended length has the most tokens per second; a second measurement then
+    compares it with plain decoding. The command only measures:
     no check runs, and nothing is stored. Exit code 0 for every recommendation;
     2: invalid input; 3: interrupted.
     """

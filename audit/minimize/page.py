@@ -17,7 +17,7 @@ from engine.core.types import SamplingParams
 
 MOST_FINDINGS: Final = 3
 MOST_TOKENS: Final = 32
-"""Longest part of a prompt on the page; the prompt file has all of it."""
+"""Longest prompt on the page in tokens; the prompt file has every prompt in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ _SETTINGS: Final[Mapping[str, Callable[[Suite], str]]] = {
 
 
 def reproduces(results: Sequence[CheckResult]) -> str:
-    """How often the verdict reproduced."""
+    """State how often the verdict reproduced."""
     times = sum(each.verdict is Verdict.FAULT for each in results)
     return f"reproduces {times} of {len(results)} times"
 
@@ -168,4 +168,4 @@ def _versions(content: PageContent) -> Iterator[str]:
         yield f"| {name} | {version} |"
     commit = here.code.get("commit")
     yield f"| code | {commit or here.code.get('version') or 'unknown'} |"
-    yield f"| environment | {'the run' if here.sha256 == then.sha256 else 'another than the run'}'s |"
+    yield f"| environment | {'equals' if here.sha256 == then.sha256 else 'differs from'} the run's |"

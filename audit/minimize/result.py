@@ -63,7 +63,7 @@ def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callabl
         UserError: the folder cannot be written.
         CannotDecide: the written suite cannot run.
     """
-    head = f"{start.fault.check} finds a fault here; {PAGE} says which. Run it with: audit run {SUITE_FILE}"
+    head = f"{start.fault.check} finds a fault here, described in {PAGE}. Run it with: audit run {SUITE_FILE}"
     with _appearing(folder) as home:
         for name, content in files_of(found.suite, head).items():
             (home / name).write_bytes(content)

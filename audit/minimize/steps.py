@@ -19,7 +19,7 @@ from engine.backends import REGISTRY
 from engine.core.types import SamplingParams
 
 MOST_PROMPTS: Final = 4
-"""Prompts are shortened up to this many requests: with more, each prompt is a sample and not the cause."""
+"""Only suites of at most this many requests get shorter prompts: in larger ones no single prompt is the cause."""
 FEW_LETTERS: Final = 64
 """Text of at most this many characters is cut by words, then by characters."""
 

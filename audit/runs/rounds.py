@@ -92,7 +92,7 @@ def _interim_look(rounds: Rounds, number: int) -> InterimResult:
 
 
 def _reason(rounds: Rounds, code: int, undecided: Sequence[str], number: int, tokens: int) -> str | None:
-    """Why the run ends here, or None."""
+    """The reason to end the run after this look, or None."""
     if code in (0, 1):
         return PASSED if code == 0 else FAILED
     following = _arms(rounds.prepared, undecided, number + 1)

@@ -39,7 +39,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     run: str
     exit_code: int
@@ -49,7 +49,7 @@ class Interrupted(Exception):
     """The user stopped the run named `run`, which can be resumed."""
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"interrupted; go on with: audit resume {run}")
+        super().__init__(f"interrupted; continue with: audit resume {run}")
         self.run = run
 
 

@@ -188,7 +188,7 @@ def seek(check: str, limits: DetectionLimits) -> CheckDetection:
 
 
 def _alone(check: str, fault: Fault, tokens: int, limits: DetectionLimits) -> _Count:
-    """One check at one size, until it clearly does not run or does not catch the fault."""
+    """Try one check at one size; stop early if it does not run or misses the first seeds."""
     count = _Count()
     for seed in range(limits.seeds):
         suite = suite_of(fault.scenario, fault.name, seed, tokens, (check,))

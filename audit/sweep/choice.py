@@ -16,7 +16,7 @@ ENOUGH: Final = 0.9
 
 
 class Advice(StrEnum):
-    """What a sweep recommends."""
+    """The recommendation of a sweep."""
 
     SPECULATE = "speculate"
     PLAIN = "do not speculate"
