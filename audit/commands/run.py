@@ -46,7 +46,7 @@ def command(
     endpoint that was restarted with speculation after the earlier run.
 
     Exit code 0: everything that applies is certified. 1: a claim is broken.
-    2: the suite cannot run. 3: at least one check is undecided.
+    2: the suite cannot run. 3: a check or an arm is undecided.
     """
     rule = _rule(until, max_tokens)
     if rule is not None and baseline is not None:

@@ -64,5 +64,5 @@ def conclusion(exit_code: int | None) -> str:
     return {
         0: "PASS: every check that applies is certified",
         1: "FAIL: at least one claim is broken",
-        3: "UNDECIDED: at least one check has too little evidence; that is not a pass",
+        3: "UNDECIDED: at least one check or arm has too little evidence; that is not a pass",
     }.get(exit_code if exit_code is not None else -1, "UNFINISHED: the run has not ended")
