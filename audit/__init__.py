@@ -1,4 +1,4 @@
-"""What a user and an auditor touch: suites, checks, store, gate, reports.
+"""The user-facing package: suites, checks, store, gate, reports.
 
 The names in `__all__` are the Python interface; they are imported when they are first used.
 """

@@ -18,35 +18,35 @@ from audit.errors import CannotDecide, UserError
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "attach": (
         "audit.commands.attach:command",
-        "Attach the evidence of RUN (a ULID, the beginning of one, or latest) to REPORT.",
+        "Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.",
     ),
-    "db": ("audit.commands.db:command", "Look after the provenance store."),
+    "db": ("audit.commands.db:command", "Maintain the provenance store."),
     "doctor": (
         "audit.commands.doctor:command",
-        "Look at this installation; exit 1 if something would keep an audit from running.",
+        "Check this installation; exit 1 if an audit could not run.",
     ),
     "gate": (
         "audit.commands.gate:command",
-        "Decide on RUN (a ULID, the beginning of one, or latest) and record the decision.",
+        "Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.",
     ),
     "list": ("audit.commands.list:command", "List the newest runs of a store."),
     "minimize": ("audit.commands.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
     "plan": (
         "audit.commands.plan:command",
-        "Say whether SUITE is large enough for its margins, and how long it takes.",
+        "Estimate whether SUITE is large enough for its margins, and how long it takes.",
     ),
-    "query": ("audit.commands.query:command", "Ask the store: NAME is one of the named queries, or give --sql."),
+    "query": ("audit.commands.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
     "resume": (
         "audit.commands.resume:command",
-        "Go on with RUN, an unambiguous beginning of its id or `latest`, where it was interrupted.",
+        "Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).",
     ),
     "run": ("audit.commands.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
     "schema": ("audit.commands.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
     "selftest": (
         "audit.commands.selftest:command",
-        "Run arms that are broken on purpose and arms that are not, and judge both.",
+        "Run deliberately broken arms and clean arms, and judge both.",
     ),
-    "show": ("audit.commands.show:command", "Show RUN: an unambiguous beginning of its id, or `latest`."),
+    "show": ("audit.commands.show:command", "Show RUN (an unambiguous prefix of its id, or `latest`)."),
     "sweep": ("audit.commands.sweep:command", "Find the fastest draft length of each arm of SUITE."),
     "validate": (
         "audit.commands.validate:command",
@@ -57,7 +57,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Check that REPORT, its statement and the store still agree.",
     ),
 }
-"""Where each command is, and the first sentence of its help: `audit --help` imports none of them."""
+"""Import path and first help sentence of each command, so `audit --help` imports none of them."""
 
 
 def _short(name: str, room: int) -> str:
@@ -65,7 +65,7 @@ def _short(name: str, room: int) -> str:
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is used; `audit --help` imports none."""
+    """A group that imports a command on first use; `audit --help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """All names, sorted."""
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, _short(name, room)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a user's mistake is one line and 2, undecidable evidence one line and 3."""
+        """Run a command; UserError prints one line and exits with 2, CannotDecide prints one line and exits with 3."""
         try:
             return super().invoke(ctx)
         except UserError as error:

@@ -1,7 +1,7 @@
-"""Alembic's environment: where the tables are declared and how to reach a database.
+"""Alembic's environment: the table metadata and the database connection.
 
 `audit db upgrade` passes its own connection. A developer's `alembic` command
-names the database with `-x url=...`. Knows nothing about the tables' meaning.
+names the database with `-x url=...`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from audit.store.models import Base
 
 def run_on(connection: Connection) -> None:
     """Run the migrations on an open connection, in one transaction."""
-    # SQLite runs DDL in transactions too; Alembic assumes not, because of older Python drivers.
+    # SQLite supports transactional DDL; Alembic assumes otherwise because of older Python drivers
     context.configure(
         connection=connection, target_metadata=Base.metadata, render_as_batch=True, transactional_ddl=True
     )
@@ -38,7 +38,7 @@ def run_offline() -> None:
 
 
 def run_online() -> None:
-    """Run on the caller's connection, or on one of our own."""
+    """Run on the caller's connection, or open one."""
     connection = context.config.attributes.get("connection")
     if connection is not None:
         run_on(connection)

@@ -1,9 +1,9 @@
 """Triggers that keep rows from being changed: SQL for SQLite and PostgreSQL.
 
-They guard against mistakes, not against somebody who owns the file and may
-drop them; the record root is for that. A migration that rebuilds a table
+They guard against mistakes, not against the owner of the file, who can drop
+them; the record root covers that case. A migration that rebuilds a table
 (Alembic's batch mode does, silently) loses the table's triggers and must call
-`guard` for it again. Knows nothing about which tables there are.
+`guard` for it again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ FUNCTION = "audit_refuse"
 
 
 def install() -> None:
-    """What the triggers need, once per database."""
+    """Create the function that the triggers need, once per database."""
     if _postgresql():
         op.execute(REFUSE.format(name=FUNCTION))
 
 
 def uninstall() -> None:
-    """Take back `install`; the tables must be gone."""
+    """Undo `install`; the tables must already be dropped."""
     if _postgresql():
         op.execute(f"DROP FUNCTION {FUNCTION}()")
 
 
 def guard(table: str) -> None:
-    """Refuse every UPDATE and DELETE (and TRUNCATE, where there is one) on a table."""
+    """Reject every UPDATE and DELETE (on PostgreSQL also TRUNCATE) on a table."""
     _trigger(table, "update", "UPDATE")
     _trigger(table, "delete", "DELETE")
     if _postgresql():
@@ -41,7 +41,7 @@ def guard(table: str) -> None:
 
 
 def guard_columns(table: str, columns: tuple[str, ...]) -> None:
-    """Refuse DELETE on a table, and UPDATE of the named columns."""
+    """Reject DELETE on a table, and UPDATE of the named columns."""
     _trigger(table, "update", f"UPDATE OF {', '.join(columns)}")
     _trigger(table, "delete", "DELETE")
     if _postgresql():

@@ -1,6 +1,6 @@
-"""JSON Schema 2020-12 documents of everything that is exchanged as a file, and their loader.
+"""JSON Schema 2020-12 documents of all file formats, and their loader.
 
-The descriptions in the documents are the reference. Knows nothing about validation.
+The descriptions in the documents are the reference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> dict[str, Any]:
-    """The schema called `name`, a fresh copy.
+    """Load a fresh copy of the schema called `name`.
 
     Raises:
         KeyError: there is no schema of that name.

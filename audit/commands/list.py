@@ -1,4 +1,4 @@
-"""`audit list`: the runs of a store, newest first. Knows nothing about what is in a run."""
+"""`audit list`: the runs of a store, newest first."""
 
 from __future__ import annotations
 

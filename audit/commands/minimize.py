@@ -1,4 +1,4 @@
-"""`audit minimize`: a small suite that gives a stored verdict again."""
+"""`audit minimize`: finds a small suite that reproduces a stored verdict."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ class _MinimizeResult:
 @click.command("minimize")
 @click.argument("run")
 @click.argument("request", required=False)
-@click.option("--check", metavar="NAME", help="The fault to keep. Default: the first that names REQUEST, or the first.")
-@click.option("--trials", type=click.IntRange(min=2), default=200, show_default=True, help="Runs at most.")
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Tokens of all runs."
+    "--check", metavar="NAME", help="Check of the fault. Default: the first that names REQUEST, else the first."
+)
+@click.option("--trials", type=click.IntRange(min=2), default=200, show_default=True, help="Maximum number of runs.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Token limit over all runs."
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("reproducer"),
     show_default=True,
-    help="The folder to write; it must not be there yet.",
+    help="The folder to create; it must not exist.",
 )
 @click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
@@ -57,13 +59,13 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     """Find a small reproducer of a fault of RUN, from one REQUEST.
 
     REQUEST is ARM/CASE#SAMPLE, as findings name it, or CASE#SAMPLE; without it, the
-    first that the fault names. Other requests are left out, then lengths, company,
-    batch, draft length, prompt and sampling parameters are cut down as far as the
+    first that the fault names. The search drops other requests, then reduces lengths,
+    neighbours, batch, draft length, prompt and sampling parameters while the
     check still finds a fault. Every trial is a real run through the arm's backend.
-    Where one request does not give the verdict, as few as do are kept.
+    If one request does not reproduce the verdict, the search keeps as few as do.
 
-    Exit code 0: a reproducer is written, and gave the verdict twice more. 2: invalid
-    input, or a run without a fault. 3: the verdict does not come again (nothing is
+    Exit code 0: the written reproducer gave the verdict twice more. 2: invalid
+    input, or a run without a fault. 3: the verdict does not reproduce (nothing is
     written), or the written reproducer does not give it every time.
     """
     from audit.minimize.result import require_free
@@ -104,7 +106,7 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
     try:
         found = search(start, Trials(backend, Goal(load(start.fault.check), start.by_chance), limits, _note))
     finally:
-        # the written suite opens its own: two engines need not fit beside each other
+        # the written suite opens its own engines: two may not fit in memory together
         getattr(backend, "close", lambda: None)()
     return _MinimizeResult(found, write(start, found, out, _note))
 

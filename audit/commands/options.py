@@ -1,4 +1,4 @@
-"""Options that several commands share. Knows nothing about what a store holds."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def json_option(function: F) -> F:
 
 
 def wide_option(function: F) -> F:
-    """`--wide`: tables with one line per row, also on a narrow terminal."""
+    """`--wide`: one line per table row, even on a narrow terminal."""
     return click.option(
         "--wide",
         is_flag=True,
         expose_value=False,
         callback=_keep_wide,
-        help="Print one line per table row. Default on a terminal, or with COLUMNS set: long texts wrap.",
+        help="Print one line per table row. By default, long texts wrap on a terminal or if COLUMNS is set.",
     )(function)
 
 

@@ -1,4 +1,4 @@
-"""`audit plan`: what a suite's checks need, and what the suite gives. Loads no model and stores nothing."""
+"""`audit plan`: compares the evidence that checks need with the suite's size. Loads no model and stores nothing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "wh
 @store_option
 @click.pass_context
 def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
-    """Say whether SUITE is large enough for its margins, and how long it takes.
+    """Estimate whether SUITE is large enough for its margins, and how long it takes.
 
-    Spreads, lengths and speed are those of the newest finished run in the store
-    where there is one, else stated defaults.
+    Spreads, lengths and speed come from the newest finished run in the store
+    if there is one, else from stated defaults.
     Exit code 0: every check can decide at its margin. 2: the suite is invalid.
-    3: some check would end inconclusive.
+    3: a check would end inconclusive.
     """
     loaded = load_suite(suite)
     from audit.evidence.environment import hardware
@@ -38,11 +38,11 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     from audit.store.connection import is_sqlite, parse_url, sqlite_path
 
     target = parse_url(store)
-    told = RunHistory()
+    past = RunHistory()
     if not is_sqlite(target) or sqlite_path(target).is_file():
         with Store.open(store, create=False, read_only=True) as opened:
-            told = history(opened, loaded.name, hardware())
-    found = plan(loaded, told)
+            past = history(opened, loaded.name, hardware())
+    found = plan(loaded, past)
     if as_json:
         echo_json(found)
     else:
@@ -64,7 +64,7 @@ def _print(found: RunPlan) -> None:
     elif short:
         click.echo(f"TOO LITTLE: {short} of {len(found.checks)} checks would end inconclusive")
     else:
-        click.echo("TOO LITTLE: no check would decide anything for some arm")
+        click.echo("TOO LITTLE: at least one arm has no check that would decide")
 
 
 def _row(each: PlannedCheck) -> tuple[object, ...]:
@@ -80,7 +80,7 @@ def _row(each: PlannedCheck) -> tuple[object, ...]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """A duration in a readable unit."""
     if seconds < 60.0:
         return f"{seconds:.0f} s"
     if seconds < 3600.0:

@@ -1,4 +1,4 @@
-"""`audit query`: named questions and read-only SQL. Knows nothing about checks or policies."""
+"""`audit query`: named questions and read-only SQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from audit.store.queries import NAMED, QueryResult, ask, named
 @click.argument("name", required=False)
 @click.option("--list", "listing", is_flag=True, help="List the named queries.")
 @click.option("--sql", metavar="TEXT", help="Run one SELECT of your own; see docs/store.md for the views.")
-@click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="A parameter; `run` is the latest run.")
+@click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Parameter; `run` defaults to latest.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True)
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
@@ -36,12 +36,12 @@ def command(
     limit: int,
     store: str,
 ) -> None:
-    """Ask the store: NAME is one of the named queries, or give --sql."""
+    """Query the store: NAME is one of the named queries, or give --sql."""
     if listing:
         echo_rows(("name", "parameters", "answers"), [_listed(each) for each in NAMED], form)
         return
     if (name is None) == (sql is None):
-        raise UserError("give the name of a query or --sql, one of the two; see: audit query --list")
+        raise UserError("give either the name of a query or --sql; see: audit query --list")
     given = _params(pairs)
     with Store.open(store, create=False, read_only=True) as opened:
         if name is not None:
@@ -65,7 +65,7 @@ def _listed(name: str) -> tuple[str, str, str]:
 
 
 def _params(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """`NAME=VALUE` pairs; whole numbers are passed as numbers."""
+    """Parse `NAME=VALUE` pairs; integers become numbers."""
     params: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

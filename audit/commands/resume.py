@@ -1,4 +1,4 @@
-"""`audit resume`: go on with an interrupted run."""
+"""`audit resume`: continue an interrupted run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from audit.suite.loader import load_suite
 @store_option
 @click.pass_context
 def command(ctx: click.Context, run: str, threads: int, results: Path | None, store: str) -> None:
-    """Go on with RUN, an unambiguous beginning of its id or `latest`, where it was interrupted."""
+    """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`)."""
     import torch
 
     from audit.runs.prepare import prepare
@@ -39,12 +39,12 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
 
 
 def suite_path(record: StoredRun) -> str:
-    """Where the run's suite was read from.
+    """The path that the run's suite was read from.
 
     Raises:
-        UserError: the run does not say, or the file is gone.
+        UserError: the run does not record it, or the file no longer exists.
     """
     path = next((used.name for used in record.artifacts if used.role == "suite"), "")
     if not Path(path).is_file():
-        raise UserError(f"run {record.ulid}: its suite {path or record.suite_name} is not there any more; restore it")
+        raise UserError(f"run {record.ulid}: its suite {path or record.suite_name} no longer exists; restore it")
     return path

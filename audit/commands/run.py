@@ -18,9 +18,9 @@ from audit.suite.loader import load_suite
 @click.argument("suite")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
-@click.option("--until", type=click.Choice(["decided"]), help="Run in rounds, and stop as soon as it is decided.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of --until, in all arms together.")
-@click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are taken over.")
+@click.option("--until", type=click.Choice(["decided"]), help="Run in rounds until every check is decided.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of --until over all arms.")
+@click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are reused.")
 @wide_option
 @store_option
 @click.pass_context
@@ -36,22 +36,22 @@ def command(
 ) -> None:
     """Run SUITE, a YAML file or the name of a packaged suite.
 
-    With --until decided the suite's cases run again and again with fresh random
-    streams; after each round the checks look, with their error probabilities
-    divided over the looks, and the run ends when all are certified, one finds a
-    fault, or another round could pass --max-tokens.
+    With --until decided, the suite's cases run in rounds with fresh random streams.
+    Each round ends with an interim look, and the checks' error probabilities are
+    divided over the looks. The run ends when all checks are certified, one finds a
+    fault, or another round could exceed --max-tokens.
 
-    With --baseline nothing is decoded without speculation: baselines and controls
-    are those of an earlier run of the same requests, for an engine that is there
-    only once and was restarted with speculation since.
+    With --baseline, the run reuses the baselines and controls of an earlier run of
+    the same requests and decodes nothing without speculation. Use it for a single
+    endpoint that was restarted with speculation after the earlier run.
 
     Exit code 0: everything that applies is certified. 1: a claim is broken.
-    2: the suite cannot be run. 3: the evidence decides nothing somewhere.
+    2: the suite cannot run. 3: a check or an arm is undecided.
     """
     rule = _rule(until, max_tokens)
     if rule is not None and baseline is not None:
         raise UserError(
-            "--until asks for fresh requests in every round, an earlier run has none; leave out one of both"
+            "--until needs fresh requests in every round, which --baseline cannot give; use only one of them"
         )
     loaded = load_suite(suite)
     import torch
@@ -61,7 +61,7 @@ def command(
     from audit.runs.rounds import require_first_round
     from audit.runs.runner import run
 
-    # tiny models are slower on two threads than on one
+    # tiny models run slower on two threads than on one
     torch.set_num_threads(threads)
     earlier = None
     if baseline is not None:
@@ -69,7 +69,7 @@ def command(
             earlier = reused_run(before, baseline)
     prepared = prepare(loaded, earlier)
     if rule is not None:
-        # before a store is made
+        # before a store is created
         require_first_round(prepared, rule)
     with Store.open(store, create=True) as opened:
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))

@@ -1,4 +1,4 @@
-"""What `run` and `resume` share: progress on stderr, verdicts on stdout, the results file."""
+"""Shared by `run` and `resume`: progress on stderr, verdicts on stdout, the results file."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ CANNOT_DECIDE = 3
 
 
 class BarProgress:
-    """One bar per arm on a terminal."""
+    """Shows one bar per arm on a terminal."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._task: TaskID | None = None
 
     def arm(self, name: str, total: int, done: int) -> None:
-        """A new bar."""
+        """Start a new bar."""
         self._task = self._bars.add_task(name, total=total, completed=done)
 
     def advance(self, tokens: int) -> None:  # noqa: ARG002 - the bar counts requests
-        """One request more."""
+        """Advance by one request."""
         if self._task is not None:
             self._bars.advance(self._task)
 
     def judging(self, arm: str) -> None:
-        """A bar without a length."""
+        """Add a bar without a length."""
         self._bars.update(self._bars.add_task(f"checks of {arm}", total=1), completed=1)
 
 
 class LineProgress:
-    """One line per arm where there is no terminal."""
+    """Prints one line per arm if stderr is no terminal."""
 
     def arm(self, name: str, total: int, done: int) -> None:
-        """Say what begins."""
-        again = f", {done} of them are there already" if done else ""
+        """Print the start of this part."""
+        again = f", {done} already done" if done else ""
         click.echo(f"running {name}: {total} requests{again}", err=True)
 
     def advance(self, tokens: int) -> None:
-        """Nothing: a log needs no bar."""
+        """Do nothing: a log needs no bar."""
 
     def judging(self, arm: str) -> None:
-        """Say what begins."""
+        """Print the start of this part."""
         click.echo(f"checking {arm}", err=True)
 
 
@@ -75,7 +75,7 @@ def progress() -> Iterator[Progress]:
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """A request to end, as schedulers send it, stops like Ctrl-C: what is finished stays, and can be resumed."""
+    """Treat SIGTERM like Ctrl-C: finished requests stay stored and the run can be resumed."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -88,7 +88,7 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 
 def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Path | None) -> int:
-    """Run, print what was found, write the results; the exit code."""
+    """Run, print the verdicts and write the results; return the exit code."""
     try:
         with stopped_by_sigterm(), progress() as shown:
             outcome = go(shown)
@@ -104,7 +104,7 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
 
 
 def print_results(found: Results) -> None:
-    """The tables of a run, its conclusion and its id."""
+    """Print the tables of a run, its conclusion and its id."""
     echo_rows(ARMS, arm_rows(found.run.arms))
     click.echo()
     echo_rows(VERDICTS, verdict_rows(found.checks))

@@ -1,4 +1,4 @@
-"""`audit selftest`: does the battery catch every fault of the catalogue, and nothing else? Stores nothing."""
+"""`audit selftest`: checks that the battery catches every catalogued fault and passes clean arms. Stores nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @click.command("selftest")
-@click.option("--quick", is_flag=True, help="Gross faults, 3 seeds, small arms, 60 clean arms: about two minutes.")
+@click.option("--quick", is_flag=True, help="Gross faults, 3 seeds, small arms, 60 clean arms: two minutes.")
 @click.option("--fault", "chosen", metavar="NAME", multiple=True, help="A fault; repeat for more. Default: all.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Seeds per fault and size. Default: 20.")
-@click.option("--most", type=click.IntRange(min=256), help="Tokens of the largest arm. Default: 200000.")
-@click.option("--most-outside", type=click.IntRange(min=256), help="The same without the record. Default: 4096.")
-@click.option("--clean", type=click.IntRange(min=0), help="Clean arms. Default: 1000.")
+@click.option("--most", type=click.IntRange(min=256), help="Size of the largest arm in tokens. Default: 200000.")
+@click.option("--most-outside", type=click.IntRange(min=256), help="Largest arm without the record. Default: 4096.")
+@click.option("--clean", type=click.IntRange(min=0), help="Number of clean arms. Default: 1000.")
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write all counts as JSON.")
 @click.option("--markdown", "page", metavar="FILE", type=click.Path(path_type=Path), help="Also write the tables.")
@@ -39,14 +39,14 @@ def command(
     out: Path | None,
     page: Path | None,
 ) -> None:
-    """Run arms that are broken on purpose and arms that are not, and judge both.
+    """Run deliberately broken arms and clean arms, and judge both.
 
-    Every fault of the catalogue must be caught by a check in nine of ten seeds, and
+    Some check must catch every fault of the catalogue in nine of ten seeds, and
     clean arms must raise no more alarms than the checks allow. All checks run with
     their default parameters, over scripted models. The same command prints the same
     bytes.
 
-    Exit code 0: all caught, no excess of alarms; 1: not so, the last lines say why;
+    Exit code 0: all faults caught, no excess of alarms; 1: the last lines give the failures;
     2: invalid input.
     """
     for path in (out, page):
@@ -91,8 +91,8 @@ def _write(outcome: SelfTestResult, out: Path | None, page: Path | None) -> None
 
 
 def _require_writable(path: Path) -> None:
-    """Find a bad place before anything runs."""
+    """Reject an unusable output path before anything runs."""
     if path.is_dir():
         raise mistake(str(path), None, "this is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise mistake(str(path), None, "its folder does not exist; make it or choose another place")
+        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")

@@ -1,4 +1,4 @@
-"""`audit show`: one run's facts, arms and verdicts. Draws no conclusion of its own."""
+"""`audit show`: one run's facts, arms and verdicts. Only displays stored results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "
 @wide_option
 @store_option
 def command(run: str, as_json: bool, store: str) -> None:
-    """Show RUN: an unambiguous beginning of its id, or `latest`."""
+    """Show RUN (an unambiguous prefix of its id, or `latest`)."""
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
         shown, drafts = results(opened, ulid), opened.draft_versions(ulid)
@@ -74,7 +74,7 @@ def _arm(arm: StoredArm) -> tuple[object, ...]:
 
 
 def _drafts(versions: Sequence[DraftCounts]) -> list[tuple[object, ...]]:
-    """Per arm, how many versions drafted, and which: number and beginning of the digest."""
+    """Per arm, the number of draft versions, and the first and last with a prefix of the digest."""
     rows: list[tuple[object, ...]] = []
     for arm in dict.fromkeys(each.arm for each in versions):
         own = [each for each in versions if each.arm == arm]

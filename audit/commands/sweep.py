@@ -1,4 +1,4 @@
-"""`audit sweep`: which draft length is fastest here. Stores nothing and checks nothing."""
+"""`audit sweep`: finds the fastest draft length on this machine. Stores nothing and checks nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--gamma", metavar="RANGE", required=True, help="Draft lengths: 1..8, or 1,2,4.")
 @click.option("--arm", "arms", metavar="NAME", multiple=True, help="An arm to measure; repeat for more. Default: all.")
 @click.option("--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="Interleaved rounds.")
-@click.option("--max-prompts", type=click.IntRange(min=1), help="At most so many cases, spread over the suite's.")
+@click.option("--max-prompts", type=click.IntRange(min=1), help="Maximum number of cases, spread over the suite.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
 @wide_option
@@ -42,10 +42,10 @@ def command(
 ) -> None:
     """Find the fastest draft length of each arm of SUITE.
 
-    Times plain decoding and the arm at every length, interleaved, on the suite's own prompts.
-    The recommended length has the most tokens per second, and is measured once
-    more against plain decoding before it is recommended. This is a measurement:
-    no check runs, and nothing is stored. Exit code 0 whatever is recommended;
+    Times plain decoding and the arm at every length, interleaved, on the suite's prompts.
+    The recommended length has the most tokens per second; a second measurement then
+    compares it with plain decoding. The command only measures:
+    no check runs, and nothing is stored. Exit code 0 for every recommendation;
     2: invalid input; 3: interrupted.
     """
     gammas = parse_gammas(gamma)
@@ -82,11 +82,11 @@ def _note(line: str) -> None:
 
 
 def _require_writable(path: Path) -> None:
-    """Find a bad place before anything is measured."""
+    """Reject an unusable output path before anything is measured."""
     if path.is_dir():
         raise mistake(str(path), None, "this is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise mistake(str(path), None, "its folder does not exist; make it or choose another place")
+        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")
 
 
 @contextlib.contextmanager
@@ -94,4 +94,4 @@ def _interrupts() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise CannotDecide("interrupted; a part of a sweep recommends nothing, run it again") from error
+        raise CannotDecide("interrupted; a partial sweep gives no recommendation, run it again") from error

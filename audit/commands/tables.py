@@ -1,4 +1,4 @@
-"""Rows on stdout: tables for people, JSON, JSON lines and CSV for programs. Knows nothing about what the rows mean."""
+"""Rows on stdout: tables for people, JSON, JSON lines and CSV for programs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from audit.store.canonical import jsonable
 
 Rows = Sequence[Sequence[Any]]
 WIDE: Final = "audit.wide"
-"""Key in a command's context: its tables have one line per row."""
+"""Key in a command's context; if set, tables have one line per row."""
 
 
 def echo_json(value: Any) -> None:
-    """A value as indented JSON; NaN and infinity are null."""
+    """Print a value as indented JSON; NaN and infinity become null."""
     click.echo(json.dumps(jsonable(value), indent=2, allow_nan=False))
 
 
 def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
-    """Rows in one of `FORMATS`."""
+    """Print rows in one of `FORMATS`."""
     FORMATS[form](columns, rows)
 
 
 def plain(value: Any) -> Any:
-    """A value from a database or a record as JSON types: bytes in hex, exact decimals as numbers."""
+    """Convert a value from a database or a record to JSON types: bytes to hex, decimals to numbers."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, bytes | memoryview):
@@ -44,7 +44,7 @@ def plain(value: Any) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A value in a table: `-` for nothing, four digits of a fraction, the size of a blob."""
+    """Format a value for a table: `-` for None, four significant digits of a fraction, the size of a blob."""
     if value is None:
         return "-"
     if isinstance(value, bytes | memoryview):
@@ -64,10 +64,10 @@ def _table(columns: Sequence[str], rows: Rows) -> None:
 
 
 def _width() -> int | None:
-    """Columns that a table may take; None where each row is one line, however long.
+    """Maximum table width; None if each row takes one line of any length.
 
-    `COLUMNS` counts everywhere, the terminal's own width on a terminal. Output that goes into a pipe or a file keeps
-    one line per row, so that it can be searched by line; so does `--wide`.
+    `COLUMNS` sets it everywhere, the terminal's own width only on a terminal. Output to a pipe or a file, and output
+    with `--wide`, keeps one line per row, so that it can be searched by line.
     """
     context = click.get_current_context(silent=True)
     if context is not None and context.meta.get(WIDE):

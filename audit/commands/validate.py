@@ -52,7 +52,7 @@ def _rule(arm: CandidateSpec) -> str:
 
 
 def _requests(suite: Suite, arm: CandidateSpec) -> int:
-    """Greedy arms run each case once, for repetitions would be copies, unless the case names its own."""
+    """Greedy arms run each case once, because repetitions would be copies, unless the case lists its own samples."""
     count = 1 if arm.sampling.greedy else suite.samples
     return sum(len(case.repetitions(count)) for case in suite.cases)
 

@@ -1,4 +1,4 @@
-"""`audit verify`: check a report against the evidence that is attached to it. Knows no report format."""
+"""`audit verify`: check a report against its attached evidence. Knows no report format."""
 
 from __future__ import annotations
 

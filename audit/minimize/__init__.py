@@ -1,1 +1,1 @@
-"""From a verdict of a stored run to a small suite that gives the same verdict."""
+"""Reduces a stored run with a fault to a small suite with the same verdict."""

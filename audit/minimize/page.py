@@ -1,7 +1,4 @@
-"""The page of a reproducer: verdict, what was left out, how to run it, and versions.
-
-Knows nothing about where it is written.
-"""
+"""The page of a reproducer: verdict, reductions, how to run it, and versions."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ from engine.core.types import SamplingParams
 
 MOST_FINDINGS: Final = 3
 MOST_TOKENS: Final = 32
-"""Of a prompt on the page; the prompt file has all."""
+"""Longest prompt on the page in tokens; the prompt file has every prompt in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What the page is made of."""
+    """The inputs of the page."""
 
     start: MinimizeStart
     found: SearchResult
@@ -35,28 +32,28 @@ class PageContent:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One line of the table of what was made smaller."""
+    """One row of the table of reductions."""
 
     what: str
     before: str
     after: str
 
 
-def page_of(told: PageContent) -> str:
+def page_of(content: PageContent) -> str:
     """The page, as Markdown."""
-    start = told.start
+    start = content.start
     parts = [
         [f"# {start.fault.check}: a small reproducer"],
-        _verdict(told),
-        _sizes(told),
-        _how(told),
-        _versions(told),
+        _verdict(content),
+        _sizes(content),
+        _how(content),
+        _versions(content),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def rows(start: MinimizeStart, found: SearchResult) -> list[TableRow]:
-    """The run's arm beside the reproducer."""
+    """Compare the run's arm with the reproducer."""
     before, after = start.suite, found.suite
     count = len(keys_of(before))
     rows = [
@@ -98,16 +95,16 @@ _SETTINGS: Final[Mapping[str, Callable[[Suite], str]]] = {
 
 
 def reproduces(results: Sequence[CheckResult]) -> str:
-    """How often the verdict came again."""
+    """State how often the verdict reproduced."""
     times = sum(each.verdict is Verdict.FAULT for each in results)
     return f"reproduces {times} of {len(results)} times"
 
 
-def _verdict(told: PageContent) -> list[str]:
-    result = next((each for each in told.results if each.verdict is Verdict.FAULT), told.results[0])
+def _verdict(content: PageContent) -> list[str]:
+    result = next((each for each in content.results if each.verdict is Verdict.FAULT), content.results[0])
     lines = [
-        f"Check `{told.start.fault.check}`, arm `{told.start.fault.arm}`: **{result.verdict.value}**, "
-        f"{reproduces(told.results)} from these files.",
+        f"Check `{content.start.fault.check}`, arm `{content.start.fault.arm}`: **{result.verdict.value}**, "
+        f"{reproduces(content.results)} from these files.",
         "",
         f"> {_inline(result.summary)}",
     ]
@@ -116,59 +113,59 @@ def _verdict(told: PageContent) -> list[str]:
 
 
 def _inline(text: str) -> str:
-    """Text of an engine on one line, so that it makes no headings and no tables."""
+    """Put an engine's text on one line, so that it cannot form headings or tables."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _sizes(told: PageContent) -> Iterator[str]:
-    yield f"| | run {told.start.run.ulid} | here |"
+def _sizes(content: PageContent) -> Iterator[str]:
+    yield f"| | run {content.start.run.ulid} | here |"
     yield "|---|---|---|"
-    for row in rows(told.start, told.found):
+    for row in rows(content.start, content.found):
         yield f"| {row.what} | {row.before or '-'} | {row.after or '-'} |"
     yield ""
-    yield f"Found in {told.found.trials} trials, {told.found.tokens} tokens. {minimal(told.found)}"
-    if only_just(told.start, told.found):
+    yield f"Found in {content.found.trials} trials, {content.found.tokens} tokens. {minimal(content.found)}"
+    if only_just(content.start, content.found):
         yield ""
         yield CUT_DOWN
 
 
 CUT_DOWN: Final = (
-    "The requests were cut down until the verdict was only just there. Effect, bounds and p-values here are no "
-    "estimate of anything; the run's are."
+    "The search reduced the requests until the verdict was barely reached. Effect, bounds and p-values here are no "
+    "estimates; use the run's."
 )
 
 
 def only_just(start: MinimizeStart, found: SearchResult) -> bool:
-    """Whether the verdict rests on how many tokens there are."""
+    """True if the verdict depends on the number of tokens."""
     return start.by_chance or not found.alone
 
 
 def minimal(found: SearchResult) -> str:
-    """What may still go."""
+    """State whether further reductions are possible."""
     if not found.complete:
-        return "The limit of trials or tokens was reached before everything was tried; more may go."
+        return "The search reached the limit of trials or tokens; further reductions may be possible."
     if len(keys_of(found.suite)) > MOST_PROMPTS:
-        return "No request or sampling parameter can be left out alone; prompts are as they were."
-    return "No request, part of a prompt or sampling parameter can be left out alone."
+        return "No single request or sampling parameter can be left out; the prompts are unchanged."
+    return "No single request, part of a prompt or sampling parameter can be left out."
 
 
-def _how(told: PageContent) -> list[str]:
-    lines = ["```", "audit run suite.yaml", "```", "", f"From request `{told.start.request}`."]
-    for case in told.found.suite.cases[:MOST_FINDINGS]:
+def _how(content: PageContent) -> list[str]:
+    lines = ["```", "audit run suite.yaml", "```", "", f"From request `{content.start.request}`."]
+    for case in content.found.suite.cases[:MOST_FINDINGS]:
         if 0 < len(case.tokens) <= MOST_TOKENS:
             lines.append(f"Prompt of `{case.id}` as token ids: {', '.join(map(str, case.tokens))}.")
     return lines
 
 
-def _versions(told: PageContent) -> Iterator[str]:
-    here, then = told.prepared.environment, told.start.run.environment
+def _versions(content: PageContent) -> Iterator[str]:
+    here, then = content.prepared.environment, content.start.run.environment
     yield "| what ran | |"
     yield "|---|---|"
-    for model in told.prepared.models:
+    for model in content.prepared.models:
         yield f"| model `{model.name}` | `{_inline(model.source)}` sha256:{model.sha256[:16]} |"
-    yield f"| backend | {told.found.suite.backend} |"
+    yield f"| backend | {content.found.suite.backend} |"
     for name, version in here.packages.items():
         yield f"| {name} | {version} |"
     commit = here.code.get("commit")
     yield f"| code | {commit or here.code.get('version') or 'unknown'} |"
-    yield f"| environment | {'the run' if here.sha256 == then.sha256 else 'another than the run'}'s |"
+    yield f"| environment | {'equals' if here.sha256 == then.sha256 else 'differs from'} the run's |"

@@ -1,6 +1,6 @@
-"""The reproducer as a folder: suite, prompts and a page; loaded again from its files and run twice.
+"""Writes the reproducer as a folder (suite, prompts and a page), loads it again and runs it twice.
 
-The folder appears whole or not at all. Knows nothing about how the suite was found.
+The folder appears atomically.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ PAGE: Final = "README.md"
 
 @dataclass(frozen=True, slots=True)
 class SuiteRuns:
-    """What the written suite gave, each time that it ran with everything that `audit run` runs."""
+    """The results of the written suite, one per complete run."""
 
     prepared: PreparedRun
     results: tuple[CheckResult, ...]
 
     @property
     def faults(self) -> tuple[CheckResult, ...]:
-        """Those with the verdict."""
+        """The results with the verdict."""
         return tuple(each for each in self.results if each.verdict is Verdict.FAULT)
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a place where something is, or where nothing can be put.
+    """Reject an existing path, or one whose parent folder is missing.
 
     Raises:
-        UserError: the place, and what to do.
+        UserError: the path is not usable; the message has the fix.
     """
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise mistake(str(folder), None, "is there already; name another folder with --out")
+        raise mistake(str(folder), None, "already exists; name another folder with --out")
     if not folder.absolute().parent.is_dir():
-        raise mistake(str(folder), None, "the folder that it belongs into does not exist; make it")
+        raise mistake(str(folder), None, "its parent folder does not exist; create it")
 
 
 def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callable[[str], None]) -> SuiteRuns:
-    """Write the folder and run what was written.
+    """Write the folder and run the written suite.
 
     Raises:
-        UserError: it cannot be written.
-        CannotDecide: the written suite cannot be run.
+        UserError: the folder cannot be written.
+        CannotDecide: the written suite cannot run.
     """
-    head = f"{start.fault.check} finds a fault here; {PAGE} says which. Run it with: audit run {SUITE_FILE}"
+    head = f"{start.fault.check} finds a fault here, described in {PAGE}. Run it with: audit run {SUITE_FILE}"
     with _appearing(folder) as home:
         for name, content in files_of(found.suite, head).items():
             (home / name).write_bytes(content)
         checked = _checked(home / SUITE_FILE, start.fault.check, note)
-        told = PageContent(start, found, checked.prepared, checked.results)
-        (home / PAGE).write_text(page_of(told), encoding="utf-8")
+        page = PageContent(start, found, checked.prepared, checked.results)
+        (home / PAGE).write_text(page_of(page), encoding="utf-8")
     return checked
 
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A folder beside the wanted one, which takes its place at the end."""
+    """Yield a temporary folder beside the destination; it is renamed at the end."""
     try:
         home = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name[:100]}."))
     except OSError as error:
@@ -96,7 +96,7 @@ def _checked(path: Path, check: str, note: Callable[[str], None]) -> SuiteRuns:
         prepared = prepare(suite)
         results = tuple(_once(prepared, check) for _ in range(TIMES))
     except EngineError as error:
-        raise CannotDecide(f"the reproducer cannot be run from its files: {error}") from error
+        raise CannotDecide(f"the written reproducer cannot run: {error}") from error
     for number, result in enumerate(results, start=1):
         note(f"the reproducer from its files, run {number} of {TIMES}: {result.verdict}")
     return SuiteRuns(prepared, results)

@@ -1,7 +1,6 @@
-"""Sampling parameters nearer to their defaults.
+"""Moves sampling parameters nearer to their defaults.
 
-Which can be dropped, and how far the others can be pulled, is found by trying.
-Knows nothing about requests.
+Trials decide which parameters can be dropped and how far the others can move.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from engine.core.types import SamplingParams
 
 DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
 NAMES: Final = tuple(name for name in DEFAULTS if name not in ("seed", "max_new_tokens"))
-"""What turns logits into a distribution, and ends; lengths are looked for elsewhere, a seed is no setting."""
+"""Parameters that shape the distribution or stop a request; other steps reduce lengths, and a seed is no setting."""
 NEUTRAL: Final[Mapping[str, Any]] = {**DEFAULTS, "temperature": 1.0}
-"""Where a value changes nothing; temperature 0 changes most of all."""
+"""Neutral values; temperature 0 is the least neutral."""
 STEPS: Final = 4
-"""Times that a number is pulled; after that it is within a sixteenth of where it stops."""
+"""Halvings per number; the result is within a sixteenth of the limit."""
 
 Stays = Callable[[SamplingParams], bool]
 
 
 def set_names(params: SamplingParams) -> tuple[str, ...]:
-    """Those that are not at their defaults, in the order of `SamplingParams`."""
+    """The parameters that differ from their defaults, in the order of `SamplingParams`."""
     return tuple(name for name in NAMES if getattr(params, name) != DEFAULTS[name])
 
 
 def plainer(params: SamplingParams, stays: Stays) -> SamplingParams:
-    """Parameters of which none can be dropped alone, each as near to doing nothing as trying found."""
+    """Parameters of which none can be dropped alone, each as near to its neutral value as trials allow."""
     given = set_names(params)
 
     def only(names: tuple[str, ...]) -> SamplingParams:
@@ -69,7 +68,7 @@ def _with(params: SamplingParams, name: str, value: Any) -> SamplingParams:
 
 
 def _nearer(name: str, value: float) -> float:
-    """Half the way to where it changes nothing; for top_k that is the whole vocabulary."""
+    """Half way to the neutral value; for top_k that is the whole vocabulary."""
     if name == "top_k":
         return value * 2
     if isinstance(value, int):

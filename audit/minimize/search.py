@@ -1,7 +1,6 @@
-"""The search for a small suite: the request alone, or as few requests as get the verdict, then everything else.
+"""Searches for a small suite: one request, or as few as give the verdict, then everything else.
 
-The steps are taken in turn until none changes anything. Knows nothing about
-stores and files.
+The search repeats all steps until none changes anything.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ STEPS: Final[tuple[Step, ...]] = (
     shorter_prompts,
     plainer_sampling,
 )
-"""Lengths first: every later trial is the quicker for it."""
+"""Lengths come first, because shorter requests make every later trial faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The smallest suite that was found."""
+    """The smallest suite found."""
 
     suite: Suite
     alone: bool
-    """One request is enough."""
+    """True if one request is enough."""
     complete: bool
-    """No limit kept anything from being tried."""
+    """True if no limit ended the search early."""
     trials: int
     tokens: int
 
@@ -54,7 +53,7 @@ def search(start: MinimizeStart, trials: Trials) -> SearchResult:
     """Minimise.
 
     Raises:
-        CannotDecide: the verdict does not come again.
+        CannotDecide: the verdict does not reproduce.
     """
     suite, before = _first(start, trials), None
     while before != suite:
@@ -68,7 +67,7 @@ def search(start: MinimizeStart, trials: Trials) -> SearchResult:
 
 
 def _first(start: MinimizeStart, trials: Trials) -> Suite:
-    """The request alone if that is enough, else as few as get the verdict."""
+    """The suite of the request alone if that is enough, else of as few requests as give the verdict."""
     alone = with_keys(start.suite, [start.subject])
     if trials.stays(alone, f"{start.request} alone"):
         return alone
@@ -85,5 +84,5 @@ def _first(start: MinimizeStart, trials: Trials) -> Suite:
 
 
 def _fewer(suite: Suite, start: MinimizeStart, trials: Trials) -> Suite:
-    """Without the requests that the verdict does not need; one that a finding names is never left out."""
+    """Drop the requests that the verdict does not need, but never one that a finding names."""
     return fewer_requests(suite, trials, start.subject if start.named else None)

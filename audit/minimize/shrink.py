@@ -1,8 +1,7 @@
-"""Fewer items and smaller numbers that keep a property which is only known by trying.
+"""Reduces sets of items and numbers while a property holds that only trials can show.
 
 Delta debugging after Zeller and Hildebrandt, "Simplifying and isolating
-failure-inducing input" (2002), by complements only. Knows nothing about what is
-tried.
+failure-inducing input" (2002), by complements only.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ T = TypeVar("T")
 
 
 def fewest(items: Sequence[T], stays: Callable[[tuple[T, ...]], bool], least: int = 0) -> tuple[T, ...]:
-    """Items in their order, none of which can be left out alone.
+    """Return a subset of the items, in order, from which no single item can be left out.
 
-    Leaves out halves, then quarters, down to single items, and single items again
-    until each of them is needed. That all `items` have the property is taken for granted.
+    Drops halves, then quarters, down to single items, and repeats single items
+    until each of them is needed. Assumes that all `items` together have the property.
 
     Args:
-        items: what to choose from.
-        stays: whether a choice has the property.
-        least: never fewer than so many.
+        items: the candidates.
+        stays: returns True if a choice has the property.
+        least: minimum number of items to keep.
     """
     kept, size = tuple(items), max(1, len(items) // 2)
     while True:
@@ -46,10 +45,10 @@ def _without_chunks(
 
 
 def smallest(low: int, high: int, stays: Callable[[int], bool]) -> int:
-    """A number from `low` to `high` with the property, the one below it without; by bisection.
+    """Bisect for a number from `low` to `high` with the property whose predecessor lacks it.
 
-    It is the smallest of all where every larger number has the property too.
-    That `high` has it is taken for granted.
+    It is the smallest of all if every larger number has the property too.
+    Assumes that `high` has it.
     """
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Where minimising begins: a fault of a stored run, one of its requests, and the arm as a suite of its own.
+"""Prepares a minimisation: a fault of a stored run, one of its requests, and the arm as a separate suite.
 
 Reads the store and the suite; runs nothing.
 """
@@ -22,26 +22,26 @@ NAME = "reproducer"
 
 @dataclass(frozen=True, slots=True)
 class MinimizeStart:
-    """What to minimise."""
+    """The input of a minimisation."""
 
     run: StoredRun
     fault: StoredCheck
     subject: RequestKey
     named: bool
-    """A finding of the fault names the subject."""
+    """True if a finding of the fault names the subject."""
     prompt: int
     """Tokens of the subject's prompt."""
     suite: Suite
-    """The fault's arm and check alone, with every request that the run has of the arm."""
+    """The fault's arm and check alone, with all of the arm's requests in the run."""
 
     @property
     def by_chance(self) -> bool:
-        """The verdict is a statistical test's, and not a contradiction's."""
+        """True if the verdict rests on a statistical test rather than a contradiction."""
         return bool(self.fault.p_value)
 
     @property
     def request(self) -> str:
-        """The subject as findings name it."""
+        """The subject in the form that findings use."""
         return _name(self.subject)
 
 
@@ -49,14 +49,14 @@ def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check
     """Choose fault and request.
 
     Args:
-        store: has the run.
+        store: the store of the run.
         run: the run.
-        suite: the run's.
+        suite: the run's suite.
         request: `case#sample` or `arm/case#sample`; None takes the first that the fault names.
         check: its name; None takes the first fault that names the request, or else the first.
 
     Raises:
-        UserError: the suite has changed, or there is no such fault or request.
+        UserError: the suite has changed, or the fault or request does not exist.
     """
     if suite.sha256 != run.suite_sha256:
         raise UserError(f"{suite.path}: has changed since run {run.ulid}; restore it, or run it again")
@@ -109,7 +109,7 @@ def _short(key: RequestKey) -> str:
 
 
 def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> StoredCheck | None:
-    """The first that names a request that was asked for, else the first in its arm."""
+    """The first fault that names a requested request, else the first in its arm."""
     names, arms = {_name(key) for key in asked}, {key.arm for key in asked}
     naming = (each for each in faults if names & {finding.request for finding in each.findings})
     within = (each for each in faults if each.arm in arms or not asked)
@@ -130,7 +130,7 @@ def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suit
     whole = replace(
         suite,
         name=NAME,
-        description=f"A small suite in which {fault.check} finds the fault that it found in an arm of {suite.name}.",
+        description=f"A small suite that reproduces a fault found by {fault.check} in an arm of {suite.name}.",
         samples=1,
         models={name: spec for name, spec in suite.models.items() if name in models},
         cases=tuple(replace(case, samples=samples.get(case.id, ())) for case in suite.cases),
@@ -140,7 +140,7 @@ def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suit
 
 
 def _params(arm: CandidateSpec, fault: StoredCheck) -> Mapping[str, Any]:
-    """The suite's, and the noise that the run measured: a few requests are too little to measure it again."""
+    """The suite's parameters with the noise from the run: a few requests cannot measure it again."""
     params, details = arm.checks[fault.check], fault.details
     known = details.get("noise_positions", 0) >= MIN_NOISE_POSITIONS
     if "noise_bound" not in load(fault.check).defaults or "noise_bound" in params or not known:

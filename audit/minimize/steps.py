@@ -1,7 +1,6 @@
-"""The ways in which a suite of one arm is made smaller, each tried until nothing more can go.
+"""Reduction steps for a suite of one arm; the search repeats each until nothing more can go.
 
-Every step takes a suite that gets the verdict and gives one that does. Knows
-nothing about how a trial is run.
+Every step takes a suite that gives the verdict and returns one that also does.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from engine.backends import REGISTRY
 from engine.core.types import SamplingParams
 
 MOST_PROMPTS: Final = 4
-"""Prompts are shortened where there are no more requests: with many, each prompt is a sample and not the cause."""
+"""Only suites of at most this many requests get shorter prompts: in larger ones no single prompt is the cause."""
 FEW_LETTERS: Final = 64
-"""Text of so many characters is cut by characters, after it was cut by words."""
+"""Text of at most this many characters is cut by words, then by characters."""
 
 Step = Callable[[Suite, Trials], Suite]
 
@@ -34,7 +33,7 @@ def keys_of(suite: Suite) -> tuple[RequestKey, ...]:
 
 
 def with_keys(suite: Suite, keys: Iterable[RequestKey]) -> Suite:
-    """The suite with some of its requests, in its own order."""
+    """The suite with the given requests, in the suite's order."""
     wanted = {(key.case_id, key.sample) for key in keys}
     chosen = [
         replace(case, samples=tuple(sample for sample in case.samples or () if (case.id, sample) in wanted))
@@ -57,7 +56,7 @@ def fewer_requests(suite: Suite, trials: Trials, always: RequestKey | None) -> S
 
 
 def less_neighbour(suite: Suite, trials: Trials) -> Suite:
-    """No request beside each of the arm's, or a plainer one."""
+    """Drop the neighbour, or simplify its parameters."""
     beside = suite.arms[0].beside
     if beside is None:
         return suite
@@ -68,7 +67,7 @@ def less_neighbour(suite: Suite, trials: Trials) -> Suite:
     def neighbour(params: SamplingParams) -> Suite:
         return _with_arm(suite, replace(suite.arms[0], beside=params))
 
-    plain = plainer(beside, lambda params: trials.stays(neighbour(params), f"beside: {_told(params)}"))
+    plain = plainer(beside, lambda params: trials.stays(neighbour(params), f"beside: {_described(params)}"))
 
     def length(count: int) -> SamplingParams:
         return replace(plain, max_new_tokens=count)
@@ -80,7 +79,7 @@ def less_neighbour(suite: Suite, trials: Trials) -> Suite:
 
 
 def smaller_batch(suite: Suite, trials: Trials) -> Suite:
-    """Fewer requests decoded together."""
+    """Reduce the batch size."""
 
     def size(count: int) -> Suite:
         return replace(suite, batch_size=count)
@@ -89,7 +88,7 @@ def smaller_batch(suite: Suite, trials: Trials) -> Suite:
 
 
 def shorter(suite: Suite, trials: Trials) -> Suite:
-    """Fewer tokens per request."""
+    """Reduce the number of new tokens per request."""
     sampling = suite.arms[0].sampling
 
     def length(count: int) -> Suite:
@@ -99,7 +98,7 @@ def shorter(suite: Suite, trials: Trials) -> Suite:
 
 
 def shorter_drafts(suite: Suite, trials: Trials) -> Suite:
-    """Fewer tokens per draft."""
+    """Reduce the draft length."""
     arm = suite.arms[0]
 
     def drafts(gamma: int) -> Suite:
@@ -109,21 +108,21 @@ def shorter_drafts(suite: Suite, trials: Trials) -> Suite:
 
 
 def _one_or_few(high: int, stays: Callable[[int], bool]) -> int:
-    """1 is tried first: it is often enough, and another value may be another engine, which takes long to start."""
+    """Try 1 first: it is often enough, and each other value may start another engine, which is slow."""
     return 1 if high > 1 and stays(1) else smallest(min(2, high), high, stays)
 
 
 def plainer_sampling(suite: Suite, trials: Trials) -> Suite:
-    """Sampling parameters dropped, and the others pulled to where they change nothing."""
+    """Drop sampling parameters and move the others towards their neutral values."""
 
     def stays(params: SamplingParams) -> bool:
-        return trials.stays(_with_sampling(suite, params), f"sampling: {_told(params)}")
+        return trials.stays(_with_sampling(suite, params), f"sampling: {_described(params)}")
 
     return _with_sampling(suite, plainer(suite.arms[0].sampling, stays))
 
 
 def shorter_prompts(suite: Suite, trials: Trials) -> Suite:
-    """Fewer tokens in every prompt, or fewer words where the backend takes no tokens."""
+    """Cut tokens from every prompt, or words if the backend takes no tokens."""
     if len(keys_of(suite)) > MOST_PROMPTS:
         return suite
     for index in range(len(suite.cases)):
@@ -139,10 +138,10 @@ def _shorter_prompt(suite: Suite, index: int, trials: Trials) -> Suite:
 
     if REGISTRY[suite.backend].tokens:
         given = case.tokens or trials.prompt_of(suite, case.id)
-        told = replace(case, messages=(), tools=(), prompt=None, tokens=given)
-        if stays(told, f"{len(given)} tokens"):
-            fewer = fewest(given, lambda some: stays(replace(told, tokens=some), f"{len(some)} tokens"), 1)
-            return _with_case(suite, index, replace(told, tokens=fewer))
+        with_tokens = replace(case, messages=(), tools=(), prompt=None, tokens=given)
+        if stays(with_tokens, f"{len(given)} tokens"):
+            fewer = fewest(given, lambda some: stays(replace(with_tokens, tokens=some), f"{len(some)} tokens"), 1)
+            return _with_case(suite, index, replace(with_tokens, tokens=fewer))
     return _with_case(suite, index, _shorter_text(case, stays))
 
 
@@ -166,14 +165,14 @@ def _shorter_text(case: Case, stays: Callable[[Case, str], bool]) -> Case:
 def _shorter_message(case: Case, index: int, stays: Callable[[Case, str], bool]) -> Case:
     message = case.messages[index]
 
-    def said(text: str) -> Case:
+    def with_text(text: str) -> Case:
         changed = {**message, "content": text}
         return replace(case, messages=(*case.messages[:index], changed, *case.messages[index + 1 :]))
 
     content = message.get("content")
     if not isinstance(content, str) or not content:
         return case
-    return said(_fewer_words(content, lambda text: stays(said(text), f"message {index}, {_size(text)}")))
+    return with_text(_fewer_words(content, lambda text: stays(with_text(text), f"message {index}, {_size(text)}")))
 
 
 def _fewer_words(text: str, stays: Callable[[str], bool]) -> str:
@@ -188,7 +187,7 @@ def _size(text: str) -> str:
     return f"{len(text)} characters"
 
 
-def _told(params: SamplingParams) -> str:
+def _described(params: SamplingParams) -> str:
     return ", ".join(f"{name} {getattr(params, name)}" for name in set_names(params)) or "all at their defaults"
 
 

@@ -1,14 +1,12 @@
 """Trials of suites of one arm: whether the verdict stays.
 
-Every trial is a run through the arm's backend in memory. The first one that
-gets the verdict shows whether the check needs anything but the candidate; if
-not, baseline, control and companions are left out from then on. Trials are
-counted, and none begins beyond the limits.
+Every trial is a run through the arm's backend in memory. The first trial with
+the verdict shows whether the check needs only the candidate; if so, later trials
+omit baseline, control and companions. No trial begins beyond the limits.
 
-Whoever searches long enough finds a set of requests that fails a test by luck.
-Where the verdict is a test's, trial k therefore draws fresh random numbers, and
-gets the share 6 / (pi^2 k^2) of the error probability that a look at a growing
-run would get. Knows nothing about what is changed from one to the next.
+A long search would find a set of requests that fails a test by luck. If the
+verdict comes from a test, trial k therefore draws fresh random numbers and gets
+the share 6 / (pi^2 k^2) of the error probability, as an interim look would.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ SEEDS: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class TrialLimits:
-    """How much may be tried. The last trial may pass `tokens`, which counts what all arms emit."""
+    """Limits of a search. The last trial may exceed `tokens`, which counts the output of all arms."""
 
     trials: int
     tokens: int
@@ -43,7 +41,7 @@ class TrialLimits:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The check that must find a fault; `by_chance`: its verdict is a test's, which has a p-value above 0."""
+    """The check that must find a fault; `by_chance` is True if its verdict comes from a test with a p-value above 0."""
 
     check: Check
     by_chance: bool = False
@@ -65,20 +63,20 @@ class Trials:
         self.count = 0
         self.tokens = 0
         self.last_problem: str | None = None
-        """Why the last trial could not be run; None if it could."""
+        """The error of the last trial; None if it ran."""
 
     @property
     def cut_short(self) -> bool:
-        """A limit kept something from being tried."""
+        """True if a limit prevented a trial."""
         return self._refused
 
     def stays(self, suite: Suite, what: str, again: bool = False) -> bool:
-        """Whether the suite gets the verdict; False without a trial once a limit is reached.
+        """True if the suite gives the verdict; False without a trial once a limit is reached.
 
         Args:
-            suite: of one arm.
-            what: how it differs, for the reader of the progress.
-            again: it is the run's own arm, judged once more as the run judged it.
+            suite: a suite of one arm.
+            what: the difference, for progress messages.
+            again: True for the run's own arm, judged as the run judged it.
         """
         key = _key(suite)
         if key in self._known:
@@ -90,8 +88,8 @@ class Trials:
         fresh = self._by_chance and not again
         self._seeds[key] = (suite.seed + (self.count - 1 if fresh else 0)) % SEEDS
         self._known[key] = found = self._tried(self.as_tried(suite), InterimLook(self.count) if fresh else None)
-        said = "stays" if found else "gone" if self.last_problem is None else f"cannot be run ({self.last_problem})"
-        self._note(f"trial {self.count}: {what}: {said}")
+        outcome = "stays" if found else "gone" if self.last_problem is None else f"cannot run ({self.last_problem})"
+        self._note(f"trial {self.count}: {what}: {outcome}")
         return found
 
     def as_tried(self, suite: Suite) -> Suite:

@@ -1,6 +1,6 @@
-"""A suite of one arm as the files that load as the same suite: YAML, and one prompt file per workload.
+"""Writes a suite of one arm as files that load as the same suite: YAML, and one prompt file per workload.
 
-What is at its default is left out. Knows nothing about why the suite is written.
+Default values are omitted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTH: Final = 110
 
 
 def files_of(suite: Suite, head: str = "") -> dict[str, bytes]:
-    """File names and contents; `head` is a comment for the beginning of the YAML, of one line."""
+    """File names and contents; `head` is a one-line comment for the top of the YAML."""
     text = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.width = None, WIDTH

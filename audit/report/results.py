@@ -1,6 +1,6 @@
-"""Everything the store knows about a run, requests aside, as one JSON document.
+"""A run's stored record without its requests, as one JSON document.
 
-The document follows the schema `results`. Draws no conclusion of its own.
+The document follows the schema `results` and adds no conclusions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """One run with its verdicts and what was done with them."""
+    """One run with its verdicts, gate decisions and attachments."""
 
     format: int
     run: StoredRun
@@ -34,7 +34,7 @@ def results(store: Store, run: str) -> Results:
 
 
 def write_results(found: Results, path: Path) -> None:
-    """Write the document, whole or not at all.
+    """Write the document atomically.
 
     Raises:
         UserError: the file cannot be written.

@@ -1,7 +1,4 @@
-"""The verdict table and the arm table of a run, as rows.
-
-Knows nothing about where they are printed.
-"""
+"""The verdict table and the arm table of a run, as rows."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def _arm(arm: StoredArm) -> tuple[Any, ...]:
 
 
 def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:
-    """The first findings of every faulty check, one line each."""
+    """Return the first findings of every faulty check, one line each."""
     return [
         f"{check.check}: {finding.request} step {finding.step}: {finding.message}"
         for check in checks
@@ -52,7 +49,7 @@ def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:
 
 
 def lossy_lines(arms: Iterable[StoredArm]) -> list[str]:
-    """One line per arm whose verification rule declares itself lossy: what its verdicts are about."""
+    """Return one line per arm with a lossy verification rule, because its verdicts refer to that rule."""
     return [f"arm {arm.name} is lossy by declaration: {_rule(arm)}" for arm in arms if not arm.lossless]
 
 
@@ -63,9 +60,9 @@ def _rule(arm: StoredArm) -> str:
 
 
 def conclusion(exit_code: int | None) -> str:
-    """What an exit code says about the run."""
+    """Describe the exit code of a run."""
     return {
         0: "PASS: every check that applies is certified",
         1: "FAIL: at least one claim is broken",
-        3: "UNDECIDED: the evidence certifies nothing in at least one place; that is not a pass",
+        3: "UNDECIDED: at least one check or arm has too little evidence; that is not a pass",
     }.get(exit_code if exit_code is not None else -1, "UNFINISHED: the run has not ended")

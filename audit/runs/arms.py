@@ -1,8 +1,8 @@
-"""From a suite to the arms that run: baselines, noise controls, candidates.
+"""Derives the arms of a suite: baselines, noise controls, candidates.
 
-Every distinct set of sampling parameters gets one baseline, the target alone;
-where a candidate promises equality, the baseline runs once more one request at
-a time, which measures the engine's own numerical noise. Runs nothing itself.
+Every distinct set of sampling parameters gets one baseline, the target alone.
+If a candidate promises equality, the baseline also runs one request at a time,
+which measures the engine's own numerical noise. This module runs nothing itself.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from engine.core.types import Protocol, RecordLevel, SamplingParams
 
 LEVELS = tuple(RecordLevel)
 COMPANION_REQUESTS = 16
-"""Requests of a companion arm: what it shows is deterministic, or shows in a few."""
+"""Requests of a companion arm; few suffice, because its findings are deterministic or appear quickly."""
 
 ANCHOR_REQUESTS = 1024
-"""Requests that an anchor arm reads: a bound of a mean needs many independent ones."""
+"""Requests of an anchor arm; a bound on a mean needs many independent ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class Arm:
     noise: tuple[str, ...] = ()
     """Further controls (`audit.evidence.records.Evidence.noise`)."""
     backwards: bool = False
-    """Its requests come in reverse order."""
+    """True if the requests run in reverse order."""
     of: str | None = None
     """The candidate that a companion arm belongs to."""
     most: int | None = None
-    """At most so many requests, spread evenly over the suite's; None runs all."""
+    """Maximum number of requests, spread evenly over the suite's; None runs all."""
 
 
 def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
-    """The arm's requests in order, after `earlier` rounds of as many.
+    """List the arm's requests in order, after `earlier` rounds of the same size.
 
-    Greedy arms run each case once, for repetitions would be copies; a case that names its own runs those.
+    Greedy arms run each case once, because repetitions would be copies; a case that lists its own samples runs those.
     """
     every = [RequestSlot(case, sample) for case in suite.cases for sample in case.repetitions(arm.samples, earlier)]
     if arm.most is not None and arm.most < len(every):
@@ -61,7 +61,7 @@ def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
 
 
 def plan_arms(suite: Suite) -> tuple[Arm, ...]:
-    """Baselines, then controls, then the candidates in the suite's order, each with its companions behind it."""
+    """List baselines, controls, then the candidates in the suite's order, each followed by its companions."""
     groups: dict[SamplingParams, list[CandidateSpec]] = {}
     for arm in suite.arms:
         groups.setdefault(arm.sampling, []).append(arm)
@@ -84,7 +84,7 @@ def plan_arms(suite: Suite) -> tuple[Arm, ...]:
 
 
 def evidence_for(planned: Arm, listed: Iterable[Arm], record_of: Callable[[str], ArmRecord]) -> Evidence:
-    """A candidate's record with those that it is compared to, of all arms that were planned."""
+    """Collect a candidate's record and the records of the planned arms that its checks compare it with."""
     return Evidence(
         candidate=record_of(planned.name),
         baseline=record_of(planned.baseline) if planned.baseline else None,
@@ -95,7 +95,7 @@ def evidence_for(planned: Arm, listed: Iterable[Arm], record_of: Callable[[str],
 
 
 def _with_companions(candidate: Arm) -> Iterator[Arm]:
-    """The candidate, then the arms that its checks compare it with."""
+    """Yield the candidate, then the arms that its checks compare it with."""
     yield candidate
     assert candidate.spec is not None
     asked = {kind for name in candidate.spec.checks for kind in load(name).companions}
@@ -106,7 +106,7 @@ def _with_companions(candidate: Arm) -> Iterator[Arm]:
 def _companion(candidate: Arm, kind: ArmKind) -> Arm:
     plan = candidate.plan
     if kind is ArmKind.ANCHOR:
-        # whole rows only where the candidate has them too; a fault of the candidate is not the reference's
+        # record full rows only if the candidate does; the reference does not get the candidate's fault
         level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
         plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
     if kind is ArmKind.ALONE:
@@ -129,12 +129,12 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
 
 
 def _other_gamma(gamma: int) -> int:
-    """Half the draft length, or one more where half is none."""
+    """Half the draft length; one more if half would be 0."""
     return gamma // 2 or gamma + 1
 
 
 def _noise(suite: Suite, name: str, sampling: SamplingParams, level: RecordLevel) -> tuple[Arm, ...]:
-    """Another engine's own noise: the baseline as it was, and in another order. Ours has none but by batch."""
+    """Controls for another engine's noise: the baseline repeated, and in another order. Ours varies only by batch."""
     again, other = (
         _plain(suite, f"{name}/{kind}", ArmKind.CONTROL, sampling, _control_level(sampling, level), suite.batch_size)
         for kind in ("again", "reversed")
@@ -147,7 +147,7 @@ def _promises_equality(arm: CandidateSpec) -> bool:
 
 
 def _control_level(sampling: SamplingParams, level: RecordLevel) -> RecordLevel:
-    """A greedy control is compared by its margins, which need no whole rows."""
+    """Greedy controls are compared by margins, which need no full rows."""
     return min(level, RecordLevel.TOPK, key=LEVELS.index) if sampling.greedy else level
 
 
@@ -165,7 +165,7 @@ def _baseline_names(groups: Iterable[SamplingParams], taken: set[str]) -> dict[S
 
 
 def _plain(suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int) -> Arm:
-    """The target alone; sampled by Gumbel-max, so that coupled arms can be compared token by token."""
+    """The target alone, sampled by Gumbel-max so that coupled arms can be compared token by token."""
     plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine)
     return Arm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
 

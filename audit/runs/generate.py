@@ -1,7 +1,4 @@
-"""What a prepared arm's engine makes of its requests, wherever that is kept.
-
-Knows nothing about stores and verdicts.
-"""
+"""Generates a prepared arm's requests, independent of their storage."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from engine.core.types import Generation, Request
 def generations(
     arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]
 ) -> Iterator[Generation]:
-    """Run requests of the arm; an anchor reads what its candidate, one of the arms that `done` gives by name, emitted.
+    """Run requests of the arm; an anchor reads its candidate's output, which `done` returns by the arm's name.
 
     Raises:
-        EngineError: the arm cannot go on.
+        EngineError: the arm cannot continue.
     """
     if arm.planned.kind is not ArmKind.ANCHOR:
         return arm.engine.generate(requests)
@@ -34,6 +31,6 @@ def _anchored(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str
     emitted = {(each.case_id, each.sample): each.tokens for each in done(arm.planned.of).requests}
     cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
     for request in requests:
-        # the engine did not answer every one
+        # the engine did not answer every request
         if cases[request.id] in emitted:
             yield arm.engine.anchor(request, emitted[cases[request.id]])

@@ -1,7 +1,7 @@
-"""Prepared arms, run in memory: the evidence that a check sees, with nothing stored.
+"""Runs prepared arms in memory and builds the evidence for checks without a store.
 
-What the store would give back: requests in its order, those without an answer
-apart, and the level that the least of them shows. Knows nothing about verdicts.
+The records equal those that the store would return: requests in its order,
+unanswered ones apart, and the lowest level of all requests.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from engine.record.trace import decode
 
 
 def candidate_of(arms: Sequence[PreparedArm]) -> PreparedArm:
-    """The one arm that is judged."""
+    """Return the one arm that is judged."""
     return next(arm for arm in arms if arm.planned.kind is ArmKind.CANDIDATE)
 
 
 def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
-    """Run everything, in the arms' order.
+    """Run every arm, in order.
 
     Raises:
-        EngineError: an arm cannot go on.
+        EngineError: an arm cannot continue.
     """
     done: dict[str, ArmRecord] = {}
     for arm in arms:
@@ -35,15 +35,15 @@ def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
 
 
 def evidence_of(arms: Sequence[PreparedArm], done: Mapping[str, ArmRecord]) -> Evidence:
-    """The candidate with what it is compared to; every arm has run."""
+    """Return the candidate with its comparison arms; every arm has run."""
     return evidence_for(candidate_of(arms).planned, [arm.planned for arm in arms], done.__getitem__)
 
 
 def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
-    """Run one arm; an anchor reads what its candidate among `done` emitted.
+    """Run one arm; an anchor reads its candidate's output from `done`.
 
     Raises:
-        EngineError: the arm cannot go on.
+        EngineError: the arm cannot continue.
     """
     keys = {request.id: key for key, request in arm.requests.items()}
     arm.engine.forget()

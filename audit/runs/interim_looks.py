@@ -1,11 +1,10 @@
-"""Looking at a run while it grows: the stop rule, what a look may spend, and what the looks found.
+"""Interim looks at a growing run: the stop rule, the error probability of each look, and the results.
 
 A test whose size is fixed beforehand may be read once. A run that is read after
 every round therefore gives look k the share 6 / (pi^2 k^2) of every error
-probability; the shares add up to 1 however many looks there are, so the chance
+probability. The shares sum to 1 for any number of looks, so the chance
 of any false alarm, or of any bound that fails, stays at the check's own level
-(union bound). Checks that are valid whenever one looks are left as they are.
-Knows nothing about how rounds are run or stored.
+(union bound). Anytime-valid checks are left unchanged.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ SCHEDULE: Final = "6 / (pi^2 k^2)"
 STOP_RULE: Final = "stop_rule"
 """The key of the stop rule in an arm's specification."""
 PREFIX: Final = "look "
-"""How the detail of a run's event begins that tells a look; JSON follows."""
+"""Prefix of an interim look in the detail of a run's event; JSON follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStopRule:
-    """Stop as soon as every check is decided, and begin no round that could pass `max_tokens` in all arms."""
+    """Stop as soon as every check is decided, and begin no round that could exceed `max_tokens` over all arms."""
 
     max_tokens: int
     until: str = UNTIL
     schedule: str = SCHEDULE
 
     def document(self) -> dict[str, Any]:
-        """As it is recorded."""
+        """The rule as recorded."""
         return asdict(self)
 
 
@@ -48,55 +47,55 @@ class InterimLook:
 
     @property
     def share(self) -> float:
-        """Of every error probability."""
+        """Share of every error probability."""
         return share(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class InterimResult:
-    """What a look found. `stopped` is why the run ends there; None if it goes on."""
+    """Result of a look. `stopped` gives the reason to end the run; None if it continues."""
 
     look: int
     share: float
-    """Of every error probability, at this look."""
+    """Share of every error probability at this look."""
     spent: float
-    """By all looks so far."""
+    """Share spent by all looks so far."""
     tokens: int
-    """Emitted in all arms by then."""
+    """Tokens emitted in all arms so far."""
     undecided: tuple[str, ...]
     """Candidates that have neither passed nor failed."""
     exit_code: int
     stopped: str | None
 
     def detail(self) -> str:
-        """As a run's event."""
+        """The result as the detail of a run's event."""
         return PREFIX + json.dumps(asdict(self))
 
 
 def share(number: int) -> float:
-    """What look `number` (from 1) may spend of an error probability."""
+    """The share of an error probability for look `number` (from 1)."""
     return 6.0 / (math.pi * number) ** 2
 
 
 def spent(number: int) -> float:
-    """What looks 1 to `number` spend together; below 1."""
+    """The total share of looks 1 to `number`; below 1."""
     return math.fsum(share(each) for each in range(1, number + 1))
 
 
 def stop_rule(record: StoredRun) -> RunStopRule | None:
-    """The rule that a run was begun with, or None."""
+    """The run's stop rule, or None."""
     found = next((arm.spec[STOP_RULE] for arm in record.arms if STOP_RULE in arm.spec), None)
     return None if found is None else RunStopRule(**found)
 
 
 def interim_results(events: Iterable[StoredEvent]) -> tuple[InterimResult, ...]:
     """The looks of a run so far, from its events."""
-    told = (json.loads(event.detail.removeprefix(PREFIX)) for event in events if event.detail.startswith(PREFIX + "{"))
-    return tuple(InterimResult(**{**each, "undecided": tuple(each["undecided"])}) for each in told)
+    looks = (json.loads(event.detail.removeprefix(PREFIX)) for event in events if event.detail.startswith(PREFIX + "{"))
+    return tuple(InterimResult(**{**each, "undecided": tuple(each["undecided"])}) for each in looks)
 
 
 def at_interim_look(check: Check, overrides: Params, look: InterimLook | None) -> Params:
-    """A suite's overrides with `alpha` and `confidence` as they are at a look."""
+    """A suite's overrides with `alpha` and `confidence` adjusted for a look."""
     if look is None or check.anytime:
         return overrides
     params: Mapping[str, Any] = {**check.defaults, **overrides}
@@ -109,7 +108,7 @@ def at_interim_look(check: Check, overrides: Params, look: InterimLook | None) -
 
 
 def interim_look_lines(events: Iterable[StoredEvent]) -> list[str]:
-    """What a reader wants to know about a run that stops by itself; nothing of other runs."""
+    """Summary lines of a run with a stop rule; empty for other runs."""
     every = interim_results(events)
     if not every or every[-1].stopped is None:
         return []

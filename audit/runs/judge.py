@@ -1,6 +1,6 @@
 """Runs the checks of a stored run and decides its exit code.
 
-A check sees what is in the store and nothing else, so a run can be judged again
+A check sees only the store, so a run can be judged again
 later, elsewhere, without the models.
 """
 
@@ -18,13 +18,13 @@ from audit.runs.interim_looks import InterimLook, at_interim_look
 from audit.store import Store, StoredCheck
 
 NEIGHBOURS = 8
-"""Arms that stay read: neighbouring candidates share a baseline and its controls; more would fill the memory."""
+"""Number of cached arms: neighbouring candidates share a baseline and its controls; more would fill the memory."""
 
 
 def judge(
     arms: Iterable[Arm], store: Store, run: str, announce: Callable[[str], None], look: InterimLook | None = None
 ) -> None:
-    """Run every candidate's checks and store their results; at a `look` with its share of their error probabilities."""
+    """Run every candidate's checks and store their results; a `look` gives its share of the error probabilities."""
     listed = tuple(arms)
     record_of = lru_cache(maxsize=NEIGHBOURS)(partial(store.load_arm, run))
     for planned in listed:
@@ -39,14 +39,14 @@ def judge(
 
 
 def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
-    """The result, saying at which look it was found."""
+    """The result with the number of its look."""
     if look is None:
         return result
     return dataclasses.replace(result, details={**result.details, "look": {"number": look.number, "share": look.share}})
 
 
 def exit_code(checks: Iterable[StoredCheck]) -> int:
-    """0 if everything that ran is certified, 1 with a fault, 3 where nothing can be decided.
+    """0 if every check that ran is certified, 1 with a fault, else 3.
 
     A check that does not apply (`not_run`) decides nothing by itself, but an arm
     without a single certified check is not a pass.

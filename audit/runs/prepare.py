@@ -1,7 +1,7 @@
-"""Everything that must be right before a run may begin: models, arms, requests.
+"""Validates a run before it begins: models, arms, requests.
 
-Loads the models and builds every arm, so that a mistake is found while nothing
-has been written. Generates nothing.
+Loads the models and builds every arm, so that mistakes surface before anything
+is written. Generates nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PreparedArm:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run that can begin."""
+    """A run that is ready to begin."""
 
     suite: Suite
     arms: tuple[PreparedArm, ...]
@@ -51,11 +51,11 @@ class PreparedRun:
 
 
 def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
-    """Load and check everything that the suite names; plain arms come from an earlier run, if one is given.
+    """Load and check everything that the suite names; an `earlier` run supplies the plain arms.
 
     Raises:
-        UserError: a model that cannot be loaded, a request that cannot be served, or one that the earlier run lacks.
-        CannotDecide: a numerics mode that the suite asks for and this machine does not keep.
+        UserError: a model cannot be loaded, a request cannot be served, or the earlier run lacks a request.
+        CannotDecide: the suite requires a numerics mode that does not hold on this machine.
     """
     with _user_errors(suite):
         backend = open_backend(suite.backend, sources(suite))
@@ -66,14 +66,14 @@ def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
 
 
 def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None) -> tuple[PreparedArm, ...]:
-    """Every arm of the suite with its engine and its requests, in the order in which they run.
+    """Build every arm of the suite with its engine and its requests, in run order.
 
     Raises:
-        EngineError: an arm that cannot be built, or a request that cannot be served.
-        UserError: a plain arm that the earlier run lacks.
+        EngineError: an arm cannot be built, or a request cannot be served.
+        UserError: the earlier run lacks a plain arm.
     """
     built = [(planned, _backend(backend, planned, earlier)) for planned in plan_arms(suite)]
-    # checks that want an anchor say themselves that there is none
+    # checks that need an anchor report a missing one themselves
     possible = [(planned, engine) for planned, engine in built if _can_run(planned, engine)]
     return tuple(_prepare_arm(suite, planned, engine) for planned, engine in possible)
 
@@ -87,7 +87,7 @@ def _backend(backend: Backend, planned: Arm, earlier: ReusedRun | None) -> Engin
 
 @contextlib.contextmanager
 def _user_errors(suite: Suite) -> Iterator[None]:
-    """An engine's refusal as the one line that a user reads."""
+    """Convert an engine's errors to one-line errors for the user."""
     try:
         yield
     except NumericsRefused as error:
@@ -101,7 +101,7 @@ def _can_run(planned: Arm, engine: Engine) -> bool:
 
 
 def effective_config(arm: PreparedArm) -> Effective:
-    """What runs: the engine's decoding, or its reference pass."""
+    """The effective configuration of the engine's decoding or of its reference pass."""
     if arm.planned.kind is ArmKind.ANCHOR:
         assert isinstance(arm.engine, Anchoring)
         return arm.engine.anchor_config()
@@ -115,7 +115,7 @@ def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
 
 
 def for_round(suite: Suite, arm: PreparedArm, earlier: int) -> PreparedArm:
-    """The arm with the requests that it has after `earlier` rounds: the same cases, other samples and streams."""
+    """The arm with its requests after `earlier` rounds: the same cases with new samples and streams."""
     return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), earlier))
 
 
@@ -140,7 +140,7 @@ def _prompt(case: Case) -> Prompt:
 
 
 def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:
-    """What the store is told when the run begins; every arm's specification has the stop rule, if there is one."""
+    """The store's record of a new run; every arm's specification includes the stop rule, if any."""
     suite = prepared.suite
     commit = prepared.environment.code.get("commit")
     return NewRun(
@@ -158,7 +158,7 @@ def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:
 def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     """The suite, each model, and the target's tokenizer."""
     suite = prepared.suite
-    # the suite is called by where it was read from, so that the run can be resumed
+    # name the suite by its path, so that the run can be resumed
     found = [ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)]
     for model in prepared.models:
         kind = "target" if model.name == "target" else "draft"
@@ -170,7 +170,7 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
 
 def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
     planned, effective = arm.planned, effective_config(arm)
-    # a reference pass draws nothing: it shows rows and no random numbers
+    # a reference pass samples nothing, so it shows rows but no random numbers
     level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
     return NewArm(
         name=planned.name,

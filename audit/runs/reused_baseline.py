@@ -1,9 +1,8 @@
-"""Plain arms that an earlier run made, in the place of new ones.
+"""Reuses the plain arms of an earlier run instead of running new ones.
 
-For an endpoint that there is only one of: it is asked without speculation first,
-restarted with it, and judged against what it said then. What is taken over is
-stored in the new run with its origin, so that the new run's evidence is whole.
-Knows nothing about engines and verdicts.
+For a single endpoint: record a baseline with speculation off, restart with
+speculation on, compare with the stored baseline. The new run stores the reused
+records with their origin, so that its evidence is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from engine.record.trace import TraceHeader, encode
 
 PLAIN: Final = (ArmKind.BASELINE, ArmKind.CONTROL)
 """Kinds of arms that decode without speculation."""
-MEND: Final = "make it first, with this suite at the engine without speculation"
+FIX: Final = "run this suite first with speculation off, and name that run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +35,22 @@ class ReusedRun:
     arms: Mapping[str, ArmRecord]
 
     def require_models(self, models: Sequence[ModelFacts]) -> None:
-        """Raise UserError unless the target and its tokenizer are the earlier run's."""
+        """Raise UserError unless the target and its tokenizer equal those of the earlier run."""
         before = {used.role: used.sha256 for used in self.run.artifacts}
         target = next(model for model in models if model.name == "target")
         for role, now in (("target", target.sha256), ("tokenizer", target.tokenizer_sha256)):
             if before.get(role) != now:
-                raise UserError(
-                    f"run {self.run.ulid}: its {role} is not this suite's; a baseline needs the same, {MEND}"
-                )
+                raise UserError(f"run {self.run.ulid}: its {role} differs from this suite's; {FIX}")
 
     def engine(self, name: str, live: Engine) -> Engine:
-        """The earlier arm as the backend of the arm of that name.
+        """Return an engine that replays the earlier arm of that name.
 
         Raises:
             UserError: the earlier run has no such arm.
         """
         if name not in self.arms:
             known = ", ".join(self.arms) or "none"
-            raise UserError(f"run {self.run.ulid} has no plain arm {name}, it has {known}; {MEND}")
+            raise UserError(f"run {self.run.ulid} has no plain arm {name}, it has {known}; {FIX}")
         arm = self.arms[name]
         origin = {"run": self.run.ulid, "record_root": self.run.record_root}
         headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed)}
@@ -64,8 +61,8 @@ def reused_run(store: Store, name: str) -> ReusedRun:
     """Read a run's plain arms.
 
     Raises:
-        UserError: there is no such run, or it is not finished.
-        CannotDecide: it is not what it was when it finished.
+        UserError: the run does not exist or is not finished.
+        CannotDecide: the run has changed since it finished.
     """
     record = store.load_run(store.resolve(name))
     if record.status is not RunStatus.FINISHED:
@@ -78,7 +75,7 @@ def reused_run(store: Store, name: str) -> ReusedRun:
 
 
 def begun_with(store: Store, run: StoredRun) -> ReusedRun | None:
-    """The earlier run whose plain arms a run took over when it began; None if it makes its own.
+    """The earlier run whose plain arms a run reuses; None if the run makes its own.
 
     Raises as `reused_run`.
     """
@@ -88,34 +85,34 @@ def begun_with(store: Store, run: StoredRun) -> ReusedRun | None:
 
 @dataclass(frozen=True, slots=True)
 class ReusedEngine:
-    """Answers what an earlier arm answered; prompts are read by the engine that is there now."""
+    """Replays the answers of an earlier arm; the live engine encodes prompts."""
 
     live: Engine
     arm: ArmRecord
     origin: Mapping[str, Any]
     headers: Mapping[str, TraceHeader]
-    """By the request's name; the rest is read when it is asked for, and not kept."""
+    """Headers by request name; the traces are loaded on access and not cached."""
 
     def capabilities(self) -> Capabilities:
-        """What the arm showed."""
+        """The capabilities that the earlier arm showed."""
         return replace(self.live.capabilities(), level=int(self.arm.level))
 
     def effective_config(self) -> Effective:
-        """What ran then, and where that is told."""
+        """The earlier arm's configuration, with its origin."""
         return self.arm.effective.with_fact(ORIGIN, dict(self.origin))
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The live engine's."""
+        """Encode with the live engine."""
         return self.live.encode(prompt)
 
     def require(self, requests: Sequence[Request]) -> None:
-        """Raise EngineError unless every request was asked then, with the same prompt, parameters and stream."""
+        """Raise EngineError unless the earlier arm has every request with the same prompt, parameters and stream."""
         for request in requests:
             if request.id not in self.headers:
-                raise EngineError(f"run {self.origin['run']} has no request {request.id}; {MEND}")
+                raise EngineError(f"run {self.origin['run']} has no request {request.id}; {FIX}")
             other = _difference(self.headers[request.id], request)
             if other is not None:
-                raise EngineError(f"run {self.origin['run']} asked {request.id} with {other}; {MEND}")
+                raise EngineError(f"run {self.origin['run']} recorded {request.id} with {other}; {FIX}")
 
     def memory(self) -> None:
         """Nothing is run."""
@@ -124,7 +121,7 @@ class ReusedEngine:
         """Nothing is run."""
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """The earlier answers; requests that failed then fail again."""
+        """Yield the earlier answers; requests that failed then fail again."""
         self.require(requests)
         asked = {request.id: request for request in requests}
         for found in chain(self.arm.requests, self.arm.failed):
@@ -143,4 +140,4 @@ def _difference(then: TraceHeader, now: Request) -> str | None:
         "other sampling parameters or another seed": then.sampling == now.sampling,
         "another random stream": then.stream == now.stream,
     }
-    return next((told for told, same in parts.items() if not same), None)
+    return next((part for part, same in parts.items() if not same), None)

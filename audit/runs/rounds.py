@@ -1,10 +1,9 @@
-"""Rounds of a run that stops by itself: the suite's cases again with fresh streams, then a look, until it is decided.
+"""Rounds of a run with a stop rule: each repeats the suite's cases with fresh streams and ends with a look.
 
 A round repeats the cases of the undecided candidates, with their baselines,
 controls and companions, under sample numbers that no earlier round had. Greedy
-arms run in the first round only: more of them would be copies. What was looked
-at is in the run's events, so an interrupted run goes on where it stopped.
-Knows nothing about how an arm generates.
+arms run in the first round only, because repetitions would be copies. The run's
+events record the looks, so an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ COPIES = "more rounds would only copy what is undecided: at temperature 0 a case
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What the rounds of one run need."""
+    """The inputs of one run's rounds."""
 
     prepared: PreparedRun
     rule: RunStopRule
     store: Store
     run: str
     generate: Callable[[PreparedArm], None]
-    """Runs what the store does not have of an arm's requests."""
+    """Runs those requests of an arm that the store lacks."""
     announce: Callable[[str], None]
 
 
 def require_first_round(prepared: PreparedRun, rule: RunStopRule) -> None:
-    """Refuse a limit under which nothing could run.
+    """Reject a limit below the size of one round.
 
     Raises:
-        UserError: the limit and the size of a round.
+        UserError: one round could exceed the limit.
     """
     most = _most(prepared.arms)
     if most > rule.max_tokens:
@@ -51,7 +50,7 @@ def require_first_round(prepared: PreparedRun, rule: RunStopRule) -> None:
 
 
 def run_rounds(rounds: Rounds) -> None:
-    """Run and look until the rule says to stop."""
+    """Run rounds until the rule stops the run."""
     last = next(iter(reversed(interim_results(rounds.store.load_run(rounds.run).events))), None)
     while last is None or last.stopped is None:
         last = _round(rounds, last)
@@ -69,7 +68,7 @@ def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
 
 
 def _arms(prepared: PreparedRun, undecided: Sequence[str] | None, number: int) -> tuple[PreparedArm, ...]:
-    """The undecided candidates that can learn more and what belongs to them, with the round's requests."""
+    """The undecided candidates that further rounds can decide and their comparison arms, with the round's requests."""
     candidates = [
         arm.planned
         for arm in prepared.arms
@@ -93,7 +92,7 @@ def _interim_look(rounds: Rounds, number: int) -> InterimResult:
 
 
 def _reason(rounds: Rounds, code: int, undecided: Sequence[str], number: int, tokens: int) -> str | None:
-    """Why the run ends here, or None."""
+    """The reason to end the run after this look, or None."""
     if code in (0, 1):
         return PASSED if code == 0 else FAILED
     following = _arms(rounds.prepared, undecided, number + 1)

@@ -1,8 +1,7 @@
 """Runs a suite: generate, store, judge; interruptible and resumable.
 
-Every finished request is stored at once, so an interrupted run loses at most
-what was in flight and `resume` goes on from there. Knows nothing about how an
-engine works or what a check computes.
+The runner stores every finished request at once, so an interrupted run loses at
+most the requests in flight, and `resume` continues from there.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from engine.record.effective import Effective
 
 
 class Progress(Protocol):
-    """Where a run says how far it is."""
+    """Receives the progress of a run."""
 
     def arm(self, name: str, total: int, done: int) -> None:
-        """An arm of `total` requests begins; `done` are there already."""
+        """An arm of `total` requests begins; `done` of them are already stored."""
         ...
 
     def advance(self, tokens: int) -> None:
@@ -40,26 +39,26 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     run: str
     exit_code: int
 
 
 class Interrupted(Exception):
-    """The user stopped the run; `run` can be resumed."""
+    """The user stopped the run named `run`, which can be resumed."""
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"interrupted; go on with: audit resume {run}")
+        super().__init__(f"interrupted; continue with: audit resume {run}")
         self.run = run
 
 
 def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRule | None = None) -> RunOutcome:
-    """Run a prepared suite from its beginning: once, or with a rule in rounds until it says to stop.
+    """Run a prepared suite from its beginning: once, or with a stop rule in rounds.
 
     Raises:
-        UserError: not even one round is within the rule's limit; nothing has been stored.
-        Interrupted: stopped by the user; everything finished so far is stored.
+        UserError: one round could exceed the rule's limit; nothing has been stored.
+        Interrupted: the user stopped the run; all finished requests are stored.
     """
     if rule is not None:
         require_first_round(prepared, rule)
@@ -67,11 +66,11 @@ def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRu
 
 
 def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> RunOutcome:
-    """Go on with an interrupted run.
+    """Continue an interrupted run.
 
     Raises:
         UserError: the run is finished, or was made with another suite, other models or another numerics mode.
-        Interrupted: stopped again.
+        Interrupted: the user stopped the run again.
     """
     record = store.load_run(name)
     require_unfinished(record)
@@ -85,7 +84,7 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
 
 
 def _require_same_numerics(prepared: PreparedRun, record: StoredRun) -> None:
-    """An arm whose requests came from two numerics modes would compare with neither."""
+    """Reject another numerics mode: an arm with requests from two modes would be comparable with neither."""
     before = {arm.name: _mode(arm.effective) for arm in record.arms}
     for arm in prepared.arms:
         name, now = arm.planned.name, _mode(effective_config(arm))
@@ -101,7 +100,7 @@ def _mode(effective: Effective) -> str | None:
 
 
 def require_unfinished(record: StoredRun) -> None:
-    """Raise UserError if there is nothing to go on with."""
+    """Raise UserError if the run is finished."""
     if record.status is RunStatus.FINISHED:
         raise UserError(f"run {record.ulid} is finished; see it with: audit show {record.ulid}")
 
@@ -131,7 +130,7 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule
 
 
 def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[RequestKey], progress: Progress) -> None:
-    """Run what the store does not have yet."""
+    """Run the requests that the store lacks."""
     todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
     progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
     requests = [request for request in arm.requests.values() if request.id in todo]

@@ -1,9 +1,9 @@
-"""What a suite's checks need, what the suite gives them, and how long that takes; before any model is loaded.
+"""Plans a suite before any model is loaded: the evidence that checks need, the evidence they get, and the time.
 
-Counts and spreads are measured ones where a finished run of the same suite has
-the same arm, else stated defaults; `PlannedCheck.basis` and `RunPlan.rate_from`
-say which. A plan is an expectation: requests that end early give less, and a
-spread measured once is an estimate. Knows nothing about how a check computes.
+Counts and spreads come from a finished run of the same suite with the same arm,
+else from stated defaults; `PlannedCheck.basis` and `RunPlan.rate_from` name the
+source. A plan is an expectation: requests that end early give less evidence, and
+a spread measured once is an estimate.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from engine.core.errors import InvalidRequest
 
 FORMAT: Final = 1
 RATE: Final = 100.0
-"""Tokens per second of a whole run where no run tells: the bundled pair on a busy core, checks included."""
+"""Default tokens per second of a whole run: the bundled pair on a busy core, checks included."""
 LOOKED_AT: Final = 50
-"""How many of the newest runs are searched."""
+"""Number of newest runs to search."""
 PER_TOKEN: Final[Mapping[str, float]] = {
     "tokens": 1.0,
     "compared tokens": 1.0,
@@ -40,7 +40,7 @@ PER_TOKEN: Final[Mapping[str, float]] = {
     "positions": 0.3,
     "drafted tokens": 0.3,
 }
-"""Units that an emitted token is taken to give where no run tells. Low ones: positions are 0.3 (ngram) to 0.9 (draft
+"""Default units per emitted token, on the low side: positions are 0.3 (ngram) to 0.9 (draft
 model) of a token with the bundled pair, compared ones 0.56 to 1."""
 PROMPTS: Final = "prompts"
 
@@ -54,31 +54,31 @@ class PlannedCheck:
     claim: str
     outcome: str
     need: SampleSize | None
-    """None where any amount decides."""
+    """None if any amount decides."""
     given: int | None
-    """Units that the suite is expected to give."""
+    """Expected units from the suite."""
     detectable: float | None
-    """Of a check without tolerance: the rate of violations that so much shows with probability 0.9."""
+    """For a check without tolerance: the violation rate that this evidence detects with probability 0.9."""
     factor: float | None
-    """How many times as much evidence would be enough; None if it is, or if no amount will do."""
+    """Factor by which the evidence must grow; None if it is enough, or if no amount would be."""
     spread: float | None
-    """The measured spread that the need rests on; None for the check's own assumption."""
+    """The measured spread behind `need`; None for the check's own assumption."""
     basis: str
     """`run ULID`, or `defaults`."""
     mend: str
-    """What to change; empty if it is enough."""
+    """Suggested change; empty if the evidence is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmLoad:
-    """What one arm is expected to emit."""
+    """Expected output of one arm."""
 
     arm: str
     kind: ArmKind
     requests: int
     tokens: int
     most: int
-    """If no request ends early."""
+    """Tokens if no request ends early."""
     seconds: float
 
 
@@ -101,14 +101,14 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """What stored runs tell: the last of the same suite with its checks, and one on this machine."""
+    """Facts from stored runs: the last of the same suite with its checks, and one on this machine."""
 
     same: StoredRun | None = None
     checks: tuple[StoredCheck, ...] = ()
     here: StoredRun | None = None
 
     def arm(self, planned: Arm) -> StoredArm | None:
-        """The arm of that name, if it decoded in the same way and has finished requests."""
+        """The arm of that name, if its decoding settings match and it has finished requests."""
         found = self.same.arm(planned.name) if self.same else None
         if found is None or not found.counts.requests or not found.counts.output:
             return None
@@ -116,12 +116,12 @@ class RunHistory:
         return found if all(found.spec.get(key) == value for key, value in now.items()) else None
 
     def check(self, arm: str, check: str) -> StoredCheck | None:
-        """A check's last result there."""
+        """The last result of a check in that run."""
         return next((each for each in self.checks if (each.arm, each.check) == (arm, check)), None)
 
 
 def history(store: Store, suite: str, hardware: Mapping[str, Any]) -> RunHistory:
-    """Search the newest runs; interrupted ones are left out, for their duration says nothing."""
+    """Search the newest runs, without interrupted ones, whose duration is meaningless."""
     names = [run.ulid for run in store.list_runs(LOOKED_AT) if run.status is RunStatus.FINISHED and run.tokens]
     runs = [run for run in map(store.load_run, names) if not any(_stopped(event.status) for event in run.events)]
     same = next((run for run in runs if run.suite_name == suite), None)
@@ -137,50 +137,50 @@ def _machine(hardware: Mapping[str, Any]) -> tuple[str, str]:
     return str(hardware.get("cpu")), str(hardware.get("gpus"))
 
 
-def plan(suite: Suite, told: RunHistory) -> RunPlan:
-    """Plan a suite with what stored runs tell."""
-    rate, rate_from = _rate(told.here)
+def plan(suite: Suite, past: RunHistory) -> RunPlan:
+    """Plan a suite with the facts from stored runs."""
+    rate, rate_from = _rate(past.here)
     arms = plan_arms(suite)
-    loads = tuple(_load(suite, arm, told, rate) for arm in arms)
+    loads = tuple(_load(suite, arm, past, rate) for arm in arms)
     tokens = {each.arm: each.tokens for each in loads}
-    checks = tuple(_checks(suite, arms, tokens, told))
+    checks = tuple(_checks(suite, arms, tokens, past))
     total = sum(tokens.values())
     return RunPlan(FORMAT, suite.name, suite.sha256, loads, checks, total, total / rate, rate, rate_from, _code(checks))
 
 
 def _rate(here: StoredRun | None) -> tuple[float, str]:
     if here is None or here.finished_at is None or not here.tokens:
-        return RATE, "the default, for no finished run on this machine is in the store"
+        return RATE, "the default, because the store has no finished run on this machine"
     seconds = (here.finished_at - here.started_at).total_seconds()
     if seconds <= 0.0:
-        return RATE, f"the default, for run {here.ulid} took no measurable time"
+        return RATE, f"the default, because run {here.ulid} took no measurable time"
     return here.tokens / seconds, f"run {here.ulid} of {here.suite_name} on this machine"
 
 
-def _load(suite: Suite, arm: Arm, told: RunHistory, rate: float) -> ArmLoad:
+def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
     requests = len(slots(suite, arm))
-    before = told.arm(arm)
+    before = past.arm(arm)
     most = requests * arm.sampling.max_new_tokens
     tokens = most if before is None else min(most, round(requests * before.counts.output / before.counts.requests))
     return ArmLoad(arm.name, arm.kind, requests, tokens, most, tokens / rate)
 
 
-def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], told: RunHistory) -> Iterable[PlannedCheck]:
+def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:
     for arm in arms:
         for name, overrides in arm.spec.checks.items() if arm.spec else ():
             check = load(name)
-            yield _check(suite, arm, check, {**check.defaults, **overrides}, tokens[arm.name], told)
+            yield _check(suite, arm, check, {**check.defaults, **overrides}, tokens[arm.name], past)
 
 
 def _check(
-    suite: Suite, arm: Arm, check: Check, params: Mapping[str, Any], tokens: int, told: RunHistory
+    suite: Suite, arm: Arm, check: Check, params: Mapping[str, Any], tokens: int, past: RunHistory
 ) -> PlannedCheck:
-    before, arm_before = told.check(arm.name, check.name), told.arm(arm)
+    before, arm_before = past.check(arm.name, check.name), past.arm(arm)
     measured = before if arm_before is not None and before is not None and before.n else None
     spread = _spread(measured)
     design = _design(suite, arm, tokens, PlanAssumptions(spread))
     need = check.plan(params, design)
-    basis = f"run {told.same.ulid}" if measured is not None and told.same is not None else "defaults"
+    basis = f"run {past.same.ulid}" if measured is not None and past.same is not None else "defaults"
     given = None if need is None else _given(check, need.unit, design, measured, arm_before)
     outcome, mend = _outcome(design, need, given, foreseen(check, params, design))
     return PlannedCheck(
@@ -219,10 +219,10 @@ def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> De
 
 
 def _shown(suite: Suite, arm: Arm) -> ArmEvidence:
-    """What the suite's backend declares of the arm.
+    """The evidence that the suite's backend declares for the arm.
 
     Raises:
-        UserError: settings that the backend does not take.
+        UserError: the backend rejects the settings.
     """
     settings = ArmSettings(arm.plan, arm.sampling.greedy, sources(suite)["target"])
     try:
@@ -251,7 +251,7 @@ def _outcome(design: Design, need: SampleSize | None, given: int | None, reason:
 
 
 def _code(checks: Sequence[PlannedCheck]) -> int:
-    """0 if every check that runs can decide and every arm has one, else 3: an arm of which nothing runs is no pass."""
+    """0 if every check that runs can decide and every arm has one, else 3."""
     decided = {each.arm for each in checks if each.outcome == "enough"}
     short = any(each.outcome == "too_little" for each in checks)
     return 3 if short or {each.arm for each in checks} - decided else 0

@@ -1,1 +1,1 @@
-"""Does the battery find what is broken, and nothing else? Arms, evidence, judgement, tables."""
+"""The self-test: whether the battery catches every fault and passes clean arms."""

@@ -1,10 +1,9 @@
-"""Clean arms: how often the battery calls one a fault, and whether p-values are uniform.
+"""Clean arms: the rate of false alarms and the uniformity of p-values.
 
-A p-value of a correct engine may be too large too often, never too small: each
-test's are held against the uniform law by a one-sided Kolmogorov test, and the
-tests are adjusted by Holm. Sequential tests give the p-value of the moment at
-which they looked worst, so that theirs is the test under optional stopping.
-Knows nothing about how an arm is run.
+P-values of a correct engine may be too large too often, but not too small. A
+one-sided Kolmogorov test compares each test's p-values with the uniform law, and
+Holm's method adjusts for the number of tests. Sequential tests contribute their
+smallest p-value over time, so the comparison covers optional stopping.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ NOMINAL: Final = 0.01
 """Family-wise error of the battery on one arm."""
 TOLERATED: Final = 0.015
 ENOUGH: Final = 1000
-"""With this many arms the observed rate itself is held against `TOLERATED`, with fewer its lower bound."""
+"""With at least this many arms the observed rate must not exceed `TOLERATED`, with fewer its lower bound."""
 MIN_P_VALUES: Final = 50
-"""Fewer are not tested for uniformity."""
+"""Minimum number of p-values for a test of uniformity."""
 UNIFORM_ALPHA: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """One clean arm: checks that raised an alarm, and all p-values by test."""
+    """One clean arm: the checks that raised an alarm, and all p-values by test."""
 
     arm: CleanArm
     alarms: tuple[str, ...]
@@ -43,7 +42,7 @@ class CleanResult:
 
 @dataclass(frozen=True, slots=True)
 class Uniformity:
-    """One test over the clean arms. `excess` is the largest amount by which small p-values are too many."""
+    """One test over the clean arms. `excess` is the largest excess of small p-values over the uniform law."""
 
     test: str
     n: int
@@ -83,12 +82,12 @@ class Alarms:
 
     @property
     def too_many(self) -> bool:
-        """The rate is above what is tolerated."""
+        """True if the rate exceeds the tolerated one."""
         return (self.rate if len(self.results) >= ENOUGH else self.low) > TOLERATED
 
     @property
     def not_uniform(self) -> tuple[Uniformity, ...]:
-        """Tests whose small p-values are too many."""
+        """Tests with too many small p-values."""
         return tuple(each for each in self.uniformity if each.adjusted < UNIFORM_ALPHA)
 
 
@@ -103,7 +102,7 @@ def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
 
 
 def collect(results: Sequence[CleanResult]) -> Alarms:
-    """All clean arms, with each test's p-values against the uniform law."""
+    """Combine all clean arms and compare each test's p-values with the uniform law."""
     tests = sorted({name for each in results for name in each.p_values})
     columns = {name: [each.p_values[name] for each in results if name in each.p_values] for name in tests}
     tested = {name: values for name, values in columns.items() if len(values) >= MIN_P_VALUES}

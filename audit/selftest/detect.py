@@ -1,9 +1,9 @@
-"""How many tokens it takes to catch a fault, and which checks do.
+"""Finds how many tokens it takes to catch a fault, and which checks catch it.
 
-Sizes are tried in order; the first at which enough seeds are caught is the
-tokens needed. Three views of the same arms are kept apart: all that the engine
-records, log-probabilities, text. A size is given up as soon as too many seeds
-were missed. Knows nothing about how an arm is run.
+The search tries sizes in order; the first with enough seeds caught is the number
+of tokens needed. Three views of the same arms stay separate: the engine's full
+record, log-probabilities, text. A size is abandoned as soon as too many seeds
+are missed.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from engine.faults.interface import Fault
 SIZES: Final = (256, 1024, 4096, 16_384, 65_536, 200_000)
 """Tokens per arm."""
 BRIEFLY: Final = 1024
-"""The largest arm on which a fault of the record, or one over models with weights, is looked for from outside; and the
-largest over models with weights that all checks judge: beyond it are those of the claim that the fault breaks.
+"""The largest arm for views from outside if the fault shows only in the record or the models have weights; also the
+largest over models with weights that all checks judge: beyond it only those of the broken claim do.
 """
 HEAVY: Final = 16_384
-"""The largest arm over models with weights, which are a tenth as fast."""
+"""The largest arm over models with weights, which run at a tenth of the speed."""
 POWER: Final = 0.9
 """Share of the seeds that must be caught."""
 HOPELESS: Final = 2
-"""From outside a size is given up when so many first seeds were all missed.
+"""Without the record, a size is abandoned if this many first seeds are all missed.
 
-Were `POWER` of the seeds caught there, that would happen once in a hundred times.
+With `POWER` of the seeds caught, that happens once in a hundred times.
 """
 RECORDED: Final = ("acceptance", "cost")
-"""Faults of these claims are judged with what a clean run of the pair recorded; it serves no others."""
+"""Only faults of these claims are judged with the recorded rates of a clean run."""
 RECORD: Final = "record"
 ALONE: Final = frozenset({"acceptance_drift", "acceptance_theory"})
-"""Checks that look at the candidate only: where no others are run, baseline and control would be made for nothing."""
+"""Checks that need only the candidate; if no others run, baseline and control are skipped."""
 VIEWS: Final[Mapping[str, Level]] = {RECORD: Level.L4, "log-probabilities": Level.L1, "text": Level.L0}
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionLimits:
-    """Seeds per size, and the largest arm: with the engine's records, and as seen from outside."""
+    """Seeds per size, and the largest arm with and without the engine's record."""
 
     seeds: int
     record: int
     outside: int
 
     def allow(self, view: str, tokens: int, fault: Fault) -> bool:
-        """Whether a view is tried at a size: from outside, briefly where the fault says that text does not show it."""
+        """True if a view is tried at a size; from outside, fewer sizes if text does not show the fault."""
         light = fault.scenario.models == "scripted"
         outside = self.outside if light and fault.seen_from == "text" else min(self.outside, BRIEFLY)
         most = self.record if view == RECORD else outside
@@ -70,10 +70,10 @@ class DetectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ViewDetection:
-    """One view of one fault, at the last size that was tried.
+    """One view of one fault, at the last size tried.
 
-    seeds: tried there; fewer than asked for where the size was given up.
-    hits: seeds in which each check called a fault, for the checks that looked at least once.
+    seeds: number tried at that size; fewer than requested if the size was abandoned.
+    hits: number of seeds with a fault, per check that ran at least once.
     """
 
     caught: bool
@@ -84,18 +84,18 @@ class ViewDetection:
 
     @property
     def first(self) -> tuple[str, ...]:
-        """The checks with the most seeds."""
+        """The checks that caught the most seeds."""
         most = max(self.hits.values(), default=0)
         return tuple(name for name, count in self.hits.items() if count == most > 0)
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Checks that caught some seeds and are not the first."""
+        """Checks that caught some seeds, but not the most."""
         return tuple(name for name, count in self.hits.items() if count and name not in self.first)
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Checks that looked and caught nothing."""
+        """Checks that ran and caught nothing."""
         return tuple(name for name, count in self.hits.items() if not count)
 
 
@@ -108,7 +108,7 @@ class Detection:
 
 
 def detect(name: str, limits: DetectionLimits) -> Detection:
-    """Try sizes until every view has caught the fault or has none left."""
+    """Try sizes until every view has caught the fault or run out of sizes."""
     fault = faults.load(name)
     found: dict[str, ViewDetection] = {}
     for tokens in SIZES:
@@ -141,7 +141,7 @@ def _at_size(fault: Fault, tokens: int, limits: DetectionLimits, views: Sequence
 
 
 def _listed(fault: Fault, tokens: int, level: Level) -> tuple[str, ...]:
-    """The checks that judge an arm of this size: all, or those of the fault's own claim."""
+    """The checks that judge an arm of this size: all, or those of the broken claim."""
     names = battery.names(level)
     if fault.scenario.models == "scripted" or tokens <= BRIEFLY:
         return names
@@ -149,13 +149,13 @@ def _listed(fault: Fault, tokens: int, level: Level) -> tuple[str, ...]:
 
 
 def _settings(fault: Fault, suite: Suite) -> battery.Settings:
-    """What a clean run of the pair recorded, for the faults that it serves."""
+    """The recorded rates of a clean run, for the faults that use them."""
     return battery.recorded(alone(recording_of(suite))) if fault.breaks in RECORDED else {}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckDetection:
-    """A check that no fault needed, by itself. `fault` is the first that it catches, None if it catches none."""
+    """A check that was never needed, run by itself. `fault` is the first that it catches, None if it catches none."""
 
     check: str
     fault: str | None
@@ -171,10 +171,10 @@ def catches(detections: Iterable[Detection]) -> frozenset[str]:
 
 
 def seek(check: str, limits: DetectionLimits) -> CheckDetection:
-    """The least size at which a check that others are faster than catches a fault of its own claim.
+    """Find the smallest size at which a check that others outran catches a fault of its own claim.
 
-    A search ends at the first size at which any check catches the fault, and a check that needs more evidence never
-    gets it there. Sizes end at `HEAVY`, because a check that catches nothing would be tried on all of them.
+    A search ends at the first size at which any check catches the fault, so a slower check never sees larger arms.
+    Sizes end at `HEAVY`, because a check that catches nothing would run on all of them.
     """
     claim = checks.load(check).claim
     broken = [fault for fault in map(faults.load, faults.REGISTRY) if fault.breaks == claim]
@@ -188,7 +188,7 @@ def seek(check: str, limits: DetectionLimits) -> CheckDetection:
 
 
 def _alone(check: str, fault: Fault, tokens: int, limits: DetectionLimits) -> _Count:
-    """One check at one size, until it is clear that it does not look or does not see."""
+    """Try one check at one size; stop early if it does not run or misses the first seeds."""
     count = _Count()
     for seed in range(limits.seeds):
         suite = suite_of(fault.scenario, fault.name, seed, tokens, (check,))
@@ -215,24 +215,24 @@ class _Count:
         self._hits.update(verdicts.faults)
 
     def looked(self, check: str) -> bool:
-        """Whether a check looked at any seed."""
+        """True if a check ran on any seed."""
         return self._looked[check] > 0
 
     @property
     def hopeless(self) -> bool:
-        """The first seeds were all missed."""
+        """True if the first seeds were all missed."""
         return not self.seen and self.seeds >= HOPELESS
 
     def may_reach(self, view: str, limits: DetectionLimits) -> bool:
-        """Whether enough seeds can still be caught and, from outside, whether there is hope."""
+        """True if enough seeds can still be caught and, from outside, the first were not all missed."""
         hopeless = view != RECORD and self.hopeless
         return not hopeless and self.seeds - self.seen <= limits.seeds - limits.needed
 
     def caught(self, limits: DetectionLimits) -> bool:
-        """All seeds were tried, and enough of them caught."""
+        """True if all seeds were tried and enough of them caught."""
         return self.seeds == limits.seeds and self.seen >= limits.needed
 
     def sight(self, tokens: int, limits: DetectionLimits) -> ViewDetection:
-        """What has been counted."""
+        """Summarise the counts."""
         hits = {name: self._hits[name] for name in battery.names() if self._looked[name]}
         return ViewDetection(self.caught(limits), tokens, self.seeds, self.seen, hits)

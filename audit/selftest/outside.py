@@ -1,9 +1,8 @@
-"""Evidence as someone outside the engine sees it: text and ends, or these and log-probabilities.
+"""Evidence as visible outside the engine: text and finish reasons, optionally with log-probabilities.
 
-The candidate's records are written anew as an engine's that decodes one token at
-a time and says nothing else, so that a check cannot look at what an interface
-would not give. Baseline, control and anchor stay whole: they are runs of one's
-own. Knows nothing about which checks there are.
+The module rewrites the candidate's records as those of an engine that decodes one
+token at a time, so that checks see only what an interface would give. Baseline,
+control and anchor stay complete, because they are the auditor's own runs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from engine.record.trace import Trace
 
 
 def from_outside(evidence: Evidence, level: Level) -> Evidence:
-    """The evidence with the candidate's arms reduced to `level`, L0 or L1."""
+    """Return the evidence with the candidate's arms reduced to `level`, L0 or L1."""
     companions = {
         kind: arm if kind is ArmKind.ANCHOR else _reduced(arm, level) for kind, arm in evidence.companions.items()
     }

@@ -1,4 +1,4 @@
-"""How large the self-test is, by default and in a hurry."""
+"""Sizes of the self-test: the default and the quick one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Preset:
 
 @dataclass(frozen=True, slots=True)
 class PresetOverrides:
-    """What the user wants instead of the preset's; None leaves it."""
+    """The user's overrides; None keeps the preset's value."""
 
     seeds: int | None = None
     most: int | None = None
@@ -56,14 +56,14 @@ QUICK: Final = Preset(
         "logprobs_zero",
     ),
 )
-"""Gross faults, one or more for each part of the engine."""
+"""Gross faults, at least one per part of the engine."""
 
 
 def planned(preset: Preset, chosen: Sequence[str], asked: PresetOverrides, jobs: int) -> SelfTestPlan:
-    """The preset with what the user asked for in its place.
+    """Apply the user's overrides to the preset.
 
     Raises:
-        UserError: a fault that there is not.
+        UserError: the fault is unknown.
     """
     unknown = [name for name in chosen if name not in faults.REGISTRY]
     if unknown:

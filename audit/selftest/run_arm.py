@@ -1,7 +1,6 @@
-"""A suite of one candidate, run from beginning to end in memory: the evidence that its checks would see.
+"""Runs a suite of one candidate in memory and returns the evidence for its checks.
 
-The same planning, preparation and engine as `audit run`, without a store. Knows
-nothing about faults and verdicts.
+Uses the same planning, preparation and engine as `audit run`, without a store.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def gather(suite: Suite) -> Evidence:
 
 
 def alone(suite: Suite) -> Evidence:
-    """The candidate without anything beside it, for what needs nothing else.
+    """Run the candidate alone, for checks that need nothing else.
 
     Raises:
         EngineError: the engine cannot run it.
@@ -42,5 +41,5 @@ def _workshop(suite: Suite) -> Backend:
 
 @functools.lru_cache(maxsize=4)
 def _loaded(backend: str, named: tuple[tuple[str, ModelSource], ...]) -> Backend:
-    """Models with weights take seconds to load, and are the same for every seed."""
+    """Cache the backend: models with weights take seconds to load, and every seed uses the same."""
     return open_backend(backend, dict(named))

@@ -1,8 +1,7 @@
-"""The arms of the self-test as suites in memory: every fault's own arena, and a grid of clean ones.
+"""The arms of the self-test as suites in memory: one scenario per fault, and a grid of clean arms.
 
-A seed fixes everything at once: the scripted models, the prompts and the random
-numbers, so that twenty seeds are twenty pairs of models and not one pair twenty
-times. Runs nothing.
+A seed determines the scripted models, the prompts and the random numbers, so
+twenty seeds give twenty different pairs of models. Runs nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ PROMPTS: Final = ("chat", "code", "copy", "json", "safety", "tools")
 """Packaged prompts, for the bundled models."""
 MOST_PACKAGED: Final = 300
 SEEDS_PER_WORLD: Final = 16
-"""Scripted seeds set aside for each seed of the self-test: the target's, then the drafts'."""
+"""Scripted seeds reserved per seed of the self-test: the target's, then the drafts'."""
 FIRST_CLEAN_SEED: Final = 1000
-"""Clean arms begin here, so that none shares its models with a faulty one."""
+"""First seed of the clean arms, so that none shares its models with a faulty arm."""
 OTHER_SEEDS: Final = 1_000_000
-"""Between the numbers of an arm and those of its recording."""
+"""Seed offset between an arm and its recording."""
 
 SAMPLINGS: Final[Mapping[str, SamplingParams]] = {
     "T=0": SamplingParams(),
@@ -51,7 +50,7 @@ FAMILIES: Final[Mapping[str, Scenario]] = {
 }
 COMMON: Final = tuple(name for name, scenario in FAMILIES.items() if scenario.models == "scripted")
 RARE_EVERY: Final = 10
-"""One round in so many includes the families over bundled models, which are slow and do the same for every check."""
+"""One round in this many includes the families over bundled models, which are slow and exercise the same checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,12 @@ class CleanArm:
 
     @property
     def scenario(self) -> Scenario:
-        """The family's arena at this sampling."""
+        """The family's scenario at this sampling."""
         return replace(FAMILIES[self.family], sampling=SAMPLINGS[self.sampling])
 
 
 def clean_arms(count: int) -> tuple[CleanArm, ...]:
-    """The first `count` of an endless list that goes through the grid again and again."""
+    """The first `count` arms of an endless cycle through the grid."""
     places = _places()
     return tuple(CleanArm(*next(places), FIRST_CLEAN_SEED + index) for index in range(count))
 
@@ -117,9 +116,9 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
 
 
 def _samples(scenario: Scenario, requests: int) -> int:
-    """Repetitions of each prompt: as many as prompts, because some checks need many of the one and some of the other.
+    """Samples per prompt: as many as prompts, because some checks need many prompts and others many samples.
 
-    A greedy arm has one, and so have the packaged prompts until they are used up: these differ among each other.
+    Greedy arms have one. So do arms over packaged prompts, which all differ, until these are used up.
     """
     if scenario.sampling.greedy:
         return 1
@@ -127,7 +126,7 @@ def _samples(scenario: Scenario, requests: int) -> int:
 
 
 def recording_of(suite: Suite) -> Suite:
-    """The suite's arm once more, clean, with other prompts and other random numbers: a run that one trusts."""
+    """The trusted run: the suite's arm without a fault, with other prompts and random numbers."""
     seed = suite.seed + OTHER_SEEDS
     arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
     models = "scripted" if suite.backend == "scripted" else "bundled"
@@ -135,7 +134,7 @@ def recording_of(suite: Suite) -> Suite:
 
 
 def _cases(models: str, count: int, seed: int) -> tuple[Case, ...]:
-    """Prompts for scripted models, or for the bundled ones; of the latter there are no more than are packaged."""
+    """Prompts for scripted models, or packaged ones for the bundled models, as far as they go."""
     numbers = np.random.default_rng([seed, 1])
     return _letters(count, numbers) if models == "scripted" else _packaged(count, numbers)
 
@@ -147,7 +146,7 @@ def _letters(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
 
 
 def _packaged(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
-    """Some of what the bundled models were made for."""
+    """A selection of the packaged prompts for the bundled models."""
     paths = [packaged_file(f"prompts/{name}.jsonl") for name in PROMPTS]
     workloads = [Workload(path.stem, path, path.stem) for path in paths if path is not None]
     cases = [case for workload in workloads for case in read_prompts(workload).cases]

@@ -1,7 +1,7 @@
 """The whole self-test as independent pieces of work, spread over processes.
 
-Every piece depends on its seeds alone, and results are put in order, so that the
-number of processes changes nothing but the time. Knows nothing about tables.
+Every piece depends only on its seeds, and results are sorted, so the number of
+processes affects only the run time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class SelfTestPlan:
-    """What to run. `complete` says that every registered fault is in it."""
+    """The pieces to run. `complete` is True if every registered fault is included."""
 
     faults: tuple[str, ...]
     limits: DetectionLimits
@@ -36,13 +36,13 @@ class SelfTestPlan:
 
 @dataclass(frozen=True, slots=True)
 class SelfTestResult:
-    """What was found."""
+    """The results of the self-test."""
 
     plan: SelfTestPlan
     detections: tuple[Detection, ...]
     alarms: Alarms
     sought: tuple[CheckDetection, ...] = ()
-    """Checks that no fault needed, by themselves; looked for where every fault was run."""
+    """Checks that were never needed, run by themselves; only filled if every fault ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Clean:
 
 
 def run(plan: SelfTestPlan, announce: Callable[[str], None]) -> SelfTestResult:
-    """Run everything; `announce` hears of each fault and of every hundredth clean arm."""
+    """Run everything; `announce` receives a line per fault and per hundred clean arms."""
     detections: dict[str, Detection] = {}
     results: list[CleanResult] = []
     with _workers(plan.jobs) as spread:
@@ -101,7 +101,7 @@ def _clean(piece: _Clean) -> CleanResult:
 
 
 class _Spread:
-    """Calls a function on many values, in this process or in several; results come as they are ready."""
+    """Maps a function over values in one or several processes; yields results as they finish."""
 
     def __init__(self, pool: multiprocessing.pool.Pool | None) -> None:
         self._pool = pool
@@ -121,7 +121,7 @@ def _workers(jobs: int) -> Iterator[_Spread]:
 
 
 def _one_thread() -> None:
-    """Tiny models are faster on one thread, and the processes share the cores."""
+    """Set one torch thread: tiny models run faster on one, and the processes share the cores."""
     import torch
 
     torch.set_num_threads(1)

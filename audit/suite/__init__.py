@@ -1,1 +1,1 @@
-"""A suite as the user writes it, read and checked."""
+"""Reads and validates suites."""

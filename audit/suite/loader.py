@@ -1,7 +1,7 @@
-"""A suite's YAML file, validated, as an `audit.suite.spec.Suite`.
+"""Loads a suite's YAML file as an `audit.suite.spec.Suite`.
 
-The order is: bytes, YAML, JSON Schema, meaning. The first mistake ends it with
-one line that names the file, the line and the mend. Loads no model.
+The order of validation is: bytes, YAML, JSON Schema, semantics. The first mistake
+raises a one-line error with the file, the line and the fix. Loads no model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load_suite(name: str | Path) -> Suite:
     packaged suite unless a file of that name exists.
 
     Raises:
-        UserError: the first mistake, `path:LINE: what is wrong; what to do`.
+        UserError: the first mistake, as `path:LINE: problem; fix`.
     """
     path = find_suite(name)
     document = read_yaml(path)
@@ -53,7 +53,7 @@ def load_suite(name: str | Path) -> Suite:
 
 
 def _refuse_seeds(document: Document) -> None:
-    """A seed among sampling parameters is a request's in serving engines; here it would be all requests' one."""
+    """Reject seeds in sampling parameters: engines take them per request, but here all requests would share one."""
     arms = document.data.get("arms") if isinstance(document.data, Mapping) else None
     count = len(arms) if isinstance(arms, list) else 0
     for place in (("sampling", "seed"), *(("arms", index, "sampling", "seed") for index in range(count))):
@@ -74,7 +74,7 @@ def find_suite(name: str | Path) -> Path:
 
 
 class _Loader:
-    """One suite on its way from a schema-valid document to values."""
+    """Converts one schema-valid document to a suite."""
 
     def __init__(self, document: Document, folder: Path) -> None:
         self._document = document
@@ -144,7 +144,7 @@ class _Loader:
         return prompts
 
     def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
-        """The arm, or all arms that its `vary` stands for."""
+        """Yield the arm, or all arms of its `vary` matrix."""
         vary = entry.get("vary", {})
         for key, values in vary.items():
             for index, value in enumerate(values):
@@ -181,7 +181,7 @@ class _Loader:
         )
 
     def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The backend's own settings, held against the backend's own schema."""
+        """The backend's own settings, validated against the backend's schema."""
         if entry is None:
             return {}
         if self._kind.options is None:
@@ -190,7 +190,7 @@ class _Loader:
         return dict(entry)
 
     def _beside(self, place: Place, entry: Mapping[str, Any] | None) -> SamplingParams | None:
-        """The sampling parameters of the requests that share the batch with the arm's own."""
+        """The sampling parameters of the neighbours, the requests that share the batch with the arm's own."""
         if entry is None:
             return None
         try:
@@ -208,7 +208,7 @@ class _Loader:
             raise self._document.error(place, f"{error}; change the value") from error
 
     def _verifier(self, place: Place, rule: Protocol, options: Mapping[str, Any]) -> None:
-        """Hold a rule's options against what it takes, one by one, so that a mistake is told on its own line."""
+        """Validate a rule's options one by one, so that an error names its own line."""
         if self._kind.rules is not None:
             self._known(place, f"rule of backend {self._backend}", rule.value, self._kind.rules)
         for key, value in options.items():
@@ -227,7 +227,7 @@ class _Loader:
             self._known((*place, "others", i), "model", other, self._document.data["models"])
         others = tuple(entry.get("others", ()))
         spec = ProposerSpec(entry["kind"], int(entry["gamma"]), model, entry.get("options", {}), others)
-        # the options of another engine's proposer are that engine's to refuse
+        # another engine validates the options of its own proposers
         problem = _proposer_problem(spec) if self._kind.ours else None
         if problem is not None:
             raise self._document.error((*place, "options") if spec.options else place, problem)
@@ -269,12 +269,12 @@ class _Loader:
 
 
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A rule's entry as a mapping, its kind among the options."""
+    """A rule's entry as a mapping with its kind."""
     return {"kind": entry} if isinstance(entry, str) else dict(entry)
 
 
 def _proposer_problem(spec: ProposerSpec) -> str | None:
-    """What is wrong with the proposer's options, or that it lacks its model; no weights are read."""
+    """The problem with the proposer's options or its missing model, or None; reads no weights."""
     try:
         proposer_options.read(spec.kind, spec.options)
     except InvalidRequest as error:
@@ -286,7 +286,7 @@ def _proposer_problem(spec: ProposerSpec) -> str | None:
 
 
 def _same_type(value: object, default: object) -> bool:
-    """JSON's view: numbers are one type, true and false are not numbers; a null default takes anything."""
+    """Compare JSON types: numbers are one type, booleans are not numbers; a null default accepts anything."""
     if default is None:
         return True
     if isinstance(default, bool) or isinstance(value, bool):
@@ -299,7 +299,7 @@ def _same_type(value: object, default: object) -> bool:
 
 
 def _typed(key: str, value: Any) -> Any:
-    """A JSON value as the type that the sampling field has: `5.0` is an integer in JSON, lists become tuples."""
+    """Convert a JSON value to the sampling field's type: `5.0` is an integer in JSON, lists become tuples."""
     if key == "logit_bias":
         return tuple((int(token), float(bias)) for token, bias in value)
     default = SAMPLING_DEFAULTS[key]

@@ -1,7 +1,6 @@
-"""One arm of a suite as a whole matrix of arms: sampling parameters varied alone and in pairs.
+"""Expands one arm of a suite to a matrix of arms: sampling parameters varied alone and in pairs.
 
-For engines of which it is not known that they honour every parameter under
-speculation. Values only; knows nothing about engines.
+For engines that may not honour every sampling parameter under speculation.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One arm of the matrix: what its name has behind the arm's, and the parameters that it sets."""
+    """One arm of the matrix: the suffix of its name, and the parameters that it sets."""
 
     suffix: str
     sampling: Mapping[str, Any]
 
 
 def cells(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> Iterator[MatrixCell]:
-    """The arm itself, every value of every parameter alone, then, with `pairs`, every two parameters' values together.
+    """Yield the arm itself, each parameter's values alone and, with `pairs`, all pairs of values of two parameters.
 
     Values of one parameter are never combined, and the order is that of the mapping.
     """
@@ -38,6 +37,6 @@ def cells(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> Iterator[MatrixC
 
 
 def _cell(key: str, index: int, value: Any) -> MatrixCell:
-    # a list has no short name; its place among the values has
+    # a list has no short name, so its index names it
     label = str(index) if isinstance(value, list) else str(value).lower()
     return MatrixCell(f".{key}-{label}", {key: value})

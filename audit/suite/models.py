@@ -1,4 +1,4 @@
-"""The models of a suite: sources held against the backend that is to run them. Loads no model."""
+"""Parses a suite's models and validates their sources for the backend. Loads no model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
 
 class ModelsParser:
-    """One suite's models on their way from a schema-valid document to values."""
+    """Converts the models of a schema-valid document to values."""
 
     def __init__(self, document: Document, folder: Path, kind: BackendKind) -> None:
         self._document = document
@@ -28,7 +28,7 @@ class ModelsParser:
         self._kind = kind
 
     def spec(self, name: str, entry: str | Mapping[str, Any]) -> ModelSpec:
-        """The model under its name; its source is held against the backend."""
+        """Parse the model of that name and validate its source for the backend."""
         place: Place = ("models", name) if isinstance(entry, str) else ("models", name, "source")
         spec = {"source": entry} if isinstance(entry, str) else dict(entry)
         source = self._source(place, str(spec.pop("source")))
@@ -38,7 +38,7 @@ class ModelsParser:
         return ModelSpec(name, source, **spec)
 
     def _numerics(self, place: Place, source: str, spec: Mapping[str, Any]) -> None:
-        """Hold a model's numerics against its loader."""
+        """Validate a model's numerics for its loader."""
         mode = spec.get("numerics")
         if mode is None:
             return
@@ -51,7 +51,9 @@ class ModelsParser:
     def _source(self, place: Place, source: str) -> str:
         kind = _source_kind(source)
         if kind not in self._kind.sources or (kind is SourceKind.SCRIPTED and not SEEDED.fullmatch(source)):
-            raise self._document.error(place, f"{quoted(source)} is no source for this backend; write {self._mend()}")
+            raise self._document.error(
+                place, f"{quoted(source)} is no source for this backend; write {self._accepted()}"
+            )
         if kind is SourceKind.BUNDLED:
             return self._bundled(place, source)
         if kind is SourceKind.HUB:
@@ -60,8 +62,8 @@ class ModelsParser:
                 raise self._document.error(place, f"{quoted(source)} is no model; write hf:ORG/NAME")
         return source if kind is not SourceKind.FOLDER else self._model_folder(place, source)
 
-    def _mend(self) -> str:
-        """What a source of this backend looks like."""
+    def _accepted(self) -> str:
+        """The accepted sources of this backend."""
         if SourceKind.SCRIPTED in self._kind.sources:
             return "scripted:SEED"
         served = "served:NAME, " if SourceKind.SERVED in self._kind.sources else ""
@@ -86,5 +88,5 @@ class ModelsParser:
 
 
 def _source_kind(source: str) -> SourceKind:
-    """By the prefix; what has none is a folder."""
+    """Find the kind by the prefix; a source without one is a folder."""
     return next((kind for kind in SourceKind if source.startswith(kind)), SourceKind.FOLDER)

@@ -1,7 +1,4 @@
-"""Prompt files: JSONL rows, each one case of a workload.
-
-Knows nothing about suites beyond a workload's name, domain and limit.
-"""
+"""Reads prompt files: JSONL rows, each one case of a workload."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from audit.text.schema_errors import first_problem
 
 MAX_PROMPT_BYTES: Final = 64 * MIB
 FORMS: Final = ("messages", "prompt", "tokens")
-"""Of these a row has one."""
+"""Keys of a prompt; each row has exactly one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,10 @@ class WorkloadCases:
 
 
 def read_prompts(workload: Workload) -> WorkloadCases:
-    """Read a workload. Every row of the file is validated, also those beyond the limit.
+    """Read a workload. Validates every row of the file, including rows beyond the limit.
 
     Raises:
-        UserError: the file, or the first bad row with its line.
+        UserError: the file is unreadable, or a row is invalid; the message has the line.
     """
     raw = read_bytes(workload.path, MAX_PROMPT_BYTES)
     cases = tuple(_cases(workload, decode_text(str(workload.path), raw)))
@@ -57,7 +54,7 @@ def read_prompts(workload: Workload) -> WorkloadCases:
 def _cases(workload: Workload, text: str) -> Iterator[Case]:
     validator = Draft202012Validator(schemas.load("prompt"))
     first_line: dict[str, int] = {}
-    # Not str.splitlines: it also cuts at U+2028 and friends, which JSON text may contain.
+    # not str.splitlines: it also splits at U+2028 and similar, which JSON text may contain
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

@@ -1,7 +1,6 @@
-"""A validated suite: what to run, on which prompts, with which checks.
+"""A validated suite: arms, prompts and checks.
 
-Values only; `audit.suite.loader` makes them from YAML. Knows nothing about
-models in memory, stores or statistics.
+Values only; `audit.suite.loader` makes them from YAML.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Case:
     tokens: tuple[int, ...] = ()
     """Token ids, used instead of any text."""
     samples: tuple[int, ...] | None = None
-    """The repetitions that run, by number; None runs as many as the suite says, from 0."""
+    """The sample numbers that run; None runs the suite's number of samples, from 0."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
-        """Which repetitions run after `earlier` rounds where the suite asks for `count`; no round repeats another's."""
+        """The sample numbers after `earlier` rounds of `count` samples; no two rounds share one."""
         if self.samples is None:
             return tuple(range(earlier * count, (earlier + 1) * count))
         span = max(self.samples) + 1
@@ -62,14 +61,14 @@ class ProposerSpec:
     model: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[str, ...] = ()
-    """More draft models, for families that draft with several."""
+    """Further draft models, for families that use several."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSpec:
     """One candidate: a proposer under a verification rule at sampling parameters.
 
-    `checks` maps a check's name to its parameters, defaults of the suite merged in.
+    `checks` maps a check's name to its parameters, merged with the suite's defaults.
     """
 
     name: str
@@ -79,13 +78,13 @@ class CandidateSpec:
     record: RecordLevel
     checks: Mapping[str, Mapping[str, Any]]
     fault: str | None = None
-    """A key of `engine.faults.REGISTRY`: the arm is broken on purpose."""
+    """A key of `engine.faults.REGISTRY`, which breaks the arm deliberately."""
     verifier_options: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the rule that the suite gives; the others are at their defaults."""
+    """Settings of the rule from the suite; the others keep their defaults."""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """The backend's own settings, over those of the suite."""
+    """The backend's own settings; they override those of the suite."""
     beside: SamplingParams | None = None
-    """Every request has another of the same prompt with these parameters beside it in the engine."""
+    """Sampling parameters of a neighbour: another request with the same prompt in the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class Suite:
 
 
 def sources(suite: Suite) -> dict[str, ModelSource]:
-    """Where the suite's models come from, by name."""
+    """The sources of the suite's models, by name."""
     return {
         name: ModelSource(
             spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device

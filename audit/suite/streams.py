@@ -1,4 +1,4 @@
-"""The requests of a suite and the random stream of each: no two may share one."""
+"""The requests of a suite and their random streams; no two may share one."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from engine.sampling.rng import stream_of
 
 @dataclass(frozen=True, slots=True)
 class RequestSlot:
-    """One request of an arm: which case, which repetition."""
+    """One request of an arm: a case and a sample number."""
 
     case: Case
     sample: int
 
     @property
     def stream(self) -> int:
-        """The random stream: the same in every arm, another for every case and repetition."""
+        """The random stream: equal in every arm, different for every case and sample."""
         return stream_of(f"{self.case.id}#{self.sample}")
 
 
 def require_streams(suite: Suite) -> None:
-    """Refuse a suite of which two requests of an arm would draw the same random numbers.
+    """Reject a suite if two requests of an arm would draw the same random numbers.
 
     Pooled tests need independent requests: with shared numbers they reject clean engines or miss faults.
 
     Raises:
-        UserError: the first two such requests.
+        UserError: two requests share a stream; the message names the first two.
     """
     first: dict[int, RequestSlot] = {}
     for case in suite.cases:

@@ -1,4 +1,4 @@
-"""Which draft length to run, from measured speed-ups. Knows nothing about how they were measured."""
+"""Recommends a draft length from measured speed-ups."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from audit.sweep.intervals import MedianInterval, median_interval
 
 ENOUGH: Final = 0.9
-"""Least coverage of an interval that may decide; five rounds reach 0.94."""
+"""Minimum coverage of a deciding interval; five rounds reach 0.94."""
 
 
 class Advice(StrEnum):
-    """What a sweep recommends."""
+    """The recommendation of a sweep."""
 
     SPECULATE = "speculate"
     PLAIN = "do not speculate"
@@ -28,9 +28,9 @@ class Advice(StrEnum):
 class Recommendation:
     """A recommendation.
 
-    `gamma` had the largest tokens per second; `confirmed` is its speed-up over
-    plain decoding in rounds that did not choose it; `alike` are the other lengths
-    whose paired ratio to it does not exclude 1.
+    `gamma` had the most tokens per second. `confirmed` is its speed-up over plain
+    decoding in separate rounds. `alike` lists the other lengths whose paired ratio
+    to it does not exclude 1.
     """
 
     advice: Advice
@@ -45,13 +45,13 @@ def fastest(rates: Mapping[int, Sequence[float]]) -> int:
 
 
 def alike(rates: Mapping[int, Sequence[float]], chosen: int) -> tuple[int, ...]:
-    """Lengths other than `chosen` that the rounds cannot tell from it."""
+    """Lengths that the rounds cannot distinguish from `chosen`."""
     ratios = {gamma: median_interval(paired(own, rates[chosen])) for gamma, own in rates.items() if gamma != chosen}
     return tuple(sorted(gamma for gamma, ratio in ratios.items() if ratio.low <= 1.0 <= ratio.high))
 
 
 def advise(confirmed: MedianInterval) -> Advice:
-    """What a speed-up over plain decoding allows to say."""
+    """The advice that a speed-up over plain decoding supports."""
     if confirmed.coverage < ENOUGH:
         return Advice.TOO_FEW_ROUNDS
     if confirmed.low > 1.0:

@@ -1,7 +1,7 @@
 """Times of several jobs, interleaved round by round in one process.
 
-A busy machine slows whole rounds, so jobs of the same round are compared with
-each other. Knows nothing about what the jobs do.
+A busy machine slows whole rounds, so callers compare jobs of the same round with
+each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 Clock = Callable[[], float]
-"""Seconds from any moment: wall time, or the processor time of this process."""
+"""Seconds from an arbitrary start: wall time, or the processor time of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class TimedJob(Generic[T]):
 def interleaved(
     jobs: Mapping[str, Callable[[], T]], rounds: int, clock: Clock = time.perf_counter
 ) -> Iterator[TimedJob[T]]:
-    """Run every job once unmeasured, then once per round; each round begins with another job.
+    """Run every job once as warm-up, then once per round; each round begins with another job.
 
-    Garbage is collected between the jobs and never while one runs.
+    Garbage collection runs between jobs, never during one.
     """
     for job in jobs.values():
         job()

@@ -2,7 +2,7 @@
 
 The j-th smallest and j-th largest of n independent values hold the median with
 probability 1 - 2 P(Binomial(n, 1/2) < j), whatever the distribution (David and
-Nagaraja, Order Statistics, section 7.1). Knows nothing about what was measured.
+Nagaraja, Order Statistics, section 7.1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEVEL: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class MedianInterval:
-    """A median between two order statistics; `coverage` is the probability that they hold the true median."""
+    """A median between two order statistics; `coverage` is the probability that they contain the true median."""
 
     median: float
     low: float
@@ -30,11 +30,11 @@ class MedianInterval:
 def median_interval(values: Sequence[float], level: float = LEVEL) -> MedianInterval:
     """The shortest symmetric pair of order statistics that covers with at least `level`.
 
-    Fewer than six values cannot reach 0.95; then it is the smallest and the
-    largest, and `coverage` says how much that is.
+    Fewer than six values cannot reach 0.95; the interval is then the smallest and
+    the largest value, and `coverage` states its coverage.
 
     Raises:
-        ValueError: no values.
+        ValueError: there are no values.
     """
     if not values:
         raise ValueError("a median needs at least one value")

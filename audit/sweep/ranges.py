@@ -1,4 +1,4 @@
-"""Draft lengths as people write them: `4`, `1..8`, `1,2,4`, `1..4,8`."""
+"""Parses draft lengths: `4`, `1..8`, `1,2,4`, `1..4,8`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from audit.errors import UserError
 from audit.text.documents import quoted
 
 MOST: Final = 64
-"""Longest draft that is measured; a typing mistake should not run for a day."""
+"""Longest draft length, so that a typo does not run for a day."""
 PART: Final = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
 
 
 def parse_gammas(text: str) -> tuple[int, ...]:
-    """Draft lengths, ascending, each once.
+    """Return the draft lengths, ascending and unique.
 
     Raises:
-        UserError: another syntax, a range that runs backwards, or a length outside 1 to 64.
+        UserError: the syntax is invalid, a range runs backwards, or a length is outside 1 to 64.
     """
     return tuple(sorted({gamma for part in text.split(",") for gamma in _part(text, part.strip())}))
 

@@ -1,4 +1,4 @@
-"""A sweep as table rows, sentences and a JSON document. Knows nothing about terminals or how it was measured."""
+"""A sweep as table rows, sentences and a JSON document."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _row(point: SweepPoint) -> list[Any]:
 
 
 def _figure(value: float) -> str | None:
-    """Two decimals, three below 0.1; nothing for a rate without drafts."""
+    """Format with two decimals, three below 0.1; None for a rate without drafts."""
     if not math.isfinite(value):
         return None
     return f"{value:.3f}" if abs(value) < 0.1 else f"{value:.2f}"
@@ -67,7 +67,7 @@ def _span(interval: MedianInterval, digits: int) -> str:
 
 
 def heading(arm: ArmSweep) -> str:
-    """What the arm's table is about."""
+    """The heading of the arm's table."""
     spec = arm.arm
     parts = [f"{spec.proposer.kind}, {spec.verifier}, temperature {spec.sampling.temperature:g}"]
     parts += [f"{arm.requests} requests of at most {spec.sampling.max_new_tokens} tokens"]
@@ -75,11 +75,11 @@ def heading(arm: ArmSweep) -> str:
 
 
 def recommendation(choice: Recommendation) -> str:
-    """One sentence: what to run and what shows it."""
+    """One sentence with the recommendation and its evidence."""
     interval, gamma = choice.confirmed, choice.gamma
     again = f"measured again, gamma {gamma} is {interval.median:.2f} times plain decoding ({_span(interval, 2)})"
     others = ", ".join(str(each) for each in choice.alike)
-    ties = f"; not told apart from it: gamma {others}" if others else ""
+    ties = f"; not distinguishable from it: gamma {others}" if others else ""
     leads = {
         Advice.SPECULATE: f"recommended: gamma {gamma}",
         Advice.PLAIN: "do not speculate",
@@ -90,7 +90,7 @@ def recommendation(choice: Recommendation) -> str:
 
 
 def footing(sweep: Sweep) -> Iterator[str]:
-    """What the numbers rest on."""
+    """The conditions of the measurement."""
     machine = sweep.hardware
     gpus = ", ".join(machine.get("gpus", ())) or "no GPU"
     yield f"machine: {machine.get('cpu', 'unknown')}, {machine.get('torch_threads')} torch thread(s), {gpus}"
@@ -98,25 +98,25 @@ def footing(sweep: Sweep) -> Iterator[str]:
         yield f"engine of {arm.arm.name}: {_engine(arm)}"
     covers = sweep.arms[0].choice.confirmed.coverage
     yield (
-        f"medians of {sweep.rounds} interleaved rounds after one to warm up; intervals hold the median with "
-        f"{covers:.0%}, each by itself; reading prompts is included; record level {RECORD.value}; batches of "
+        f"medians of {sweep.rounds} interleaved rounds after one warm-up; each interval holds the median with "
+        f"{covers:.0%} coverage; times include the prefill; record level {RECORD.value}; batches of "
         f"{sweep.suite.batch_size}"
     )
     yield "a measurement of this machine at this time: nothing was checked and nothing was stored"
 
 
 def _engine(arm: ArmSweep) -> str:
-    """Dtype and numerics mode, where the engine says them."""
+    """Dtype and numerics mode, if the engine reports them."""
     target = arm.config.get("target") or {}
     numerics = arm.config.get("numerics")
     mode = numerics.get("mode") if isinstance(numerics, dict) else numerics
     facts = (("dtype", target.get("dtype")), ("numerics", mode))
-    said = ", ".join(f"{name} {value}" for name, value in facts if value)
-    return f"{arm.config.get('backend', 'unknown')}" + (f", {said}" if said else "")
+    reported = ", ".join(f"{name} {value}" for name, value in facts if value)
+    return f"{arm.config.get('backend', 'unknown')}" + (f", {reported}" if reported else "")
 
 
 def document(sweep: Sweep) -> dict[str, Any]:
-    """Everything as JSON types; rates in tokens per second, NaN is null."""
+    """The sweep as JSON types; rates in tokens per second, NaN becomes null."""
     suite = {"name": sweep.suite.name, "sha256": sweep.suite.sha256, "cases": sweep.cases}
     found = {
         "format": FORMAT,

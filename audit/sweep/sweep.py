@@ -1,7 +1,7 @@
 """Measures plain decoding and an arm at several draft lengths, and recommends one.
 
 Uses a suite's own prompts, sampling and batch size. Checks nothing and stores
-nothing: a timing is no evidence. Knows nothing about terminals or files.
+nothing, because a timing is no evidence.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from engine.record.metrics import Acceptance, acceptance
 
 PLAIN: Final = "plain"
 RECORD: Final = RecordLevel.TOKENS
-"""Every arm records the same, so that record levels do not enter the comparison."""
+"""Record level of every arm, so that recording costs do not affect the comparison."""
 
 Note = Callable[[str], None]
-"""Told what is being measured."""
+"""Receives progress messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What to measure: draft lengths, arms (none named: all), rounds, prompts (None: all)."""
+    """Draft lengths, arms (empty: all), rounds and prompts (None: all) to measure."""
 
     gammas: tuple[int, ...]
     arms: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class ArmSweep:
-    """One arm's measurement. `config` is what its engine says of itself at the chosen length."""
+    """One arm's measurement. `config` is its engine's reported configuration at the chosen length."""
 
     arm: CandidateSpec
     requests: int
@@ -71,7 +71,7 @@ class ArmSweep:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A suite's measurement and what it ran on."""
+    """A suite's measurement and its hardware."""
 
     suite: Suite
     cases: int
@@ -90,14 +90,14 @@ class TimedRun:
 
 
 Samples = Mapping[str, Sequence[TimedRun]]
-"""By job, in the order of the rounds."""
+"""Timed runs by job, in the order of the rounds."""
 
 
 def sweep(suite: Suite, options: SweepOptions, note: Note) -> Sweep:
-    """Measure the chosen arms one after the other.
+    """Measure the selected arms in turn.
 
     Raises:
-        UserError: an unknown arm, a model that cannot be loaded, or a request that cannot be served.
+        UserError: an arm is unknown, a model cannot be loaded, or a request cannot be served.
     """
     chosen = _chosen(suite, options.arms)
     cases = thinned(suite.cases, options.max_prompts)
@@ -111,7 +111,7 @@ def sweep(suite: Suite, options: SweepOptions, note: Note) -> Sweep:
 
 
 def thinned(cases: Sequence[Case], most: int | None) -> tuple[Case, ...]:
-    """At most so many cases, spread evenly over the suite's, so that every workload keeps its share."""
+    """At most `most` cases, spread evenly over the suite's, so that every workload keeps its share."""
     if most is None or most >= len(cases):
         return tuple(cases)
     return tuple(cases[index * len(cases) // most] for index in range(most))
@@ -130,7 +130,7 @@ def _job(arm: CandidateSpec, gamma: int) -> str:
 
 
 def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, ...], gammas: Sequence[int]) -> Suite:
-    """The suite with one arm per chosen arm and length, so that it is prepared as any suite is."""
+    """The suite with one arm per selected arm and length."""
     variants = [
         dataclasses.replace(
             arm, name=_job(arm, gamma), proposer=dataclasses.replace(arm.proposer, gamma=gamma), record=RECORD
@@ -142,7 +142,7 @@ def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, 
 
 
 def _hardware(prepared: PreparedRun) -> dict[str, Any]:
-    """What the timings depend on; torch's threads are the arms' affair."""
+    """Hardware facts that affect the timings."""
     wanted = ("system", "cpu", "torch_cpu", "torch_threads", "gpus")
     return {key: prepared.environment.hardware[key] for key in wanted if key in prepared.environment.hardware}
 
@@ -185,7 +185,7 @@ def _generate(arm: PreparedArm) -> Callable[[], tuple[Generation, ...]]:
     requests = list(arm.requests.values())
 
     def job() -> tuple[Generation, ...]:
-        # a round that remembered the last one's answers would draft from them
+        # forget earlier answers, or a round would draft from those of the last one
         arm.engine.forget()
         return tuple(arm.engine.generate(requests))
 
@@ -203,7 +203,7 @@ def _rates(samples: Sequence[TimedRun]) -> list[float]:
 
 
 def point_of(gamma: int, samples: Samples) -> SweepPoint:
-    """One draft length's figures; costs are medians over rounds, each against plain decoding in the same round."""
+    """One draft length's figures; costs are medians over rounds, relative to plain decoding in the same round."""
     own, plain = samples[str(gamma)], samples[PLAIN]
     found = [costs(each.times, other.times, gamma) for each, other in zip(own, plain, strict=True)]
     typical = Costs(float(np.median([each.rho for each in found])), float(np.median([each.sigma for each in found])))

@@ -1,1 +1,1 @@
-"""Documents as text: reading, errors of schemas, files that appear whole or not at all."""
+"""Text documents: reading, schema errors, atomic writing."""

@@ -1,7 +1,6 @@
-"""Documents that people write: bytes from a file, YAML with line numbers, JSON without surprises.
+"""Reads user-written documents: bytes from a file, YAML with line numbers, strict JSON.
 
-Every mistake is a `UserError` of one line, `path:LINE: what is wrong; what to do`.
-Knows nothing about suites or policies.
+Every mistake raises a one-line `UserError`: `path:LINE: problem; fix`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed YAML file: plain JSON values, and the line that each of them stands on."""
+    """A parsed YAML file: plain JSON values and their line numbers."""
 
     path: str
     raw: bytes
@@ -42,13 +41,13 @@ class Document:
     lines: Mapping[Place, int] = field(repr=False)
 
     def line(self, place: Place) -> int:
-        """The line of a value, or of the nearest thing around it that has one."""
+        """The line of a value, or of the nearest enclosing value with a line."""
         while place not in self.lines:
             place = place[:-1]
         return self.lines[place]
 
     def error(self, place: Place, problem: str) -> UserError:
-        """A mistake at a place. `problem` says what is wrong and what to do."""
+        """The error at a place. `problem` names the problem and the fix."""
         return mistake(self.path, self.line(place), problem)
 
 
@@ -136,14 +135,14 @@ def _yaml_mistake(path: str, text: str, error: YAMLError) -> UserError:
     if mark is not None and problem == "but found another document":
         return mistake(path, mark.line + 1, "a second document begins here; keep one document per file")
     if mark is not None:
-        return mistake(path, mark.line + 1, f"column {mark.column + 1}: bad YAML, {problem}; mend the syntax")
+        return mistake(path, mark.line + 1, f"column {mark.column + 1}: bad YAML, {problem}; fix the syntax")
     line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-    return mistake(path, line, f"bad YAML, {problem}; mend the syntax")
+    return mistake(path, line, f"bad YAML, {problem}; fix the syntax")
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns nodes into values and notes their lines. Aliases are expanded, and counted each time."""
+    """Converts nodes to values and records their lines. Each expansion of an alias counts as new values."""
 
     path: str
     yaml: YAML
@@ -194,10 +193,10 @@ class _Reader:
 
 
 def parse_json(text: str) -> Any:
-    """JSON text without duplicate keys, non-finite numbers or lone surrogates.
+    """Parse JSON text without duplicate keys, non-finite numbers or lone surrogates.
 
     Raises:
-        ValueError: the text is not that; the message says what and needs a place around it.
+        ValueError: the text is invalid; the message has the reason, and the caller adds the place.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
@@ -225,9 +224,9 @@ def _refuse(name: str) -> Any:
 
 
 def packaged_file(inside: str) -> Path | None:
-    """A path in the packaged `suites`, whether or not it exists; None if it would leave the package."""
+    """A path in the packaged `suites`, existing or not; None if it would leave the package."""
     parts = PurePosixPath(inside).parts
     if not parts or ".." in parts or PurePosixPath(inside).is_absolute():
         return None
-    # One part at a time: the traversable of a folder without __init__.py joins no more in Python 3.11.
+    # part by part: in Python 3.11 the traversable of a folder without __init__.py joins only one
     return Path(str(reduce(lambda folder, part: folder / part, parts, files("suites"))))

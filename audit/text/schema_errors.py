@@ -1,6 +1,6 @@
-"""One sentence per schema violation: what is wrong with a document, and what to do.
+"""One sentence per schema violation: the problem and the fix.
 
-Knows JSON Schema keywords, and nothing about the documents that they describe.
+Knows JSON Schema keywords only, not the documents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE_WORDS: Final[Mapping[str, str]] = {
 
 
 def check_document(document: Document, schema: Mapping[str, Any]) -> None:
-    """Hold a document against a schema.
+    """Validate a document against a schema.
 
     Raises:
         UserError: the first violation in the document's order, with its line.
@@ -36,7 +36,7 @@ def check_document(document: Document, schema: Mapping[str, Any]) -> None:
 
 
 def check_part(document: Document, part: Place, schema: Mapping[str, Any]) -> None:
-    """Hold what stands at a place of a document against a schema of its own.
+    """Validate one part of a document against its own schema.
 
     Raises:
         UserError: the first violation in the document's order, with its line.
@@ -45,7 +45,7 @@ def check_part(document: Document, part: Place, schema: Mapping[str, Any]) -> No
 
 
 def check_value(document: Document, part: Place, value: object, schema: Mapping[str, Any]) -> None:
-    """Hold a value that stands at a place of a document against a schema; raises as `check_part`."""
+    """Validate a value from a place of a document against a schema; raises as `check_part`."""
     errors = [(error, (*part, *_place(error))) for error in Draft202012Validator(schema).iter_errors(value)]
     found = [
         (document.line(place), -len(error.absolute_path), str(error.validator), error, place) for error, place in errors
@@ -56,13 +56,13 @@ def check_value(document: Document, part: Place, value: object, schema: Mapping[
 
 
 def first_problem(value: object, validator: Draft202012Validator) -> str | None:
-    """The sentence of a value's first violation, or None."""
+    """Describe a value's first violation; None if it is valid."""
     errors = sorted(validator.iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
     return sentence(errors[0]) if errors else None
 
 
 def suggestion(word: str, accepted: Iterable[str]) -> str:
-    """What to write instead of an unknown word."""
+    """Suggest a replacement for an unknown word."""
     words = sorted(accepted)
     close = difflib.get_close_matches(word, words, n=1)
     lead = f"did you mean {close[0]}? " if close else ""
@@ -70,19 +70,19 @@ def suggestion(word: str, accepted: Iterable[str]) -> str:
 
 
 def sentence(error: ValidationError, part: Place = ()) -> str:
-    """What is wrong, a semicolon, and what to do; `part` is where in the document the value stands."""
+    """The problem, a semicolon and the fix; `part` is the value's place in the document."""
     describe = SENTENCES.get(str(error.validator), _other)
     return describe(error, name_of((*part, *error.absolute_path)))
 
 
 def name_of(place: Place) -> str:
-    """A place as a reader would write it: `arms[0].proposer.gamma`."""
+    """A place in readable form: `arms[0].proposer.gamma`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return text.removeprefix(".") or "the document"
 
 
 def _place(error: ValidationError) -> Place:
-    """Where the mistake is written: an unknown key has a line of its own."""
+    """The place of the mistake: an unknown key has a line of its own."""
     place = tuple(error.absolute_path)
     unknown = _unknown_keys(error)
     if unknown:
@@ -105,7 +105,7 @@ def _known_keys(error: ValidationError) -> Mapping[str, Any]:
 
 
 def _any(part: object) -> Any:
-    """A part of an error that its validator has set; the library's type says it may be unset."""
+    """A field of an error that its validator always sets, although the library's type allows it to be unset."""
     return part
 
 

@@ -1,4 +1,4 @@
-"""Write several files so that either all of them change or, short of a crash between two renames, none."""
+"""Writes several files so that all of them change or none, except after a crash between two renames."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from audit.text.documents import mistake
 def staged(contents: Mapping[Path, bytes]) -> Iterator[None]:
     """Write temporary files beside their destinations, run the body, then rename them into place.
 
-    If the body raises, the destinations are as they were and nothing is left behind.
-    A link keeps pointing to its file, whose content is replaced and whose mode is kept.
+    If the body raises, the destinations stay unchanged and no temporary file remains.
+    A link keeps pointing to its file; the file's content changes and its mode stays.
 
     Raises:
         UserError: a destination cannot be written.

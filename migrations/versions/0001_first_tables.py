@@ -33,7 +33,7 @@ TABLES = (
     "gate_decision",
     "attachment",
 )
-"""In the order in which foreign keys allow them to be made."""
+"""In creation order, as foreign keys require."""
 
 RUN_FIXED = (
     "id",
@@ -82,7 +82,7 @@ JOIN run ON run.id = check_result.run_id
 WHERE check_result.id IN (SELECT MAX(id) FROM check_result GROUP BY arm_id, name)
 """,
 }
-"""In the order in which they build on each other."""
+"""In dependency order."""
 
 
 def _key() -> sa.types.TypeEngine[Any]:

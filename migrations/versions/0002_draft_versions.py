@@ -1,4 +1,4 @@
-"""Which version drafted a step, of drafts that learn while they serve.
+"""The draft version of each step, for draft models that learn while serving.
 
 Revision ID: 0002
 Revises: 0001
@@ -31,7 +31,7 @@ FROM (
 
 
 def upgrade() -> None:
-    # plain ALTERs: batch mode would rebuild the table and lose its triggers
+    # plain ALTER statements: batch mode would rebuild the table and lose its triggers
     op.add_column("decode_step", sa.Column("draft_version", sa.Integer(), nullable=True))
     op.add_column("decode_step", sa.Column("draft_sha256", sa.String(64), nullable=True))
     op.execute(f"CREATE VIEW v_draft_version AS {VIEW}")

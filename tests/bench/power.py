@@ -181,25 +181,25 @@ def picture(found: dict[str, Any]) -> str:
 
 
 def needed(points: Sequence[dict[str, Any]]) -> int | None:
-    """Tokens from which on every measured point has the power; None where the last has not."""
+    """Smallest size from which every measured point has the power; None if the last lacks it."""
     missed = [at for at, each in enumerate(points) if each["faults"] < POWER * each["seeds"]]
     first = missed[-1] + 1 if missed else 0
     return points[first]["tokens"] if first < len(points) else None
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """What the picture shows, in one sentence."""
-    told = []
+    """The result of the picture, in one sentence."""
+    tokens_by_fault = []
     for each in found["lines"][:-1]:
         tokens, last = needed(each["points"]), each["points"][-1]
         if tokens is None:
-            told.append(f"`{each['fault']}` {last['faults']} of {last['seeds']} seeds at {last['tokens']}")
+            tokens_by_fault.append(f"`{each['fault']}` {last['faults']} of {last['seeds']} seeds at {last['tokens']}")
         else:
-            told.append(f"`{each['fault']}` {'at most ' * (tokens == each['points'][0]['tokens'])}{tokens}")
+            tokens_by_fault.append(f"`{each['fault']}` {'at most ' * (tokens == each['points'][0]['tokens'])}{tokens}")
     clean = found["lines"][-1]["seeds_ever"]
     text = (
-        f"Tokens from which on at least {POWER} of the seeds are called a fault: {', '.join(told)}; "
-        f"without a fault {clean} of {found['seeds']} seeds were, at any size "
+        f"Smallest number of tokens at which at least {POWER} of the seeds report a fault: "
+        f"{', '.join(tokens_by_fault)}; without a fault, {clean} of {found['seeds']} seeds report one at any size "
         f"([numbers](power/{found['check']}.json), `{found['command']}`)."
     )
     return "\n".join(textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False))

@@ -1,1 +1,1 @@
-"""What several test files share: stand-ins, builders and ways to run cases. No tests."""
+"""Shared stand-ins, builders and case runners for tests. No tests."""

@@ -1,4 +1,4 @@
-"""Many cases in one test: every case runs, and the failure lists each one that failed."""
+"""Runs many cases in one test; the failure lists each failed case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILURES = (Exception, pytest.fail.Exception)
 
 @contextmanager
 def every_case() -> Iterator[Case]:
-    """Yields `case(name)`, a context that keeps a failure until the end; without any case the test fails."""
+    """Yield `case(name)`, a context that defers a failure to the end; the test fails if no case ran."""
     ran, failures = [], {}
 
     @contextmanager

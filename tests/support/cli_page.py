@@ -1,7 +1,7 @@
 """Write docs/cli.md from the help of the commands.
 
 ``python -m tests.support.cli_page docs/cli.md`` writes the page; a test
-compares it with the help of today.
+compares it with the current help.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ WIDTH: Final = 100
 HEAD: Final = """\
 # Command line
 
-Generated from the commands' own `--help`; `make docs` writes this page anew.
+Generated from the commands' own `--help`; `make docs` regenerates this page.
 
-stdout is data, stderr is messages. The commands that answer questions print tables by default, and JSON with `--json`
-or `--format json`. A RUN is a run's id (a ULID), an unambiguous beginning of one, or `latest`.
+stdout is data, stderr is messages. The commands that read data print tables by default, and JSON with `--json`
+or `--format json`. A RUN is a run's id (a ULID), an unambiguous prefix of one, or `latest`.
 
-On a terminal, and wherever `COLUMNS` is set, a table keeps to that width: its last column wraps under itself, and
-columns without room go to an indented line of their row. In a pipe or a file, and with `--wide`, each row is one line.
+On a terminal, and wherever `COLUMNS` is set, tables fit that width: the last column wraps under itself, and
+columns that do not fit move to an indented line of their row. In a pipe or a file, and with `--wide`, each row is one
+line.
 
 | exit code | meaning |
 |---|---|

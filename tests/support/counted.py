@@ -1,10 +1,10 @@
-"""The suffix tree's questions, answered by counting."""
+"""A reference for the suffix tree that answers its queries by counting."""
 
 from collections import Counter
 
 
 class Counted:
-    """The same questions, answered by looking at every place of every text."""
+    """Answers the suffix tree's queries by scanning every position of every text."""
 
     def __init__(self):
         self.texts = {}

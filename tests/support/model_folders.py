@@ -1,4 +1,4 @@
-"""A folder that looks like a model's."""
+"""Builds a folder that looks like a model's."""
 
 from __future__ import annotations
 

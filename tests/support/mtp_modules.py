@@ -56,5 +56,5 @@ class Module:
 
 
 def unweighted(target):
-    """The target whose final norm has weights of 1: its last states are those before the norm, but for a factor."""
+    """The target with final norm weights of 1: its last states equal those before the norm up to a factor."""
     return LeanModel(target.config, replace(target.weights, norm=torch.ones_like(target.weights.norm)))

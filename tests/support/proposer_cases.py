@@ -32,7 +32,7 @@ def built(kind, options, rule, rows=1):
 
 
 def cases_of(kind):
-    """A proposer as it is, and with each of its flags turned over: a flag may change how drafts are drawn."""
+    """Yield a proposer with its default options and with each flag inverted, because a flag may change drafting."""
     given = OPTIONS.get(kind, {})
     yield kind, (kind, given)
     for name, value in built(kind, given, DraftRule.INDEPENDENT).facts.options.items():
@@ -47,12 +47,12 @@ def served(kind, options):
 
 
 WORDED = {"specinfer-without_replacement": ("specinfer", {"siblings": "without_replacement"})}
-"""Words that change how drafts are drawn."""
+"""String options that change drafting."""
 NAMED = {name: case for kind in REGISTERED for name, case in cases_of(kind)} | WORDED
 CASES = {name: case for name, case in NAMED.items() if served(*case)}
 """By name: the proposer and its options."""
 REFUSED = {name: case for name, case in NAMED.items() if name not in CASES}
-"""Cases that need more than a scripted model; the proposer's own tests have to cover them."""
+"""Cases that need more than a scripted model; the proposer's own tests cover them."""
 KINDS = sorted(CASES)
 
 

@@ -1,4 +1,4 @@
-"""A header and a plain step for tests of what is written."""
+"""A header and a plain step for tests of recorded formats."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Sampling parameters whose laws are enumerated."""
+"""Sampling parameters with enumerable laws."""
 
 from engine.core.types import SamplingParams
 

@@ -1,11 +1,11 @@
-"""The arm of a fault's scenario, for tests that build engines without a suite."""
+"""Engines of fault scenarios, for tests without a suite."""
 
 from engine.backends.engine_spec import EngineSpec
 from engine.faults.interface import Scenario
 
 
 def engine_spec(scenario: Scenario, fault: str | None = None) -> EngineSpec:
-    """The engine of the scenario, with a fault or without."""
+    """The engine spec of the scenario, with or without a fault."""
     names = scenario.draft_names
     return EngineSpec(
         scenario.protocol,

@@ -1,4 +1,4 @@
-"""The option `--share K/N`: of all parameter sets that are selected, the K-th, the (K+N)-th and so on."""
+"""The option `--share K/N`: runs the K-th, the (K+N)-th and so on of all selected parameter sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse_share(text: str) -> Share:
 
 
 def split(items: Sequence[pytest.Item], share: Share) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The items that run and those that do not; a test without parameters always runs."""
+    """The selected and the deselected items; a test without parameters always runs."""
     kept, left, count = [], [], 0
     for item in items:
         parametrised = hasattr(item, "callspec")

@@ -1,4 +1,4 @@
-"""Access to a store's file behind its back."""
+"""Direct access to a store's database for tampering tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sql(store: Store, query: str) -> list[tuple]:
 
 
 def tamper(store: Store, table: str, change: str, where: str) -> None:
-    """What somebody who owns the file can do: the trigger goes, the row is changed."""
+    """Tamper as the owner of the file could: drop the trigger, change the row."""
     with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
         connection.execute(f"DROP TRIGGER IF EXISTS guard_{table}_update")
         assert connection.execute(f"UPDATE {table} SET {change} WHERE {where}").rowcount > 0

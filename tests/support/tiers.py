@@ -1,4 +1,4 @@
-"""Which parameter sets of a test run every day."""
+"""Assigns parameter sets of a test to the unit and slow tiers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Pair = tuple[str, Protocol]
 def fast_first(values: Iterable[Any], fast: int = 1) -> list[Any]:
     """The values as parameters: the first `fast` are in the unit tier, the others slow.
 
-    A tuple is one value for each name; wrap it in `pytest.param` where it is the value of one name.
+    A tuple has one value per name; wrap it in `pytest.param` if it is the value of a single name.
     """
     return [_slow(value) if i >= fast else value for i, value in enumerate(values)]
 
 
 def slow_unless(values: Iterable[Any], fast: Iterable[Any]) -> list[Any]:
-    """The values as parameters: those in `fast`, all of which there are, in the unit tier, the others slow."""
+    """The values as parameters: those in `fast`, which must all exist, in the unit tier, the others slow."""
     values, fast = list(values), list(fast)
     assert all(each in values for each in fast), f"not all of {fast} are parameters"
     return [value if value in fast else _slow(value) for value in values]
@@ -35,7 +35,7 @@ def _slow(value: Any) -> Any:
 
 
 def first_rejection(pairs: Iterable[Pair]) -> list[Pair]:
-    """Of each proposer with its rules, the first rule that accepts and rejects by p and q."""
+    """For each proposer, the first of its rules that accepts and rejects by p and q."""
     comparing, first = (Protocol.GREEDY, Protocol.GUMBEL), {}
     for name, protocol in pairs:
         if protocol not in comparing:
@@ -49,6 +49,6 @@ def coupled(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def daily(pairs: Iterable[Pair]) -> list[Pair]:
-    """Of each proposer with its rules, the coupled rule and the first that rejects: both ways to draw a draft."""
+    """For each proposer, the coupled rule and the first that rejects: both ways to sample a draft."""
     pairs = list(pairs)
     return [*first_rejection(pairs), *coupled(pairs)]

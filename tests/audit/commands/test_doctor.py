@@ -62,7 +62,7 @@ def test_no_models_at_all_is_a_fault(tmp_path):
 def test_stores_in_every_state(tmp_path):
     assert probe_store(made_store(tmp_path)).health is ProbeStatus.OK
     missing = probe_store(str(tmp_path / "deep" / "er" / "no.db"))
-    assert (missing.health, "not there yet" in missing.detail) == (ProbeStatus.NOTE, True)
+    assert (missing.health, "does not exist" in missing.detail) == (ProbeStatus.NOTE, True)
     assert not (tmp_path / "deep").exists()
     (tmp_path / "empty.db").touch()
     assert probe_store(str(tmp_path / "empty.db")).health is ProbeStatus.NOTE

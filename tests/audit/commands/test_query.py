@@ -226,7 +226,7 @@ def test_many_rows_are_cut_and_the_cut_is_told(url):
 def test_mistakes_are_one_clear_line(url):
     assert "did you mean 'positions'?" in error(url, "position")
     assert "see: audit query --list" in error(url)
-    assert "one of the two" in error(url, "slow", "--sql", "SELECT 1")
+    assert "give either the name of a query or --sql" in error(url, "slow", "--sql", "SELECT 1")
     assert "has no parameter 'cap'; it has: limit, run" in error(url, "slow", "--param", "cap=1")
     assert "write NAME=VALUE" in error(url, "slow", "--param", "limit")
     assert "no run begins with 'nope'" in error(url, "slow", "--param", "run=nope")

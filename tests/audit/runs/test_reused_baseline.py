@@ -138,8 +138,8 @@ def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("seed: 5", "seed: 6"), "asked baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
-        (("target: 'scripted:1'", "target: 'scripted:3'"), "its target is not this suite's"),
+        (("seed: 5", "seed: 6"), "recorded baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
+        (("target: 'scripted:1'", "target: 'scripted:3'"), "its target differs from this suite's"),
         (("samples: 2", "samples: 3"), "has no request baseline/T=1/words/w0#2"),
         (("temperature: 1.0", "temperature: 0.5"), "has no plain arm baseline/T=0.5, it has baseline/greedy,"),
     ],
@@ -149,7 +149,7 @@ def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, chan
     done = audit(path, "--baseline", "latest")
     assert done.exit_code == 2
     assert message in done.stderr
-    assert "make it first, with this suite at the engine without speculation" in done.stderr
+    assert "run this suite first with speculation off, and name that run" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     with Store.open(str(path.parent / "audit.db"), create=False) as store:
         assert len(store.list_runs(10)) == 1
@@ -159,7 +159,7 @@ def test_another_prompt_is_told(path):
     prompts = path.parent / "prompts.jsonl"
     prompts.write_text(prompts.read_text().replace("abcd", "abca"))
     done = audit(path, "--baseline", "latest")
-    assert (done.exit_code, "asked baseline/greedy/words/w15#0 with another prompt" in done.stderr) == (2, True)
+    assert (done.exit_code, "recorded baseline/greedy/words/w15#0 with another prompt" in done.stderr) == (2, True)
 
 
 def test_a_run_that_is_not_finished_is_refused(path, store):
@@ -179,7 +179,7 @@ def test_a_run_that_was_changed_decides_nothing(path, first, monkeypatch):
 
 def test_rounds_and_a_missing_store_are_refused(unrun):
     done = audit(unrun, "--baseline", "latest", "--until", "decided", "--max-tokens", "9000")
-    assert (done.exit_code, "leave out one of both" in done.stderr) == (2, True)
+    assert (done.exit_code, "use only one of them" in done.stderr) == (2, True)
     done = audit(unrun, "--baseline", "latest")
     assert (done.exit_code, "no such store" in done.stderr) == (2, True)
     assert not (unrun.parent / "audit.db").exists()

@@ -286,7 +286,7 @@ def test_a_stopped_process_can_be_resumed(tmp_path, number):
         assert "audit resume" in errors
     resumed = invoke("resume", "latest", *options)
     assert resumed.exit_code in (0, 3), resumed.stderr
-    assert "are there already" in resumed.stderr
+    assert "already done" in resumed.stderr
 
 
 def test_a_memory_of_finished_requests_is_in_the_record_where_it_begins_and_ends(tmp_path, store):

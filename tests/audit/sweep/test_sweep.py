@@ -170,7 +170,7 @@ def test_advice_needs_an_interval_that_excludes_one(low, high, held, advice):
 def test_the_sentence_of_each_advice(advice, begins):
     said = recommendation(Recommendation(advice, 4, MedianInterval(1.2, 1.1, 1.3, 0.97), (3, 5)))
     assert said.startswith(begins)
-    assert said.endswith("; not told apart from it: gamma 3, 5") == (advice is Advice.SPECULATE)
+    assert said.endswith("; not distinguishable from it: gamma 3, 5") == (advice is Advice.SPECULATE)
 
 
 def test_fewer_prompts_are_spread_over_the_workloads():
@@ -271,5 +271,5 @@ def test_an_interrupted_sweep_recommends_nothing(suite, tmp_path, monkeypatch):
     monkeypatch.setattr("audit.sweep.sweep._sweep_arm", stop)
     result = invoke("sweep", str(suite), "--gamma", "1", "--json", str(tmp_path / "out.json"))
     assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr == "audit: interrupted; a part of a sweep recommends nothing, run it again\n"
+    assert result.stderr == "audit: interrupted; a partial sweep gives no recommendation, run it again\n"
     assert not (tmp_path / "out.json").exists()
