@@ -2,8 +2,7 @@
 
 Gives what no engine has to be trusted for: digests of the files, the tokenizer,
 and the teacher-forced pass of `engine.models.reference_pass` over tokens that the engine
-emitted. The weights are read only when that pass is asked for. Knows nothing
-about the engine.
+emitted. The weights are read only when that pass is asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Our own engine: the decoding loop over models in this process.
-
-Knows nothing about suites or stores.
-"""
+"""Our own engine: the decoding loop over models in this process."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 For engines that mix up the parameters of the rows of a batch. The other
 request has the same prompt and a stream of its own; what comes of it is
-dropped. Knows nothing about which engine it is.
+dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompts as tokens and tokens as text, by a model's own tokenizer. Knows nothing about engines."""
+"""Prompts as tokens and tokens as text, by a model's own tokenizer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A component's settings: what each takes, and its default.
-
-Knows nothing about what a setting does.
-"""
+"""The types of a component's settings, with their defaults."""
 
 from __future__ import annotations
 
@@ -14,26 +11,26 @@ from engine.core.errors import InvalidRequest
 
 
 class OptionType(Protocol):
-    """What a setting takes."""
+    """The type of a setting."""
 
     @property
     def default(self) -> Any:
-        """What it is unless it is given."""
+        """The value in effect if none is given."""
         ...
 
     @property
     def wants(self) -> str:
-        """What it takes, in words."""
+        """The accepted values, in words."""
         ...
 
     def takes(self, value: object) -> bool:
-        """Whether it takes a value."""
+        """True if the setting accepts `value`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarOption:
-    """A setting that takes what its default is: true or false, a whole number, or a number.
+    """A setting of its default's type: true or false, a whole number, or a number.
 
     Numbers go from `low` to `high`, both included; true and false may be written as 1 and 0.
     """
@@ -44,7 +41,7 @@ class ScalarOption:
 
     @property
     def wants(self) -> str:
-        """What the setting takes, in words."""
+        """The accepted values, in words."""
         if isinstance(self.default, bool):
             return "true or false"
         kind = "a whole number" if isinstance(self.default, int) else "a number"

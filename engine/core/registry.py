@@ -1,6 +1,6 @@
 """Every extension point of the engine on one page: `name -> "module:attribute"`, imported on use.
 
-Imports nothing of the engine but its errors, so that a name can be looked up without torch.
+The module imports only the engine's errors, so that names can be looked up without torch.
 """
 
 from __future__ import annotations

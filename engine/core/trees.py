@@ -1,7 +1,6 @@
 """Token trees as parent arrays; a chain is a tree with one child per node.
 
 Node indices count from 0; -1 is the root, the last committed token.
-Knows nothing about probabilities.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def side_by_side(tree: Tree, other: Tree) -> Tree:
 
 
 def orders(tree: Tree) -> tuple[int, ...]:
-    """Of each node, how many earlier nodes are as far from the root: 0 everywhere in a chain."""
+    """For each node, the number of earlier nodes at the same depth: 0 everywhere in a chain."""
     seen: dict[int, int] = {}
     found: list[int] = []
     for depth in depths(tree):

@@ -3,7 +3,7 @@
 A head has no embedding or output matrix that could run alone: it drafts with
 the target's hidden states. A layout reads one published format, strictly: a
 tensor that is missing, unexpected or of the wrong shape is an error that names
-it. Knows nothing about how a head drafts.
+it.
 """
 
 from __future__ import annotations

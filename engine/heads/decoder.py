@@ -2,7 +2,7 @@
 
 Weights are fused and the keys and values live in a cache of its own, both as in a
 model; a placement's tokens are not looked at, only where they sit and what they
-see. Knows nothing about where the rows come from, nor what becomes of the output.
+see.
 """
 
 from __future__ import annotations

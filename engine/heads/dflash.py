@@ -3,7 +3,6 @@
 In every layer the context's keys and values are made of the same features, which
 no layer changes; the block's are made of what the layer before put out. Keys and
 values of a context are therefore written once. Source: DFlash, arXiv 2602.06036.
-Knows nothing about tokens or drafts.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Rejected tokens need no removal: their columns are overwritten by the next
 step. That works only for models whose whole state is one key and one value per
-token, which is what `require_rollback` asks of a configuration. Knows nothing
-about weights, tokens or who decides what is committed.
+token, which is what `require_rollback` asks of a configuration.
 """
 
 from __future__ import annotations

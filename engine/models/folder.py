@@ -1,8 +1,7 @@
 """A model folder on disk: its configuration, the digests of its files, its tensors.
 
 Only config.json, safetensors and tokenizer files count; pickled weights are
-refused because reading one can run code. Knows nothing about architectures or
-about where the folder came from.
+refused because reading one can run code.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The model keeps its own forward; only the cache is ours. Each placed token is
 written to the column that the placement names, and what a query sees is an
 additive float mask. (A bool mask of four dimensions is silently wrong with
 eager attention.) Whether a model honours both is checked when it is loaded, not
-assumed. Knows nothing about sources, sampling or proposals.
+assumed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A model is a pure function of (cache, placed tokens): the caller says which
 token sits at which position, which column of the cache it is written to, and
 which columns each query may see. A chain, a tree and a ragged batch are then
-the same call. Knows nothing about sampling or proposals.
+the same call.
 """
 
 from __future__ import annotations

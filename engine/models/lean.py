@@ -2,8 +2,7 @@
 
 About twice as fast as the module tree of transformers on small models, where
 dispatch is most of the time, and short enough to be read whole. All arithmetic
-is that of a numerics mode. Knows nothing about folders, tokens' meaning,
-sampling or what is committed.
+is that of a numerics mode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a published llama, qwen2 or qwen3 checkpoint to the tensors that the lean forward multiplies with.
 
 Strict: a tensor that is missing, unexpected, of another shape or not a plain
-float is an error that names it. Knows nothing about files or about the forward.
+float is an error that names it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """From the name of a model to a model in memory, with the digests of what was read.
 
 Sources are `bundled:NAME`, `hf:ORG/NAME` or a folder. Every mistake is a
-`ModelError` of one line that names the folder or file and the mend. Knows
-nothing about suites, arms or what the model is used for.
+`ModelError` of one line that names the folder or file and the mend.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Node i of a row with n committed tokens is written to column n + i and sees the
 committed columns and its own path; a chain's nodes then sit in their final
-columns. Knows nothing about probabilities.
+columns.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ One forward over prompt and tokens, for one request at a time: no cache, no
 draft, no tree, no batch. Models run in transformers' own code, loaded anew from
 their files and computed in float64 where memory allows, so that a fault of the
 decoding loop, of its cache or of the lean forward is not in here. What both
-share are the files, the tokenizer and `engine.sampling.transforms`. Knows nothing about how
-the tokens came to be.
+share are the files, the tokenizer and `engine.sampling.transforms`.
 """
 
 from __future__ import annotations

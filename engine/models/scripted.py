@@ -2,7 +2,7 @@
 
 A scripted model reads its prefix back through the cache's columns and the
 visibility mask, so a wrong mask, position or commit gives wrong logits, as it
-would in a real model. Knows nothing about weights.
+would in a real model.
 """
 
 from __future__ import annotations

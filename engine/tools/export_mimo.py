@@ -11,7 +11,7 @@ What is written:
   constant c is rms(g), so the module is the same where the weights of g are all
   equal, and else is the same but for a factor per token on the state's half.
 
-Everything is float32. Knows nothing about vLLM itself.
+Everything is float32.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ enter the cost model of `engine.record.cost`, and the set with the largest expec
 wins.
 
 The search is greedy and then local, in a fixed order, without random numbers: equal
-inputs give equal sets. Knows nothing about proposers' caches, requests or storage.
+inputs give equal sets.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ Acceptance is counted in real steps whose tree is complete: every node has `widt
 children, in `depth` levels, drawn without replacement. A trial is a node that was
 reached and whose children were tried; trees of other shapes would have ended where
 these did, so that the counts hold for them too. Errors treat prompts as the unit:
-steps of one answer are alike.
-
-Knows nothing about how a tree is chosen, and nothing about tokens' texts. What it
+steps of one answer are alike. What it
 measures holds for these prompts, this temperature and this machine.
 """
 

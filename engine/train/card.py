@@ -1,6 +1,6 @@
 """The card of each bundled model: digests, recipe, losses, samples, acceptance.
 
-Everything in a card is measured when it is written. Knows nothing about suites.
+Everything in a card is measured when it is written.
 """
 
 from __future__ import annotations

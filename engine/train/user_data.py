@@ -1,7 +1,7 @@
 """A user's own target and text, as the trainers of heads want them.
 
 Text is a file of one JSON object per line: {"text": ...}, or {"messages": [...]},
-which goes through the target's chat template. Knows nothing about any head.
+which goes through the target's chat template.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A request without an answer is a generation too, with the reason in its record.
 A record has one step per token, because an endpoint does not say which tokens
-came of one forward. Knows nothing about what runs behind the endpoint beyond
-what it says of itself.
+came of one forward.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The only place that knows the API key and the HTTP library. The key is taken out
 of everything that the server says before anyone reads it. Proxies, passwords
-and certificates of the environment are not read. Knows nothing about what is
-asked, nor about trying again.
+and certificates of the environment are not read.
 """
 
 from __future__ import annotations

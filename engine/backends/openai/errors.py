@@ -1,7 +1,6 @@
 """What can go wrong between a client and a server, and whether to try again.
 
-A trouble is of one request and one attempt. Knows nothing about how long to
-wait (`pace`), nor about who catches it.
+A trouble is of one request and one attempt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is stored of an endpoint, of an arm at it, and of one answer.
 
 Words and numbers that the server gave, and what they contradict in each other.
-No key, no address with a password. Knows nothing about connections.
+No key, no address with a password.
 """
 
 from __future__ import annotations

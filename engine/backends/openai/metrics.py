@@ -1,8 +1,7 @@
 """A server's own counters of speculation, read before and after.
 
 Prometheus' text format, only as far as names, labels and numbers. Counters are
-the whole server's: who else asks it is counted too. Knows nothing about what
-the names mean beyond those of vLLM.
+the whole server's: who else asks it is counted too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Opening endpoints: whether they are there, serve the model, and what they say of themselves.
 
 Asked before anything is stored, so that a wrong address, key or model is one
-line. Knows nothing about generation.
+line.
 """
 
 from __future__ import annotations

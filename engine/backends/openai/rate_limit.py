@@ -1,7 +1,7 @@
 """When the next request may go: limits per minute, waits that a server asks for, and growing pauses between tries.
 
 Draws nothing: the pauses of two requests differ by a digest of their names, so
-that they do not come back together. Knows nothing about HTTP.
+that they do not come back together.
 """
 
 from __future__ import annotations

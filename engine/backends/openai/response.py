@@ -1,8 +1,7 @@
 """What a server answered, read strictly: from one document, or from the parts of a stream.
 
 Both ways give the same `Answer` of the same generation. A field of a wrong type
-makes the answer malformed; a field that is absent makes it say less. Knows
-nothing about token ids beyond those that the server names, nor what was asked.
+makes the answer malformed; a field that is absent makes it say less.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One request asked until it is answered: tries, pauses, and both ways of getting the answer.
-
-Knows nothing about records, nor about what the answer means.
-"""
+"""One request asked until it is answered: tries, pauses, and both ways of getting the answer."""
 
 from __future__ import annotations
 

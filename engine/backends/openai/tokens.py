@@ -3,7 +3,7 @@
 Ids that the server names are the engine's. Without them the text is tokenized
 here, which need not give the tokens that were generated, and where there is no
 tokenizer either the ids are Unicode code points: text, written as numbers.
-Every record says which. Knows nothing about connections.
+Every record says which.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 `open_models` is what `engine.backends.REGISTRY` names. The package holds one
 file per idea: settings of an arm, declared evidence, sampling parameters, guards
-of signatures, hooks, observed steps, one arm, the models of a suite. Knows
-nothing about suites.
+of signatures, hooks, observed steps, one arm, the models of a suite.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One arm: requests through `generate`, one at a time, and what was seen of them.
 
 What cannot be watched is not guessed: the evidence of the arm, or of the one
-request, is then text and log-probabilities. Knows nothing about suites.
+request, is then text and log-probabilities.
 """
 
 from __future__ import annotations

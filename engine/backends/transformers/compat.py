@@ -2,7 +2,6 @@
 
 They are internal to transformers and may move or change with any release. A
 difference is told in words and makes the evidence less; nothing is guessed.
-Knows nothing about what the callables do.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A faithful copy of a mistake that candidate generators make (tokens by argmax,
 `candidate_logits` as if they had been drawn): the rule `r <= p / q` then keeps
 too many likely tokens. For suites that must fail; an arm that runs with it says
-so as its fault. Knows nothing about recording.
+so as its fault.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Two callables are replaced for the length of a `with` block and put back after
 it, whatever happens: the network's `_get_candidate_generator`, whose generator
 is then asked what it drafts and told what was kept, and the module's
 `_speculative_sampling`. The random numbers are those that the original drew:
-its calls are watched, nothing is drawn again. Knows nothing about records.
+its calls are watched, nothing is drawn again.
 """
 
 from __future__ import annotations

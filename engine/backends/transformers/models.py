@@ -1,4 +1,4 @@
-"""The models of a suite in transformers, and the arms over them. Knows nothing about recording."""
+"""The models of a suite in transformers, and the arms over them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs
 only beside its target and has no head of its own. What a model's own generation
 configuration asks for is put aside, so that a request means the same p in every
-engine. Knows nothing about arms.
+engine.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Refuses what transformers would leave out or read otherwise, so that both engines
 mean the same p. Everything is said explicitly: what is left unset transformers
-fills with its own defaults (50 for `top_k`). Knows nothing about models.
+fills with its own defaults (50 for `top_k`).
 """
 
 from __future__ import annotations

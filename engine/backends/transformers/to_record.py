@@ -3,7 +3,6 @@
 Every fact comes from two places at least: the drafts and the tokens that the
 generator was told of, the answer of `_speculative_sampling`, and the sequence and
 rows that `generate` returns. Where they differ, the record is not believed.
-Knows nothing about transformers.
 """
 
 from __future__ import annotations

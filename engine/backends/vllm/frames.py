@@ -1,7 +1,6 @@
 """Messages between processes: a JSON header with arrays behind it, each with its length in front.
 
-Nothing in a message can run code when it is read. Knows nothing about what the
-messages mean.
+Nothing in a message can run code when it is read.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The child is alone in its session, so ending it ends all processes of the engine
 and nothing else. What vLLM prints is kept in a file, whose last error line is
-told when it dies. Knows nothing about records.
+told when it dies.
 """
 
 from __future__ import annotations

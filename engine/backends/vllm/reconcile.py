@@ -2,8 +2,7 @@
 
 The worker's hook, the scheduler's hook, the tokens that the user got, vLLM's
 public metrics of the request, and its counters. A difference means that at least
-one of them is wrong, so that no record built on them is evidence. Knows nothing
-about vLLM.
+one of them is wrong, so that no record built on them is evidence.
 """
 
 from __future__ import annotations

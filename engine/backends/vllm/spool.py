@@ -1,8 +1,7 @@
 """What the two witnesses wrote down, by request.
 
 The worker's frames hold rows, the scheduler's lines tokens only. A file that
-ends inside a message is read up to there: the engine died while it wrote. Knows
-nothing about what the steps should be.
+ends inside a message is read up to there: the engine died while it wrote.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 An engine that dies is started again. Who was in flight is tried again alone: a
 request that kills the engine alone is the one that failed, the others go on.
-After a number of deaths the rest is given up, with that as its reason. Knows
-nothing about records.
+After a number of deaths the rest is given up, with that as its reason.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The worker's steps are used where they agree with the output; else the
 scheduler's, without rows; else the output alone. Tokens that the engine put
-behind an end are left out and counted. Knows nothing about engines.
+behind an end are left out and counted.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Three dialects of names, told apart by the tensors: that of vLLM, that of the first
 Medusa release, and that of its later one, where the heads lie in the base model's
 folder. How many heads there are, and of how many layers, the tensors say; a
-configuration that says otherwise is an error. Knows nothing about how heads draft.
+configuration that says otherwise is an error.
 
 Our names: `block.{h}.{l}.weight` [H, H], `block.{h}.{l}.bias` [H] (optional),
 `head.{h}.weight` [V', H], `token_map` [V'] (optional).

@@ -2,8 +2,7 @@
 
 A MiMo module reads the target's state before the final norm, and the state's half
 comes first. In this project's heads the embedding comes first, so the halves are
-swapped; the settings say that the state is to be without the norm. Knows nothing
-about how modules draft, nor how such a folder is made.
+swapped; the settings say that the state is to be without the norm.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One stage per drafted token. With `tie_weights` all stages share one embedding, norm
 and output matrix, and all but the first one projection; a file then holds the first
 copy, or equal ones. Names and keys are those that vLLM's and transformers' readers
-of the format expect. Knows nothing about how a speculator drafts.
+of the format expect.
 
 Our names, for stage i: `emb.{i}` [V, I], `proj.{i}` [I, H or I], `norm.{i}.weight`
 and `norm.{i}.bias` [I], `head.{i}` [V, I].

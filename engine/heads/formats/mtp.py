@@ -3,7 +3,7 @@
 Module k reads the normed embedding of a token and the normed state before it, side
 by side, through one matrix into one decoder layer. Published folders hold the
 modules beside the model that they were trained with; of such a folder only the
-modules are read. Knows nothing about how they draft.
+modules are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where tensors live: moving what a forward needs to the model's device, and asking torch for stable kernels there.
 
 Placements and layouts are made on the CPU, from Python numbers, and moved once
-per forward. Knows nothing about models. Nothing here has been run on a GPU by
+per forward. Nothing here has been run on a GPU by
 the tests: the probe decides there, as everywhere, what a mode may promise.
 """
 

@@ -4,8 +4,7 @@ Every sum, of matrix products, attention and norms, is a sum of integers below
 2^53 times a power of two, hence exact in any order; all else is correctly
 rounded float64 operations, one torch call each. So neither shape, batch, tree,
 thread count, instruction set nor machine can show in a logit. What the grids
-cost in accuracy is in docs/numerics/exact.md. Knows nothing about sampling:
-the logits are exact, a distribution made from them is numpy's.
+cost in accuracy is in docs/numerics/exact.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 A model asks the mode for every product, norm, activation and attention, so the
 bits of its logits are the mode's affair alone. A mode says what it promises;
 `engine.models.numerics.probe.probe` finds out whether this machine keeps the promise.
-Knows nothing about weights' names, tokens or what is committed.
 """
 
 from __future__ import annotations

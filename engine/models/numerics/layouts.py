@@ -2,8 +2,7 @@
 
 Everything but attention works on flat rows, one per placed token. Attention
 works on [B, W] queries; where rows differ in length, the missing queries are
-copies of another token, and their answers are dropped. Knows nothing about
-arithmetic.
+copies of another token, and their answers are dropped.
 """
 
 from __future__ import annotations

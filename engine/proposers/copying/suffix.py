@@ -3,8 +3,7 @@
 Counts how the request's own history goes on after its longest suffix that has
 occurred before; with `cached_requests`, also how the last finished responses do.
 A draft is as long as the match allows and as far as the counts are sure. It is a
-deterministic function of what was counted, so q is one-hot. No weights. Knows
-nothing about who sent the other requests.
+deterministic function of what was counted, so q is one-hot. No weights.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ count the interval's length. A start takes eight bytes, where linked nodes of
 bounded depth take many times as much. Near the end of a growing text a start's
 place still changes; these fewer than `width` starts wait apart and are sorted
 anew whenever the text grows.
-
-Knows nothing about probabilities or requests.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ verified as if it had drafted token by token. Two rules decide, both exact:
   proposal is that of `draft_model`, token by token, in fewer forwards;
 * rejection: a drawn token is tested as by the chain rule, with numbers of its own. More
   of the tiny drafter's tokens are kept, but no single number gives a proposed token.
-
-Knows nothing about the target.
 """
 
 from __future__ import annotations

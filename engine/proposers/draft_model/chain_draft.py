@@ -1,7 +1,6 @@
 """One row's chain while it is being drafted, and how its tokens are drawn.
 
-Shared by all proposers that draft a chain token by token from logits. Knows
-nothing about where the logits come from.
+Shared by all proposers that draft a chain token by token from logits.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ the confidence at the position after it. (To end a draft *after* a token is anot
 matter: then the token stays.)
 
 Source: the stopping thresholds of Zhang et al. (Draft & Verify, 2309.08168) and of
-the assistant models of transformers, put before the draw. Knows nothing about
-models or verification.
+the assistant models of transformers, put before the draw.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 The student keeps float32 weights of its own, so the model that was loaded never
 changes, and hands out a new model after each update. Nothing is random: equal
 lessons in equal order give equal weights on the same machine and thread count.
-Knows nothing about which positions it is taught, nor about caches.
 
 Sources: distillation while serving, Liu et al. (Online Speculative Decoding,
 2310.07177); the reverse divergence, Agarwal et al. (2306.13649).

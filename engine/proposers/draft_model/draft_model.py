@@ -3,7 +3,7 @@
 Keeps a cache of its own. After a verdict, the columns that hold accepted tokens
 stay valid and the others are overwritten; tokens that the draft has not read
 yet (the recovered or bonus token, and after full acceptance the last drafted
-one) are fed first. Knows nothing about the target.
+one) are fed first.
 """
 
 from __future__ import annotations

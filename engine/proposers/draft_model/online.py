@@ -12,8 +12,6 @@ draws tokens behind the one that is refused, whose numbers the next step uses
 again. So only rows that decided an emitted token are collected: their contexts
 are committed, and what is learnt is a function of numbers at committed positions.
 The dropped tokens, and the target's rows after them, are never looked at.
-
-Knows nothing about how a draft is taught.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The shape is planned for as many nodes and levels as can be of use, from the chance
 that the b-th tried child of a node is the accepted one, at every level or level by
-level; or it is given. A child's q has lost its earlier siblings. Knows nothing about
-how the rates were measured (`python -m engine.tools.plan_tree` does).
+level; or it is given. A child's q has lost its earlier siblings.
 """
 
 from __future__ import annotations

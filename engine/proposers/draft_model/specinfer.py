@@ -2,8 +2,7 @@
 
 Every drafter expands the root `widths[0]` times, each of these nodes `widths[1]`
 times, and so on; the trees hang side by side under the root. Siblings of
-different drafters are drawn independently, each from its drafter's own q. Knows
-nothing about which drafter is the better one.
+different drafters are drawn independently, each from its drafter's own q.
 """
 
 from __future__ import annotations

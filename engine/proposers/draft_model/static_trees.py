@@ -4,8 +4,7 @@ Every drafter grows a tree of its own under the common root, level by level, and
 reads it in its own cache; the whole tree is their union. The levels are drawn
 drafter after drafter, so that a draw's order is the node's place among the nodes
 as far from the root. Below a child that repeats the token of an earlier sibling
-nothing is drawn: no rule ever accepts it. Knows nothing about how shapes are
-chosen.
+nothing is drawn: no rule ever accepts it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Node i of a row with n committed tokens sits in column n + i and sees the
 committed columns and its own path, as in the target's forward. After a verdict
-the accepted nodes' columns move to their final places. Knows nothing about how
-children are chosen.
+the accepted nodes' columns move to their final places.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ one, taken as independent of the node. They exclude each other, so that their su
 is at most 1; children beyond the vector are never accepted. Where acceptance
 depends on the level, rates holds a vector per level, the root's children first, the
 last one also for all deeper levels. Sizes count drafted nodes, never the root, which
-is already committed; depths are levels of drafted nodes. Knows nothing about models,
-about tokens, or about how acceptance and costs are measured.
+is already committed; depths are levels of drafted nodes.
 """
 
 from __future__ import annotations

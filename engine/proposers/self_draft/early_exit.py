@@ -3,7 +3,7 @@
 The hidden state after layer E goes through the target's final norm and head. No
 second model and no cache of its own: layers below E write the keys and values that
 the verifying forward will write again. Any checkpoint works; one trained with early
-exits drafts better. Knows nothing about how the layers were trained.
+exits drafts better.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Attention and feed-forward sublayers are left out by layer; the residual stream passes
 them by. No second model, no training, no cache of its own. Which sublayers can be
-spared depends on the target: `engine.tools.find_skips` searches for them. Knows nothing about
-how the set was found.
+spared depends on the target: `engine.tools.find_skips` searches for them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ After every step the target's cache holds all committed tokens but the newest.
 Drafting feeds that one at its column and goes on in the scratch columns after it;
 the drafted part reads the committed keys and values, which are the whole target's.
 The verifying forward begins at the newest token too and writes all of these columns
-anew, so nothing that the part wrote is ever seen by the target. Knows nothing about
-which part is drafted with.
+anew, so nothing that the part wrote is ever seen by the target.
 """
 
 from __future__ import annotations

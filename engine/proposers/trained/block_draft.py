@@ -2,7 +2,7 @@
 
 The block is the newest committed token and masks. It is always whole, whatever is
 drafted of it, for its rows see one another. Position t of the context holds the
-target's states after token t. Knows nothing about what is drafted from the logits.
+target's states after token t.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Chains and trees drafted by a head that continues hidden states, whatever the head.
-
-Knows nothing about what the head computes.
-"""
+"""Chains and trees drafted by a head that continues hidden states, whatever the head."""
 
 from __future__ import annotations
 

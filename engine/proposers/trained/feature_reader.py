@@ -3,7 +3,7 @@
 Column t of a row's cache holds the pair of the state at position t and the token at
 t + 1, for all committed tokens; drafted node i sits behind them and sees its own
 path. Nothing that was drafted is kept: when a drafted token is accepted, its pair is
-read again with the target's own state. Knows nothing about how children are chosen.
+read again with the target's own state.
 """
 
 from __future__ import annotations

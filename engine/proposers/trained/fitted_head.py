@@ -1,7 +1,4 @@
-"""Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states.
-
-Knows nothing about what a head computes.
-"""
+"""Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states."""
 
 from __future__ import annotations
 

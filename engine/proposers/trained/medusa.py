@@ -4,8 +4,7 @@ Head i reads the last hidden state h_t, after the final norm, and predicts token
 t + 2 + i; the output matrix has told token t + 1. After a step the newest committed
 token has not been read yet, so h_t is that of the token before it, the newest one is
 t + 1, and head 0 gives the first drafted token. No head knows what the others chose.
-Drafts are verified without loss; the paper's typical acceptance is not here. Knows
-nothing about how heads were trained.
+Drafts are verified without loss; the paper's typical acceptance is not here.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Stage i turns the state and the newest token into the next state, and the state into
 logits. The first state is the target's last hidden state, after the final norm, of
 the token before the newest; the first token is the newest one. Each stage sees what
-the stages before it drew, which Medusa's heads do not. Knows nothing about how the
-speculator was trained.
+the stages before it drew, which Medusa's heads do not.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Position t of a module holds the state after token t and token t + 1. Module 0 r
 the target's states; module k reads at position t the output of module k - 1 at
 position t - 1. The draft's step s goes through module s mod (number of modules), at
 the position after the step before. Committed positions are read once, with true
-tokens; those of a draft are overwritten by the next. Knows nothing about checkpoints.
+tokens; those of a draft are overwritten by the next.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A proposer for vLLM that drafts what a file tells it to: verification without any draft model.
+"""A proposer for vLLM that reads its drafts from a file, to exercise verification without a draft model.
 
-For `custom_class`, vLLM's public way to bring one's own proposer. The file is
+vLLM loads it through `custom_class`, its public option for custom proposers. The file is
 JSON: `end`, the end token, and `continuations`, a list of `prompt` and `tokens`
 (both token ids, `tokens` being what the target goes on with) and `way`, how
-drafts of that text differ from it. Drafts are a function of the tokens so far. Knows nothing
-about the model; a text that is not in the file gets no draft.
+drafts of that text differ from it. Drafts are a function of the tokens so far. A text that is not in the file gets no
+draft.
 """
 
 from __future__ import annotations

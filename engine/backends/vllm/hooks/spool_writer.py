@@ -1,8 +1,7 @@
 """A file of frames, written by a thread of its own: a step of the engine does not wait until its rows are copied away.
 
 What is put down is written in order. Whoever wants to read flushes first. A
-failure to write is kept and told; frames after it are lost. Knows nothing about
-what frames mean.
+failure to write is kept and told; frames after it are lost.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ float32 (16-bit rows lose nothing by that); where a grammar is on, vLLM has put
 its mask on them already. Besides them the engine's own numbers: log-probability
 of each drafted and each emitted token by the processed rows, and q where the
 engine has one; where raw rows are not wanted, the processed rows' entropy and
-variance too. Runs in vLLM's worker; knows nothing
-about files.
+variance too. The code runs in vLLM's worker.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ FAR: Final = -1e18
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Who is in a step, in the order of its rows: B requests, D drafted tokens, D + B rows of raw logits."""
+    """The requests of a step, in the order of its rows: B requests, D drafted tokens, D + B rows of raw logits."""
 
     names: tuple[str, ...]
     discarded: tuple[bool, ...]
-    """[B] the prompt is not read to its end yet; what is sampled is thrown away."""
+    """[B] the prompt is not fully read yet, so the sampled token is discarded."""
     counts: tuple[int, ...]
     """[B] drafted tokens."""
     drafted: tuple[int, ...]
@@ -60,7 +59,7 @@ class DecisionRows:
 
 
 class RowsMisplaced(Exception):
-    """The rows do not lie where this version's metadata say."""
+    """The rows are not at the places that this version's metadata state."""
 
 
 def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: DecisionRows) -> Frame:
@@ -82,7 +81,7 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
     if law.logits is not None:
         said = [token for i in kept for token in _decided(emitted[i], batch.counts[i])]
         drafted = [batch.drafted[node] for node in nodes]
-        # who has the raw rows has the moments
+        # a reader of the raw rows can compute the moments
         arrays |= _drafted_numbers(_rows(law.logits, nodes).float(), [drafted, said], raw is None)
         if law.q is not None:
             arrays["q"] = _host(_rows(law.q, nodes))
@@ -97,7 +96,7 @@ def _valid(row: Sequence[int], vocabulary: int | None) -> list[int]:
 
 
 def _decided(emitted: Sequence[int], count: int) -> list[int]:
-    """[count] what came out at each drafted place; -1 where nothing did."""
+    """[count] the token emitted at each drafted place; -1 where there is none."""
     return [*emitted[:count], *([-1] * max(0, count - len(emitted)))]
 
 
@@ -114,7 +113,9 @@ def best_of(logits: torch.Tensor) -> Ints:
 
 
 def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
-    """By drafted token: the engine's own log p of it and of what came out there (`tokens` [2][N]), the row's argmax."""
+    """For each drafted token: the engine's own log p of it and of the token emitted there (`tokens` [2][N]), the row's
+    argmax.
+    """
     norm = torch.logsumexp(logits, -1)
     drafted, emitted = _at(logits, norm, tokens)
     found = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}

@@ -3,7 +3,6 @@
 The positions lie around the borders at which kernels and modes change what they
 do: multiples of 128 and 256, and the end of the context up to `FAR`. Columns
 after a query's position hold other tokens, as they do after a rejection.
-Knows nothing about products or about what a mode does inside.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which numerics mode a model gets: the one asked for if its probe passes, or the strongest that does.
 
-A mode that was asked for by name and fails is refused, never replaced. Knows
-nothing about folders, suites or stores.
+A mode that was asked for by name and fails is refused, never replaced.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The problem is made of fractions that every float type holds, by integer
 arithmetic alone, so no generator and no rounding comes before the mode. The
 digests were computed once; a mode whose arithmetic changes on purpose gets a new
-one. Knows nothing about models.
+one.
 """
 
 from __future__ import annotations

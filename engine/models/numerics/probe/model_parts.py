@@ -2,7 +2,7 @@
 
 Shapes decide which kernel a library picks, so the model's own are used; the
 weights are the model's too, but their values hardly matter. Activations come
-from a generator with a fixed seed. Knows nothing about modes or promises.
+from a generator with a fixed seed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Every property is tried through the mode's own methods, so that a kernel that
 depends on the number of its rows is seen, whoever wrote it. A probe can refute a
 promise; it cannot prove one for shapes, positions and data that it did not try.
-Knows nothing about suites or about what is done with its answer.
 """
 
 from __future__ import annotations

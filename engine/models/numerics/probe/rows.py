@@ -1,7 +1,7 @@
 """Row by row: products, norms, gates and rotations whose rows must not depend on each other.
 
 Each is computed for many rows at once, then again for other numbers of rows,
-at other places, among other neighbours. Knows nothing about attention.
+at other places, among other neighbours.
 """
 
 from __future__ import annotations
