@@ -1,8 +1,7 @@
 """Sampling parameters as transformers' generation configuration.
 
-Refuses what transformers would leave out or read otherwise, so that both engines
-mean the same p. Everything is said explicitly: what is left unset transformers
-fills with its own defaults (50 for `top_k`).
+The module refuses parameters that transformers would drop or interpret differently, so that both engines have the same
+p. It sets every parameter explicitly, because transformers fills unset ones with its own defaults (50 for `top_k`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ REFUSED: Final[Mapping[str, Problem]] = {
         s.min_p > 0 and s.top_p < 1 and not s.greedy
     ),
 }
-"""What cannot be asked for, with the mend."""
+"""Unsupported parameters, each with the fix."""
 
 
 def ends(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
