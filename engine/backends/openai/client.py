@@ -152,7 +152,7 @@ class Endpoint:
     def _sent(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float, *, whole: bool = True
     ) -> Iterator[httpx2.Response]:
-        """The response with status 200; its text is already read if `whole` is wanted."""
+        """The response with status 200; with `whole`, its text is already read."""
         limit = self._settings
         timeout = httpx2.Timeout(min(limit.silence_s, seconds), connect=min(limit.connect_s, seconds))
         until = {DEADLINE: time.monotonic() + seconds}

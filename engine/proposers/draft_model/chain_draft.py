@@ -62,7 +62,7 @@ class ChainDraft:
             self.draws.append(how.draw(how.rule, logits, context))
 
     def proposal(self) -> Proposal:
-        """What was drawn, with its q rows if it was drawn from one."""
+        """The drawn tokens, with their q rows if there are any."""
         if not self.draws:
             return Proposal()
         tree = Tree.chain(tuple(each.token for each in self.draws))

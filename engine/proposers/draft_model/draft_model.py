@@ -43,7 +43,7 @@ class DraftModelProposer:
         """From a draft model and the option `stop_below`.
 
         Raises:
-            InvalidRequest: an option that is not taken, or no draft model.
+            InvalidRequest: an unknown option, or no draft model.
         """
         options = read("draft_model", parts.options)
         if parts.draft is None:
@@ -75,7 +75,7 @@ class DraftModelProposer:
     def replace_model(self, model: TargetModel, contexts: Sequence[Context]) -> None:
         """Draft with other weights of the same shape from here on.
 
-        What the cache holds came of the old ones: the histories of `contexts`, all rows that are active, are read anew.
+        The cache holds values from the old weights, so the histories of `contexts`, all active rows, are read again.
         """
         self._model = model
         for context in contexts:

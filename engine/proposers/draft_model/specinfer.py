@@ -30,7 +30,7 @@ class SpecInferProposer(StaticTreeProposer):
         """From all draft models and the options `widths` and `siblings`.
 
         Raises:
-            InvalidRequest: an option that is none, or no draft model.
+            InvalidRequest: an unknown option, or no draft model.
         """
         options = read("specinfer", parts.options)
         if not parts.drafts:
@@ -46,7 +46,7 @@ class SpecInferProposer(StaticTreeProposer):
 def widths_shape(widths: Sequence[int], size: int) -> TreeShape:
     """`widths[d]` children under every node at depth d, cut to the first `size` nodes, branch after branch.
 
-    A small size so drops the last branches and leaves the first ones their depth.
+    A small size thus drops the last branches and keeps the depth of the first ones.
     """
     parents: list[int] = []
     waiting = _children(ROOT, widths)
@@ -59,7 +59,7 @@ def widths_shape(widths: Sequence[int], size: int) -> TreeShape:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A node that is to come, and the widths below it."""
+    """A node to be added, and the widths below it."""
 
     parent: int
     widths: Sequence[int]

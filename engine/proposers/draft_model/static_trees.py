@@ -2,8 +2,8 @@
 
 Every drafter grows a tree of its own under the common root, level by level, and
 reads it in its own cache; the whole tree is their union. The levels are drawn
-drafter after drafter, so that a draw's order is the node's place among the nodes
-as far from the root. Below a child that repeats the token of an earlier sibling
+drafter after drafter, so that a draw's order is the node's place among the nodes of the same depth. Below a child that
+repeats the token of an earlier sibling
 nothing is drawn: no rule ever accepts it.
 """
 
@@ -31,8 +31,8 @@ from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 class TreeGrowth:
     """How trees grow.
 
-    shape: of at most so many nodes in at most so many levels; a function of these numbers and nothing else, for what
-        was drawn must not decide what is kept of it.
+    shape: the tree for a largest number of nodes and levels, as a function of these two numbers only, because drawn
+        tokens must not decide which of them are kept.
     """
 
     siblings: Siblings
@@ -83,7 +83,7 @@ class _DrafterTree:
 
     @property
     def growing(self) -> bool:
-        """Some node of the newest level is to have children."""
+        """True if some node of the newest level has children in the shape."""
         return any(node.below for node in self.frontier)
 
 
@@ -99,7 +99,7 @@ class _Grown:
 
     @property
     def order(self) -> int:
-        """How many nodes there are as far from the root as the next one."""
+        """The number of nodes at the depth of the next one."""
         return len(self.nodes) - self.level
 
     def add(self, branch: _DrafterTree, parent: _DraftedNode, place: int, drawn: Draw) -> _DraftedNode:
@@ -144,7 +144,7 @@ class DraftReader(Protocol):
         ...
 
     def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
-        """What became of the row's tree, whose first `read` nodes were read."""
+        """The verdict on the row's tree, whose first `read` nodes were read."""
         ...
 
     def finish(self, row: int) -> None:
@@ -158,7 +158,7 @@ def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[Tree
 
 
 class StaticTreeProposer:
-    """Draws trees of fixed shapes; the drafters share the budget evenly, the first ones take what is left over."""
+    """Draws trees of fixed shapes; the drafters share the budget evenly, and the first ones take the remainder."""
 
     def __init__(
         self, parts: ProposerParts, readers: Sequence[DraftReader], growth: TreeGrowth, facts: ProposerFacts
@@ -207,7 +207,7 @@ class StaticTreeProposer:
             branch, level = each.branches[drafter], []
             for node, logits in zip(branch.frontier, rows[row], strict=True):
                 draws = self._children(each, node, logits) if node.below else []
-                # fewer than the shape has, if q has fewer tokens
+                # fewer children than in the shape if q has fewer tokens
                 level += [each.add(branch, node, *pair) for pair in zip(node.below, draws, strict=False)]
             branch.frontier = level
 

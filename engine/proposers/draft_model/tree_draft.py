@@ -24,7 +24,7 @@ from engine.proposers.interface import Context
 
 @dataclass(frozen=True, slots=True)
 class TreeLevel:
-    """What one row reads next: nodes `first` and later of its tree, after `committed` tokens."""
+    """One row's next input: nodes `first` and later of its tree, after `committed` tokens."""
 
     committed: int
     tree: Tree
@@ -71,7 +71,7 @@ class TreeReader:
         return {row: logits[row, : level.count] for row, level in levels.items()}
 
     def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
-        """Keep what stays true: the accepted nodes among the `read` first ones, moved to their places."""
+        """Keep the accepted nodes among the first `read` ones, moved to their places."""
         before = len(context.history) - len(verdict.emitted)
         if self._valid[context.row] < before:
             return

@@ -1,10 +1,10 @@
 """Drafting with a part of the target, in the loop's own cache.
 
 After every step the target's cache holds all committed tokens but the newest.
-Drafting feeds that one at its column and goes on in the scratch columns after it;
+Drafting feeds that token at its column and continues in the scratch columns after it;
 the drafted part reads the committed keys and values, which are the whole target's.
-The verifying forward begins at the newest token too and writes all of these columns
-anew, so nothing that the part wrote is ever seen by the target.
+The verifying forward begins at the newest token too and overwrites all of these columns, so the target never reads
+values that the part wrote.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SelfDraftProposer:
             each.extend(to_numpy(logits[row, 0]), self._how)
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Nothing to keep: the verifying forward wrote what is committed."""
+        """Nothing to keep: the verifying forward wrote the committed columns."""
 
     def finish(self, row: int) -> None:
         """Nothing to forget."""

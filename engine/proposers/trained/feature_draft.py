@@ -132,7 +132,8 @@ class _Growing:
 
 
 class DynamicTree(FeatureProposer):
-    """EAGLE-2's tree (Li et al. 2406.16858): what is likely is expanded, and the likeliest nodes of all are drafted.
+    """EAGLE-2's tree (Li et al. 2406.16858): the likeliest nodes are expanded, and the likeliest nodes overall are
+    drafted.
 
     A node's worth is the product of q along its path. Nothing is drawn, so each token is a function of its prefix.
     """
