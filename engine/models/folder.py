@@ -49,7 +49,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """An opened model folder. `label` is how messages call it."""
+    """An opened model folder. `label` is its name in messages."""
 
     path: Path
     label: str
@@ -143,7 +143,7 @@ def _digest_file(path: Path, name: str, label: str) -> ModelFile:
 
 
 def model_digest(files: tuple[ModelFile, ...]) -> str:
-    """One SHA-256 (hex) over configuration and weights: changes with any byte of them."""
+    """One SHA-256 (hex) over all bytes of configuration and weights."""
     return _digest(files, (*CONFIG_PATTERNS, *WEIGHT_PATTERNS))
 
 

@@ -47,7 +47,7 @@ from engine.models.numerics.probe.model_parts import parts_of
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """What every layer of one forward needs: where to write, how far to turn, what to see."""
+    """The shared inputs of a forward's layers: cache places, rotations and visibility."""
 
     aim: WriteSlots
     rope: RopeTables
@@ -57,7 +57,7 @@ class ForwardContext:
 
 @dataclass(frozen=True, slots=True)
 class LayerViews:
-    """What the layers of one forward write into and read."""
+    """The caches that the layers of one forward write and read."""
 
     opened: CacheViews
     windows: Sequence[AttentionWindow]
@@ -132,7 +132,7 @@ class LeanModel:
         return self.numerics.new_cache(shape, self.dtype)
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted.
+        """Write the placed tokens into the cache and return the wanted outputs.
 
         Raises:
             InvalidRequest: the wanted part names a layer that the model does not have.
@@ -160,7 +160,7 @@ class LeanModel:
         return Forward(logits, {index: unflat(rows, placement) for index, rows in hidden.items()})
 
     def _plan(self, placement: Placement) -> ForwardContext:
-        """Everything about a placement that the layers share."""
+        """The data of a placement that the layers share."""
         positions = flat(placement.positions, placement)
         step = ForwardContext(
             aim=aim_at(placement),
@@ -234,7 +234,7 @@ def load_folder(
 
     Raises:
         ModelError: the configuration is not supported or the tensors do not fit it.
-        NumericsRefused: the mode that was asked for does not hold on this machine.
+        NumericsRefused: the requested mode does not hold on this machine.
     """
     config = read_config(folder.config, folder.name("config.json"))
     tensors = read_tensors(folder)

@@ -42,17 +42,17 @@ from engine.models.numerics.interface import Affine
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """What is written: config.json's content, and tensors by their published names."""
+    """The folder's content: config.json, and tensors by their published names."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
 
 def combined(target: LeanModel, head: HeadCheckpoint) -> CheckpointFolder:
-    """A float32 target and its one module in MiMo's layout.
+    """The float32 target and its single module in MiMo's layout.
 
     Raises:
-        ModelError: a target or a module that a qwen2's layers cannot stand for, or that do not fit each other.
+        ModelError: a target or a module that qwen2 layers cannot represent, or that do not fit each other.
     """
     module = read_config(head.config, f"{head.layout} head")
     _require_qwen2(target, "the target")
@@ -137,7 +137,7 @@ def _module(head: HeadCheckpoint, norm: Tensor) -> dict[str, Tensor]:
 
 
 def _filled(slots: Sequence[TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By their published names; what is missing or too small is filled with 0, which changes no product."""
+    """The tensors by their published names; missing or too small ones are padded with 0, which changes no product."""
     filled = {}
     for slot in slots:
         tensor = tensors.get(slot.name)

@@ -1,10 +1,9 @@
 """``python -m engine.tools.find_skips``: which sublayers of a target its own drafts can do without.
 
 The search behind the proposer `layer_skip` (Draft & Verify, Zhang et al. 2309.08168,
-which searches by Bayesian optimisation on tokens per second). Here the acceptance is
-measured and the cost is counted: the share of positions at which the skipped model's
-argmax is the target's, and the share of sublayers that run, the head among them. Both
-enter the cost model of `engine.record.cost`, and the set with the largest expected speed-up
+which searches by Bayesian optimisation on tokens per second). This search measures the acceptance and counts the cost:
+the share of positions at which the skipped model's argmax is the target's, and the share of sublayers that run, the
+head among them. Both enter the cost model of `engine.record.cost`, and the set with the largest expected speed-up
 wins.
 
 The search is greedy and then local, in a fixed order, without random numbers: equal
@@ -46,7 +45,7 @@ class SkipTrial:
 
     @property
     def promise(self) -> float:
-        """No larger set is expected to exceed this speed-up, as agreement hardly ever rises: drafts free of cost."""
+        """The expected bound on larger sets' speed-up with free drafts, because agreement hardly ever rises."""
         return expected_tokens(self.agreed / self.positions, MOST_GAMMA)
 
 
@@ -109,14 +108,14 @@ class SkipSetBench:
 
 
 def share_run(skips: SkipSet, layers: int) -> float:
-    """The share of a forward's cost that is left; the head, which always runs, counts as one sublayer."""
+    """The remaining share of a forward's cost; the head, which always runs, counts as one sublayer."""
     return (2 * layers - len(skips) + 1) / (2 * layers + 1)
 
 
 def _side_by_side(whole: Placement, trash: int) -> Placement:
     """Every token once more in a scratch column, seeing the columns before its position and its own.
 
-    This is what the first drafted token of a step sees: keys and values of the whole target before it,
+    The first drafted token of a step sees the same columns: keys and values of the whole target before it,
     of the part at its own place.
     """
     lengths, width = whole.lengths, whole.tokens.shape[1]
@@ -207,7 +206,7 @@ def windows(tokens: Sequence[int], count: int, length: int) -> list[list[int]]:
 
 
 def report(found: SkipTrial, layers: int) -> str:
-    """The found set as the proposer's options, and what is expected of it."""
+    """The found set as the proposer's options, with its expected speed-up."""
     options = ", ".join(f'{key}: "{value}"' for key, value in found.skips.options().items())
     skipped = f"{len(found.skips)} of {2 * layers} sublayers skipped"
     measured = (

@@ -39,7 +39,7 @@ class CardSources:
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """How one model came to be: its size, its last training, and what it began as."""
+    """The origin of one model: its size, its last training, and its initial model."""
 
     folder: str
     model: recipe.ModelRecipe

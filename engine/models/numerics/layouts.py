@@ -82,7 +82,7 @@ def flat(values: Tensor, placement: Placement) -> Tensor:
 
 
 def unflat(rows: Tensor, placement: Placement) -> Tensor:
-    """[N, ...] -> [B, T, ...]; what stands at padding means nothing."""
+    """[N, ...] -> [B, T, ...]; values at padding are meaningless."""
     if not placement.ragged:
         return rows.view(*placement.tokens.shape, *rows.shape[1:])
     pads: Padding = moved(padding(placement), rows.device)
@@ -90,7 +90,9 @@ def unflat(rows: Tensor, placement: Placement) -> Tensor:
 
 
 def additive_mask(placement: Placement, pads: Padding, columns: int, dtype: torch.dtype) -> Tensor:
-    """[B, width, columns]: 0 where a query sees the column, -inf elsewhere; padding sees what it is a copy of."""
+    """[B, width, columns]: 0 where a query sees the column, -inf elsewhere; padding sees the columns of the token that
+    it copies.
+    """
     if placement.branches is None:
         seen = torch.arange(columns) <= padded_positions(placement, pads).unsqueeze(2)
     else:

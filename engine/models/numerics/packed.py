@@ -2,8 +2,7 @@
 
 Of the kernels that torch has for CPUs this one is both the fastest at 2 to 16
 rows and, where the probe says so, gives a row the same bits whatever the other
-rows are. torch keeps the operator for its compiler and does not document it, so
-its absence is an answer, not an error.
+rows are. The operator belongs to torch's compiler and is undocumented, so its absence is reported, not raised.
 """
 
 from __future__ import annotations

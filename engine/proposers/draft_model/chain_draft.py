@@ -20,7 +20,7 @@ from engine.sampling.draw import DraftContext, Draw, DrawRule
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """How every token of a proposer is drawn, and below which confidence none is."""
+    """The draw rule of a proposer's tokens, and the confidence below which drafting stops."""
 
     rule: DraftRule
     draw: DrawRule

@@ -1,4 +1,4 @@
-"""What a probe tries a numerics mode on: one model's own matrices, norms and head shapes, and fixed data.
+"""A probe's inputs: one model's own matrices, norms and head shapes, and fixed data.
 
 Shapes decide which kernel a library picks, so the model's own are used; the
 weights are the model's too, but their values hardly matter. Activations come
