@@ -13,7 +13,7 @@ from engine.core import types
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model comes from and how it is loaded (see `engine.models.loading`).
+    """The source and the loading options of a model (see `engine.models.loading`).
 
     numerics: a mode or `auto`; None is `auto` for the target and `fast` for the others, whose bits can change the
     number of accepted drafts but never the tokens of a greedy or coupled arm.

@@ -46,7 +46,7 @@ class LocalTarget:
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the files."""
         return self._opened.folder.path
 
     @property

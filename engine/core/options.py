@@ -50,7 +50,7 @@ class ScalarOption:
         )
 
     def takes(self, value: object) -> bool:
-        """Whether `value` is of the setting's kind and in its range."""
+        """True if `value` has the setting's type and is in its range."""
         if isinstance(self.default, bool):
             return isinstance(value, int) and value in (0, 1)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -72,7 +72,7 @@ class ChoiceOption:
         return " or ".join(self.words)
 
     def takes(self, value: object) -> bool:
-        """Whether `value` is one of the words."""
+        """True if `value` is one of the words."""
         return isinstance(value, str) and value in self.words
 
 
@@ -82,7 +82,7 @@ class NumberListOption:
 
     default: str
     each: ScalarOption
-    """What every number must be."""
+    """The type of every number."""
 
     @property
     def wants(self) -> str:

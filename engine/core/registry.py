@@ -62,7 +62,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "vllm": "engine.backends.vllm.evidence:DECLARED",
     "openai": "engine.backends.openai.evidence:DECLARED",
 }
-"""What each backend's records can show, by record level."""
+"""The evidence of each backend's records, by record level."""
 
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",

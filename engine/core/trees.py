@@ -26,7 +26,7 @@ def require_valid(tree: Tree) -> None:
 
 
 def is_chain(tree: Tree) -> bool:
-    """Whether each node hangs under the one before it."""
+    """True if each node is the child of the one before it."""
     return all(parent == node - 1 for node, parent in enumerate(tree.parents))
 
 

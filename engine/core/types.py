@@ -26,7 +26,7 @@ Floats: TypeAlias = "NDArray[np.float64]"
 
 
 class QKind(IntEnum):
-    """How the drafted tokens of a proposal were chosen."""
+    """The way in which a proposal's drafted tokens were chosen."""
 
     NONE = 0
     """No q is known; only rules that need none may verify it."""
@@ -37,7 +37,7 @@ class QKind(IntEnum):
 
 
 class Role(IntEnum):
-    """Why a token was emitted (vLLM's terms)."""
+    """The reason why a token was emitted (vLLM's terms)."""
 
     ACCEPTED = 0
     """A drafted token that was kept."""
@@ -64,7 +64,7 @@ class Protocol(StrEnum):
 
 
 class DraftRule(StrEnum):
-    """How a proposer should draw its tokens to suit a verifier."""
+    """The draw rule that a verifier requires of a proposer."""
 
     GREEDY = "greedy"
     INDEPENDENT = "independent"
@@ -72,7 +72,7 @@ class DraftRule(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a generation ended."""
+    """The reason why a generation ended."""
 
     EOS = "eos"
     STOP = "stop"

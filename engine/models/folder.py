@@ -182,7 +182,7 @@ def _read_shards(folder: ModelFolder, places: Mapping[str, str]) -> dict[str, Te
         content = _read_file(folder, shard)
         for name in content:
             if places.get(name) != shard:
-                raise ModelError(f"{folder.name(shard)}: tensor {name} is here but {INDEX} does not say so")
+                raise ModelError(f"{folder.name(shard)}: tensor {name} is here but {INDEX} does not list it")
         tensors |= content
     absent = sorted(set(places) - set(tensors))
     if absent:

@@ -117,7 +117,7 @@ class LeanModel:
 
     @property
     def device(self) -> torch.device:
-        """Where weights and caches live; logits come from there too."""
+        """The device of weights, caches and logits."""
         return self.weights.embedding.device
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:

@@ -55,7 +55,7 @@ class TargetOutputs:
 
     hidden: [n, H] by layer id, of the n tokens that the target has newly read and that are committed: at `start` the
         prompt but its last token, in `observe` the step's root and the accepted tokens.
-    scouted: [M, V] logits after each of the proposal's scouts.
+    looked_ahead: [M, V] logits after each of the proposal's lookahead tokens.
     decided: [E, V] the rows of the E emitted tokens, as the target gave them; in `observe`, for proposers that declare
     `decided`.
     """

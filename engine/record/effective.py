@@ -203,7 +203,7 @@ def _fields(value: Any) -> JSON:
 
 
 def _same(written: JSON, given: Any) -> bool:
-    """Whether two values are one JSON document: equal, and of the same types, which 1, 1.0 and true are not."""
+    """True if two values are the same JSON document: equal and of equal types, unlike 1, 1.0 and true."""
     if isinstance(given, Mapping):
         same = isinstance(written, Mapping) and list(written) == list(given)
         return same and all(_same(cast("Mapping[str, JSON]", written)[key], each) for key, each in given.items())

@@ -244,7 +244,7 @@ class StepView:
 
     @property
     def q_kind(self) -> QKind:
-        """How the step's drafted tokens came to be."""
+        """The way in which the step's drafted tokens were chosen."""
         return QKind(int(self.trace.q_kind[self.index]))
 
 

@@ -1,4 +1,4 @@
-"""How a draft token is drawn from draft logits, by the rule that the verifier requires.
+"""Draws of draft tokens from draft logits, by the rule that the verifier requires.
 
 q is always the distribution that the token was drawn from.
 """
@@ -41,7 +41,7 @@ class Draw:
 
 
 class Siblings(StrEnum):
-    """How the children of one node are drawn."""
+    """The draw rule for the children of one node."""
 
     WITH_REPLACEMENT = "with_replacement"
     """Independently, each from q (SpecInfer 2305.09781)."""
@@ -77,7 +77,7 @@ def draw(rule: DraftRule, logits: NDArray[np.floating[Any]], context: DraftConte
 
 @dataclass(frozen=True, slots=True)
 class SiblingSpec:
-    """How many children to draw, how, and the order of the first among the nodes at its distance from the root."""
+    """The number of children to draw, their draw rule, and the order of the first among the nodes of its depth."""
 
     count: int
     how: Siblings

@@ -1,4 +1,4 @@
-"""Where a generation ends: end tokens, stop strings, length - exact inside a draft.
+"""The end of a generation: end tokens, stop strings, length; exact inside a draft.
 
 The tokens of a step are examined one by one; tokens after the first end are dropped and never counted, accepted or
 not.

@@ -56,7 +56,7 @@ def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM, tokens: Tensor, 
 
 
 def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Mapping[str, float]:
-    """How often a token drawn at each exit would be accepted by the whole model, on held-out text."""
+    """The rate at which the whole model would accept a token drawn at each exit, on held-out text."""
 
     def passes(tokens: Tensor) -> Iterator[PositionLogits]:
         *early, last = exits(model, tokens)

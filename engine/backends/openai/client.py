@@ -1,4 +1,4 @@
-"""The connection to one endpoint: requests out, JSON documents back, every failure as a `Trouble`.
+"""The connection to one endpoint: requests out, JSON documents back, every failure as an `AttemptError`.
 
 The only place that knows the API key and the HTTP library. The client removes the key from every server message. It
 ignores proxies, passwords and certificates in the environment.
@@ -104,7 +104,7 @@ class Endpoint:
         """A page's text.
 
         Raises:
-            Trouble: there is none.
+            AttemptError: the request failed.
         """
         with self._sent("GET", url, None, seconds) as response:
             return self._clean(response.text)
@@ -120,7 +120,7 @@ class Endpoint:
         """A page's JSON document.
 
         Raises:
-            Trouble: there is none.
+            AttemptError: the request failed.
         """
         return _parsed(self.get(url, seconds))
 
@@ -128,7 +128,7 @@ class Endpoint:
         """The whole answer to a request.
 
         Raises:
-            Trouble: there is none.
+            AttemptError: the request failed.
         """
         with self._sent("POST", self._settings.url + path, body, self._settings.timeout_s) as response:
             return _parsed(self._clean(response.text))
@@ -137,7 +137,7 @@ class Endpoint:
         """The parts of a streamed answer, up to its end mark.
 
         Raises:
-            Trouble: a part is broken, or the mark is missing.
+            AttemptError: a part is broken, or the mark is missing.
         """
         url, seconds = self._settings.url + path, self._settings.timeout_s
         with self._sent("POST", url, body, seconds, whole=False) as response:

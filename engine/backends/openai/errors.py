@@ -1,6 +1,6 @@
 """Failures between a client and a server, and whether a retry is worthwhile.
 
-A trouble belongs to one attempt of one request.
+An error belongs to one attempt of one request.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def malformed(message: str) -> AttemptError:
 
 
 def of_status(status: int, text: str, after: float | None) -> AttemptError:
-    """The trouble for a status other than 200."""
+    """The error for a status other than 200."""
     told = f"status {status}: {said(text)}"
     if status in AGAIN or status >= 500:
         return AttemptError(FailureKind.HTTP, told, again=True, status=status, after=after)

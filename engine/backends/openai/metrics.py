@@ -45,7 +45,7 @@ def _number(text: str) -> float:
 
 
 def speculates(page: str) -> bool | None:
-    """Whether the server drafts: vLLM has these counters if it does and only then; None for other servers' pages."""
+    """True if the server drafts: vLLM has these counters exactly if it does; None for other servers' pages."""
     return DRAFTS in counters(page) if "vllm:" in page else None
 
 

@@ -97,7 +97,7 @@ class Collector:
         """Add one part; returns true if it contains text.
 
         Raises:
-            Trouble: the part does not belong to an answer.
+            AttemptError: the part does not belong to an answer.
         """
         whole = _mapping(document, "the answer")
         if whole.get("error"):
@@ -155,7 +155,7 @@ class Collector:
         """The answer.
 
         Raises:
-            Trouble: it has no end.
+            AttemptError: the answer has no end.
         """
         if self.finish is None:
             raise malformed("the answer does not say why it ended" if self.parts else "the answer is empty")
@@ -181,7 +181,7 @@ def read(document: Any) -> Completion:
     """The answer in one document.
 
     Raises:
-        Trouble: it is none.
+        AttemptError: the document is not an answer.
     """
     collector = Collector()
     collector.add(document)

@@ -17,9 +17,9 @@ from engine.backends.openai.settings import OpenAISettings, Streaming
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """The result of a request: an answer, or the last trouble.
+    """The result of a request: an answer, or the last error.
 
-    lost: the troubles of the tries before, in words.
+    lost: the errors of earlier tries, in words.
     streamed: the streamed answer, if both ways were requested.
     first_us: microseconds to the first text of a streamed answer.
     """

@@ -17,14 +17,14 @@ from engine.core.errors import InvalidRequest
 
 
 class Api(StrEnum):
-    """Which of the two routes answers."""
+    """The route of the requests."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
 
 
 class Streaming(StrEnum):
-    """How answers come."""
+    """The form of the answers."""
 
     WHOLE = "whole"
     STREAMED = "streamed"

@@ -49,7 +49,7 @@ class Codec(Protocol):
 
     @property
     def origin(self) -> TokenOrigin:
-        """What `ids` gives."""
+        """The kind of ids that `ids` returns."""
         ...
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ class TransformersEngine:
         return Capabilities(self._level)
 
     def effective_config(self) -> Effective:
-        """What runs."""
+        """The effective configuration."""
         settings = self._settings
         document = {
             "backend": "transformers",

@@ -18,7 +18,7 @@ from engine.core.errors import ModelError
 from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
 
 BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
-"""What the configuration of a DFlash drafter says."""
+"""The architecture in the configuration of a DFlash drafter."""
 
 
 @dataclass(frozen=True, slots=True)

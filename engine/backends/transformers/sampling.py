@@ -37,7 +37,7 @@ def ends(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def refusal(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: TransformersSettings) -> str | None:
-    """Why a request cannot be served, or None."""
+    """The reason why a request cannot be served, or None."""
     for message, holds in REFUSED.items():
         if holds(sampling, eos_ids):
             return message

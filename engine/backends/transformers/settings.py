@@ -67,7 +67,7 @@ class TransformersSettings:
 
     @property
     def soft(self) -> bool:
-        """Whether the engine's sampled verification compares p with q."""
+        """True if the engine's sampled verification compares p with q."""
         return self.kind is not None and KINDS[self.kind].soft
 
     @property
@@ -122,7 +122,7 @@ def _require_engine(name: str, kind: DraftMethod, plan: EngineSpec) -> None:
     if plan.proposer not in ("draft_model", "early_exit"):
         raise InvalidRequest(f"{name}: {ARGMAX} changes how a draft model draws; remove it from engine")
     if not kind.soft or plan.protocol is Protocol.GREEDY:
-        raise InvalidRequest(f"{name}: {ARGMAX} says something about sampled drafts only; use verifier: chain")
+        raise InvalidRequest(f"{name}: {ARGMAX} affects sampled drafts only; use verifier: chain")
 
 
 def generation_keys(settings: TransformersSettings) -> dict[str, Any]:

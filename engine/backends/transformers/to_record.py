@@ -22,7 +22,7 @@ SOURCES = ("get_candidates", "update_candidate_strategy", "_speculative_sampling
 
 @dataclass(frozen=True, slots=True)
 class GenerateOutput:
-    """What `generate` returned: E new tokens, [E, V] raw rows, [E, V] processed rows."""
+    """The result of `generate`: E new tokens, [E, V] raw rows, [E, V] processed rows."""
 
     tokens: tuple[int, ...]
     logits: Rows

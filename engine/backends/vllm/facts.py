@@ -43,7 +43,7 @@ def is_lossless(facts: Mapping[str, Any]) -> bool:
 
 
 def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, Any], target: LocalTarget) -> Effective:
-    """What runs."""
+    """The effective configuration."""
     worker, settings = facts["worker"], facts["settings"]
     problems = evidence_problems(facts)
     speculative = settings["speculative"] or {}

@@ -161,7 +161,7 @@ def speculative(plan: EngineSpec, places: ModelFolders) -> DraftConfig:
     script = options.pop("script", None)
     taken = [name for name in RESERVED if name in options]
     if taken:
-        raise InvalidRequest(f"proposer.options.{taken[0]}: kind and gamma say that; remove it")
+        raise InvalidRequest(f"proposer.options.{taken[0]}: kind and gamma set this; remove it")
     if method in WITH_MODEL and plan.draft is None:
         raise InvalidRequest(f"proposer {method} needs a model; name one of the suite's models under model")
     if method in WITHOUT_MODEL and plan.draft is not None:

@@ -33,7 +33,7 @@ QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How an engine is started. `job` is the first message to it."""
+    """The parameters of an engine's start. `job` is the first message to it."""
 
     python: str
     job: Mapping[str, Any]
@@ -189,7 +189,7 @@ def _end(child: subprocess.Popen[bytes], home: Path) -> None:
 
 
 def _says(line: str) -> bool:
-    """Whether a line with the name of an error is its report, and not a file's or a class's name."""
+    """True if a line with an error's name reports the error and does not just name a file or class."""
     return bool(re.match(r"[A-Za-z_.]*(Error|Exception)(: .+)?$", line))
 
 

@@ -19,7 +19,7 @@ from engine.core.types import Request
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
+    """The reason why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
 
     kind: str
     message: str

@@ -1,6 +1,6 @@
 """Medusa (Cai et al. 2401.10774): the layouts in which its heads are published.
 
-Three dialects of names, told apart by the tensors: that of vLLM, that of the first
+There are three dialects of names, which the tensors distinguish: that of vLLM, that of the first
 Medusa release, and that of its later one, where the heads lie in the base model's
 folder. The tensors determine the numbers of heads and layers; a configuration that contradicts them is an error.
 

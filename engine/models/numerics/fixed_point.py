@@ -25,7 +25,7 @@ SMALLEST_WEIGHT_PEAK = 2.0**-30
 
 @dataclass(frozen=True, slots=True)
 class FactorBits:
-    """How many bits the two factors of a sum of products may have."""
+    """The numbers of bits of the two factors of a sum of products."""
 
     left: int
     right: int

@@ -24,7 +24,9 @@ Norm = Callable[[Tensor], Tensor]
 
 
 class Invariance(IntEnum):
-    """Which placements leave a committed position's logits unchanged, bit by bit. Each contains the ones before."""
+    """The placements that leave a committed position's logits unchanged, bit by bit. Each level contains the ones
+    before.
+    """
 
     NONE = 0
     """The shape of a forward may change the last bits."""
@@ -54,7 +56,7 @@ class RopeTables:
 
 @dataclass(frozen=True, slots=True)
 class HeadSizes:
-    """How attention splits the hidden state."""
+    """The split of the hidden state into attention heads."""
 
     heads: int
     kv_heads: int

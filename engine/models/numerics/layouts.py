@@ -23,7 +23,7 @@ HIDDEN = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How N flat rows become [batch, width] and back.
+    """The mapping of N flat rows to [batch, width] and back.
 
     Where every batch row has one token, it is repeated; where the rows fill [batch, width], nothing is done;
     else two indices say which goes where.

@@ -170,7 +170,7 @@ def copied(weights: LeanWeights) -> LeanWeights:
 
 
 def trained(weights: LeanWeights) -> dict[str, Tensor]:
-    """What an update changes, by name: all but the norms of queries and keys, which heads share."""
+    """The tensors that an update changes, by name: all but the norms of queries and keys, which heads share."""
     found = {"embedding": weights.embedding, "norm": weights.norm}
     if weights.head is not weights.embedding:
         found["head"] = weights.head

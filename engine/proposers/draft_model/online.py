@@ -42,7 +42,7 @@ class _Notes:
     rows: list[NDArray[np.floating[Any]]] = field(default_factory=list)
 
     def lesson(self) -> DistillationSample:
-        """What there is now."""
+        """The collected rows as one sample."""
         return DistillationSample(tuple(self.history[: self.places[-1] + 1]), tuple(self.places), np.stack(self.rows))
 
 

@@ -29,7 +29,7 @@ from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
 @dataclass(frozen=True, slots=True)
 class TreeGrowth:
-    """How trees grow.
+    """The parameters of tree growth.
 
     shape: the tree for a largest number of nodes and levels, as a function of these two numbers only, because drawn
         tokens must not decide which of them are kept.
@@ -128,7 +128,7 @@ class DraftReader(Protocol):
     """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
 
     def room(self, context: Context) -> int:
-        """How many nodes can be read behind the row's committed tokens."""
+        """The number of nodes that can be read behind the row's committed tokens."""
         ...
 
     def start(self, context: Context) -> None:
@@ -242,7 +242,7 @@ class StaticTreeProposer:
 
 
 def _level(grown: _Grown, branch: _DrafterTree) -> TreeLevel:
-    """What a drafter reads next of its tree; it has read it then."""
+    """The part of its tree that a drafter reads next; marks it as read."""
     tokens = tuple(node.path[-1] for node in branch.nodes)
     parents = tuple(node.parent.own for node in branch.nodes if node.parent is not None)
     first, branch.read = branch.read, len(branch.nodes)

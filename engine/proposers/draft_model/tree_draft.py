@@ -45,7 +45,7 @@ class TreeReader:
         self._valid = [0] * rows
 
     def room(self, context: Context) -> int:
-        """How many nodes still fit behind the row's committed tokens."""
+        """The number of nodes that still fit behind the row's committed tokens."""
         return max(0, self._cache.capacity - len(context.history))
 
     def start(self, context: Context) -> None:

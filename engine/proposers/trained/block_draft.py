@@ -64,7 +64,7 @@ class BlockDrafter:
         return cls(parts, fitted)
 
     def room(self, context: Context) -> int:
-        """How many tokens can be drafted: the whole block or, beyond the drafter's context, none."""
+        """The number of tokens that can be drafted: the whole block or, beyond the drafter's context, 0."""
         return self.most if len(context.history) + self.most <= self.context else 0
 
     def start(self, context: Context) -> None:

@@ -45,7 +45,7 @@ class FeatureReader:
         self._rows = [_ReaderRow() for _ in range(rows)]
 
     def room(self, context: Context) -> int:
-        """How many nodes can be read after the row's pairs; 0 also where a pair is missing."""
+        """The number of nodes that can be read after the row's pairs; 0 if a pair is missing."""
         row, pairs = self._rows[context.row], len(context.history) - 1
         ready = pairs > 0 and row.read + len(row.tokens) == pairs
         return max(0, self._cache.capacity - pairs) if ready else 0

@@ -48,12 +48,12 @@ class _Run:
         return _Run(self.first, torch.cat([self.states, states]))
 
     def since(self, position: int) -> _Run:
-        """What is at `position` and later."""
+        """The states at `position` and later."""
         first = max(self.first, position)
         return _Run(first, self.states[first - self.first :])
 
     def until(self, position: int) -> Tensor:
-        """[m, H] what is before `position`."""
+        """[m, H] the states before `position`."""
         return self.states[: max(0, position - self.first)]
 
 

@@ -27,7 +27,7 @@ class DraftPosition:
 
 
 def right(place: DraftPosition) -> list[int]:
-    """What the target says."""
+    """The target's own tokens."""
     return list(place.next)
 
 

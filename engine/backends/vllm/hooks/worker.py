@@ -212,7 +212,7 @@ def _copied(logits: Any, steps: WorkerLog) -> Any:
 
 
 def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
-    """Who was in the step.
+    """The requests of the step.
 
     Raises:
         Misplaced: the rows of a request are not contiguous.

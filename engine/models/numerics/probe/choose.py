@@ -17,7 +17,7 @@ from engine.models.numerics.probe.model_parts import ModelParts
 from engine.models.numerics.probe.probe import ProbeReport, probe
 
 REQUESTS: Final = (AUTO, *REGISTRY)
-"""What can be asked for."""
+"""The modes that a request may name."""
 
 
 @dataclass(frozen=True, slots=True)

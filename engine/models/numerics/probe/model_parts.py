@@ -47,7 +47,7 @@ class ModelParts:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The weights' device."""
         return self.norm.device
 
     def draw(self, seed: int, *shape: int) -> Tensor:
