@@ -64,7 +64,7 @@ class LocalTarget:
         """A text's tokens, without those that begin or end a prompt.
 
         Raises:
-            ModelError: there is no tokenizer.
+            ModelError: the files contain no tokenizer.
         """
         _ = self.tokens  # raises if there is none
         tokenizer: Any = self._tokenizer

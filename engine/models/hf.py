@@ -38,7 +38,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         self.owner = owner
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate for the cache's rows, whatever the batch of the first write [B, heads, T, head_dim]."""
+        """Allocate for all of the cache's rows, at the first write [B, heads, T, head_dim] of any batch size."""
         columns = self.owner.capacity + 1
         # Zeros, not empty memory: a masked column still enters a product, and 0 * NaN would be NaN.
         self.keys = key_states.new_zeros(self.owner.rows, key_states.shape[1], columns, key_states.shape[3])

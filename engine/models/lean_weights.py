@@ -132,7 +132,7 @@ def _refuse_variants(document: Mapping[str, Any], where: str) -> None:
 
 
 def _rope(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Files of transformers 5 say rope_parameters, older ones rope_theta and rope_scaling."""
+    """Files of transformers 5 use rope_parameters, older ones rope_theta and rope_scaling."""
     old = document.get("rope_scaling") or {}
     rope = {**old, **(document.get("rope_parameters") or {})}
     rope.setdefault("rope_type", old.get("type", "default"))

@@ -93,7 +93,7 @@ class Proposer(Protocol):
     facts: ProposerFacts
 
     def start(self, context: Context) -> None:
-        """A request enters a row; whatever the row knew before is void."""
+        """A request enters a row; the row's earlier state is void."""
         ...
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:

@@ -85,7 +85,7 @@ class RecordWriter:
     def finish(self, recorder: Recorder | None, generation: Generation) -> None:
         """Have the request's trace written; `ready` or `rest` give the generation with it.
 
-        Without a recorder there is nothing to write, and the trace stays as it is.
+        Without a recorder the trace stays unchanged.
 
         Raises:
             Exception: what the worker raised before.

@@ -1,8 +1,7 @@
 """``python -m engine.tools.export_mimo``: a target and its MTP module as one folder in MiMo's layout, for vLLM.
 
-vLLM runs MTP modules with ordinary attention in few layouts; MiMo's wants a qwen2
-target, the module beside it, and hands the module states from before the final norm.
-What is written:
+vLLM runs MTP modules with ordinary attention in few layouts; MiMo's layout requires a qwen2 target with the module
+beside it and passes the module states from before the final norm. What is written:
 
 - the target as a qwen2, with biases of 0 where it has none, and its final norm's
   weights g folded into an output matrix of its own: the same logits;

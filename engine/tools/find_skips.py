@@ -58,7 +58,7 @@ class SkipSetBench:
         budget: most sets that are measured.
 
     Raises:
-        InvalidRequest: the target runs whole only, or there is no sequence that its context holds twice.
+        InvalidRequest: the target cannot run in part, or there is no sequence that its context holds twice.
     """
 
     def __init__(self, model: TargetModel, sequences: Sequence[Sequence[int]], budget: int) -> None:
@@ -135,7 +135,7 @@ def search(bench: SkipSetBench, least: int = 0) -> SkipTrial:
     """The best set found: grown from nothing, then improved by small changes until none helps or the budget is spent.
 
     Args:
-        bench: what measures.
+        bench: the measuring bench.
         least: fewest sublayers to skip; at 0, skipping nothing is a candidate too, with a speed-up of 1.
 
     Raises:
@@ -224,9 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--data", type=Path, required=True, help="UTF-8 text of the kind to be generated")
     parser.add_argument("--dtype", default="float32", help="float32, float64 or bfloat16")
-    parser.add_argument("--sequences", type=int, default=8, help="runs of tokens that are compared")
+    parser.add_argument("--sequences", type=int, default=8, help="number of token runs to compare")
     parser.add_argument("--length", type=int, default=64, help="tokens of each run")
-    parser.add_argument("--budget", type=int, default=400, help="most sets that are measured")
+    parser.add_argument("--budget", type=int, default=400, help="largest number of sets to measure")
     parser.add_argument("--least", type=int, default=0, help="fewest sublayers to skip")
     given = parser.parse_args(arguments)
     try:

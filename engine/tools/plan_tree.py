@@ -217,15 +217,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--draft", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with messages or prompt")
-    parser.add_argument("--out", type=Path, help="where to write the plan as JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the plan")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--tokens", type=int, default=64, help="most new tokens per prompt")
     parser.add_argument("--width", type=int, default=4, help="children per node of the probe")
     parser.add_argument("--levels", type=int, default=3, help="levels of the probe")
-    parser.add_argument("--most", type=int, default=48, help="most nodes that are considered; at least 8")
+    parser.add_argument("--most", type=int, default=48, help="largest number of nodes to consider; at least 8")
     parser.add_argument("--rows", type=int, default=1, help="requests at once")
     parser.add_argument("--dtype", default="float32", help="float32, float64 or bfloat16")
-    parser.add_argument("--numerics", default="fast", help="the target's, as in a suite")
+    parser.add_argument("--numerics", default="fast", help="the target's numerics mode, as in a suite")
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

@@ -136,7 +136,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
     parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEAD_TRAINERS]))
     parser.add_argument("--work", type=Path, help="work folder of the reference family, kept between runs")
-    parser.add_argument("--target", type=Path, help="folder of one's own target")
+    parser.add_argument("--target", type=Path, help="folder of the user's own target")
     parser.add_argument("--data", type=Path, help='JSONL file, each line with "text" or "messages"')
     parser.add_argument("--out", type=Path, help="folder to write the head to")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")

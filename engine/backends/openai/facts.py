@@ -28,8 +28,8 @@ class EndpointFacts:
     """An endpoint's facts about itself before anything is generated.
 
     listed: its entry of the model.
-    context: most tokens of prompt and answer, None where it does not say.
-    speculates: None where it does not say.
+    context: most tokens of prompt and answer, None if not reported.
+    speculates: None if not reported.
     counters: it has counters of speculation.
     """
 

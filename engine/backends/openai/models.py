@@ -126,7 +126,7 @@ def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
     entries = [each for each in data if isinstance(each, Mapping) and "id" in each] if isinstance(data, list) else []
     names = [str(each["id"]) for each in entries]
     if not entries:
-        raise EngineError(f"{settings.url}: the list of models is empty or is none; is this the address of the API?")
+        raise EngineError(f"{settings.url}: the list of models is empty or malformed; is this the address of the API?")
     if settings.model is None and len(entries) > 1:
         raise EngineError(f"{settings.url}: several models are served, {_told(names)}; set engine.model to one of them")
     if settings.model is not None and settings.model not in names:

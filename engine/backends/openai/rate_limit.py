@@ -17,7 +17,7 @@ from engine.core.errors import EngineError
 
 
 class ArmStopped(EngineError):
-    """The run is over; nothing is sent any more."""
+    """The run is over; no further request is sent."""
 
 
 class RateLimiter:

@@ -111,7 +111,7 @@ class Collector:
         self.prompt_ids = _ids(whole.get("prompt_token_ids"), "prompt_token_ids") or self.prompt_ids
         choices = _list(whole.get("choices", ()), "choices")
         if len(choices) > 1:
-            raise malformed(f"the answer has {len(choices)} choices, one was asked for")
+            raise malformed(f"the answer has {len(choices)} choices, one was requested")
         return bool(choices) and self._choice(_mapping(choices[0], "the choice"))
 
     def _choice(self, choice: Mapping[str, Any]) -> bool:
@@ -158,7 +158,7 @@ class Collector:
             AttemptError: the answer has no end.
         """
         if self.finish is None:
-            raise malformed("the answer does not say why it ended" if self.parts else "the answer is empty")
+            raise malformed("the answer has no finish reason" if self.parts else "the answer is empty")
         calls = (ToolCall("".join(self.names[at]), "".join(self.arguments[at])) for at in sorted(self.names))
         return Completion(
             content="".join(self.content),

@@ -184,7 +184,7 @@ class TransformersEngine:
         )
 
     def _assistants(self, request: Request) -> dict[str, Any]:
-        """Keyword arguments of `generate`; the assistant's own configuration is made anew for each request."""
+        """Keyword arguments of `generate`; each request gets a new configuration for the assistant."""
         keys: dict[str, Any] = {}
         # arms share the networks, so settings of an earlier arm must not remain
         self._network.generation_config = GenerationConfig()

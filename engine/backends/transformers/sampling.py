@@ -56,7 +56,7 @@ def configuration(
     return GenerationConfig(
         max_new_tokens=sampling.max_new_tokens,
         eos_token_id=list(stops) or None,
-        # there is no padding in a batch of one; transformers warns where it has to choose
+        # there is no padding in a batch of one; transformers warns if it must choose
         pad_token_id=stops[0] if stops else 0,
         use_cache=True,
         return_dict_in_generate=True,

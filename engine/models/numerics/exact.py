@@ -119,7 +119,7 @@ class ExactNumerics:
         return rope_tables(frequencies, positions, torch.float64 if dtype is torch.float64 else torch.float32)
 
     def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:  # noqa: ARG002 - the protocol's
-        """Float64 whatever the model's dtype."""
+        """Tables in float64 for every dtype of the model."""
         return ExactCache(shape)
 
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's

@@ -116,7 +116,7 @@ class FixedNumerics:
         return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
     def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
-        """One product per bucket; each query keeps the answer of its own."""
+        """One product per bucket; each query keeps the result of its own bucket."""
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)

@@ -1,8 +1,8 @@
 """Products with a weight that was laid out once for oneDNN.
 
 Of the kernels that torch has for CPUs this one is both the fastest at 2 to 16
-rows and, where the probe says so, gives a row the same bits whatever the other
-rows are. The operator belongs to torch's compiler and is undocumented, so its absence is reported, not raised.
+rows and, if the probe passes, gives a row the same bits next to any other rows. The operator belongs to torch's
+compiler and is undocumented, so its absence is reported, not raised.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SuffixTree:
     """Counts of every string of at most `width` tokens in a set of numbered texts.
 
     Args:
-        width: longest string that can be asked for, in tokens.
+        width: longest string that can be queried, in tokens.
     """
 
     def __init__(self, width: int) -> None:

@@ -125,7 +125,7 @@ def trimmed(shape: TreeShape, size: int, depth: int) -> TreeShape:
 
 
 class DraftReader(Protocol):
-    """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
+    """Reads committed tokens and drafted nodes of several rows; `TreeReader` documents each call."""
 
     def room(self, context: Context) -> int:
         """The number of nodes that can be read behind the row's committed tokens."""
@@ -228,7 +228,7 @@ class StaticTreeProposer:
         return self._draw_siblings(self._rule, siblings, logits, drafting)
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Each drafter keeps what was accepted of its own tree."""
+        """Each drafter keeps the accepted nodes of its own tree."""
         grown = self._grown.pop(context.row)
         for reader, branch in zip(self._readers, grown.branches, strict=True):
             own = {node.whole: node.own for node in branch.nodes}

@@ -60,7 +60,7 @@ def require_divisible(kind: str, parts: ProposerParts) -> TargetSide:
     """The target, if it can run in part.
 
     Raises:
-        InvalidRequest: there is no target to draft with, or it runs whole only.
+        InvalidRequest: the target is missing, or cannot run in part.
     """
     if parts.target is None:
         raise InvalidRequest(f"proposer {kind} needs the target and its cache")

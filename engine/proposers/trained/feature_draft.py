@@ -1,4 +1,4 @@
-"""Chains and trees drafted by a head that continues hidden states, whatever the head."""
+"""Chains and trees drafted by any head that continues hidden states."""
 
 from __future__ import annotations
 

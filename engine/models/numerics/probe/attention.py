@@ -78,7 +78,7 @@ class AttentionProbe:
         return torch.cat([row[:count] for row, count in zip(which, placement.lengths, strict=True)])
 
     def write(self, placement: Placement, tokens: Tensor) -> None:
-        """Put keys and values of `tokens` where the placement says."""
+        """Write keys and values of `tokens` to the placement's columns."""
         data = self.data.at(tokens)
         self.cache.write(0, self.cache.open(moved(aim_at(placement), self.parts.device)), data.keys, data.values)
 

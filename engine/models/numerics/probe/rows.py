@@ -16,7 +16,7 @@ from engine.models.numerics.probe.model_parts import ModelParts, difference
 
 COUNTS = (*range(1, 17), 33, 64)
 MANY = 257
-"""Rows of the call that the others are held against: a prefill, and no multiple of anything."""
+"""Rows of the reference call: as many as in a prefill, and not a round number."""
 FEW = 16
 SEED = 41
 
