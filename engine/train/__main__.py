@@ -1,7 +1,7 @@
 """``python -m engine.train STAGE ...``: build the reference family, or train a draft head for any target.
 
 Every stage reads and writes one work folder and can be interrupted and resumed. The
-stages of draft heads, and `early_exit`, also take a target and a text of one's own:
+stages of draft heads, and `early_exit`, also take a target and the user's own text:
 ``python -m engine.train medusa --target FOLDER --data FILE --out FOLDER``.
 """
 
@@ -26,7 +26,7 @@ from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
 
 EXITS: Final = "early_exit"
-"""The one stage besides heads that takes a target of one's own."""
+"""The one stage besides heads that takes the user's own target."""
 
 
 def say(text: str) -> None:

@@ -47,7 +47,7 @@ class DecisionRows:
 
     logits: [D, V] of drafted places.
     q: [D, V] the distributions of the drafts.
-    last: [B, V] of the place behind the draft, one for every request, including requests that stopped earlier.
+    last: [B, V] of the place behind the draft, one for every request, including requests with a refused draft.
     best: [D] the argmax of drafted places, instead of `logits` if the step samples no request.
     """
 
