@@ -56,7 +56,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
 
 
 def declared(backend: str) -> Declaration:
-    """What the backend's records show; imports neither torch nor the engine behind it."""
+    """The evidence in the backend's records; imports neither torch nor the engine behind it."""
     found: Declaration = resolve({backend: REGISTRY[backend].evidence}, backend, "backend")
     return found
 

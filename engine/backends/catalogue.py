@@ -1,4 +1,4 @@
-"""What a suite may say of each backend, known before any of them is imported.
+"""The settings that a suite may give each backend, known before any backend is imported.
 
 Values only. A backend is added by one entry of `engine.backends.REGISTRY`.
 """
@@ -10,14 +10,14 @@ from enum import StrEnum
 
 
 class SourceKind(StrEnum):
-    """Where a model may come from."""
+    """The kinds of model source."""
 
     SCRIPTED = "scripted:"
     BUNDLED = "bundled:"
     HUB = "hf:"
     FOLDER = "folder"
     SERVED = "served:"
-    """A name that an endpoint knows; there are no weights here."""
+    """A model name at an endpoint; the weights are not on this machine."""
 
 
 WEIGHTS = (SourceKind.FOLDER, SourceKind.BUNDLED, SourceKind.HUB)
@@ -28,13 +28,13 @@ class BackendKind:
     """One backend.
 
     open: `module:function` that opens the models of a suite.
-    evidence: `module:name` of the `engine.backends.evidence.Declaration` of what its records show.
-    sources: where its models may come from.
-    proposers: what an arm may draft with; None is everything in `engine.proposers.REGISTRY`.
-    rules: verification rules that an arm may ask for; None is all.
-    options: name of the JSON schema of the suite's `engine` mapping; None where it takes none.
-    tokens: takes prompts that are given as token ids.
-    ours: decodes by the project's own loop, so that weights, numerics and faults are the suite's to choose.
+    evidence: `module:name` of the `engine.backends.evidence.Declaration` of the evidence in its records.
+    sources: the kinds of source that its models may have.
+    proposers: the proposers that an arm may use; None allows every one in `engine.proposers.REGISTRY`.
+    rules: the verification rules that an arm may request; None allows all.
+    options: name of the JSON schema of the suite's `engine` mapping; None if it takes none.
+    tokens: accepts prompts as token ids.
+    ours: decodes with the built-in engine's loop, so a suite may choose weights, numerics and faults.
     """
 
     open: str

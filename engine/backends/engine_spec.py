@@ -1,4 +1,4 @@
-"""What an arm asks of a backend, and the workshop that makes it."""
+"""The specification of an arm for a backend, and the workshop that builds the arm."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.core import types
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model comes from and how it is loaded (see `engine.models.loading`).
+    """The source and the loading options of a model (see `engine.models.loading`).
 
-    numerics: a mode or `auto`; None is `auto` for the target and `fast` for the others, whose bits change how many
-    drafts are accepted, and never which tokens a greedy or coupled arm emits.
+    numerics: a mode or `auto`; None is `auto` for the target and `fast` for the others, whose bits can change the
+    number of accepted drafts but never the tokens of a greedy or coupled arm.
     """
 
     source: str
@@ -47,7 +47,9 @@ class EngineSpec:
     engine: Mapping[str, Any] = field(default_factory=dict)
     """The backend's own settings, for backends that have any."""
     beside: types.SamplingParams | None = None
-    """Beside every request goes another of the same prompt with these parameters (`engine.backends.neighbour`)."""
+    """Each request runs next to a neighbour: another request with the same prompt and these parameters
+    (`engine.backends.neighbour`).
+    """
 
     @property
     def drafts(self) -> tuple[str, ...]:
@@ -57,7 +59,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What identifies one loaded model: digests of its weights and of its tokenizer."""
+    """The identity of one loaded model: digests of its weights and of its tokenizer."""
 
     name: str
     source: str

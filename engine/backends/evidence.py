@@ -1,8 +1,8 @@
-"""What the records of a backend show, stated before anything is imported or run.
+"""The evidence in a backend's records, declared before anything is imported or run.
 
 Each backend declares it once, in a `Declaration` beside its own code: by record level, and narrowed to one arm by the
-arm's settings. A declaration is what a sound run gives: an engine that refuses its hooks, or a server that leaves out
-log-probabilities, gives less and reports that request by request. Imports neither torch nor any engine.
+arm's settings. A declaration describes a sound run: an engine that refuses its hooks, or a server that omits
+log-probabilities, provides less and reports that request by request. The module imports neither torch nor any engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.record.effective import Decoder
 
 
 class Part(StrEnum):
-    """One thing that a record, or a backend beside it, may give."""
+    """One part of the evidence, from a record or from the backend itself."""
 
     TEXT = "text"
     TOKENS = "tokens"
@@ -35,16 +35,16 @@ class Part(StrEnum):
     ROWS = "rows"
     """Whole rows of the target's logits."""
     NUMBERS = "random numbers"
-    """Those that decided, or the key that gives them."""
+    """The random numbers that decided, or the key that regenerates them."""
     REFERENCE = "reference pass"
     """The target's rows by a pass of its own (`engine.backends.interface.Anchoring`)."""
     ACCOUNTS = "accounts"
-    """Independent accounts of each request, compared with each other."""
+    """Independent accounts of each request, compared with one another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one record level gives: the evidence level 0-4, and its parts."""
+    """The evidence of one record level: the evidence level 0-4, and its parts."""
 
     level: int
     parts: frozenset[Part]
@@ -52,7 +52,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ArmSettings:
-    """What decides what an arm shows: its plan, its temperature, and where the target comes from."""
+    """The settings that determine an arm's evidence: its plan, its temperature, and the target's source."""
 
     plan: EngineSpec
     greedy: bool
@@ -61,12 +61,13 @@ class ArmSettings:
 
 @dataclass(frozen=True, slots=True)
 class ArmEvidence:
-    """What one arm's record is expected to show.
+    """The expected evidence of one arm's record.
 
     protocol: the rule in the header of its records.
     lossless: the rule declares that it keeps the target's law.
     drawn: some drafted tokens are drawn from a law, none of them at temperature 0.
-    promises: how far the target's bits are promised equal (`engine.models.numerics`); None where nothing is reported.
+    promises: the promised bitwise equality of the target's rows (`engine.models.numerics`); None if nothing is
+    reported.
     shape: `chain` or `tree`, of the drafts.
     """
 
@@ -80,7 +81,7 @@ class ArmEvidence:
     shape: str = "chain"
 
     def gives(self, part: Part) -> bool:
-        """Whether the record, or the backend beside it, gives a part."""
+        """True if the record or the backend itself provides the part."""
         return part in self.parts
 
 
@@ -88,7 +89,7 @@ class ArmEvidence:
 class Declaration:
     """One backend's evidence. `arm` narrows a record level to an arm's settings.
 
-    `arm` raises InvalidRequest for settings that the backend does not take.
+    `arm` raises InvalidRequest for settings that the backend rejects.
     """
 
     decoder: Decoder

@@ -1,7 +1,7 @@
-"""What a backend is: something that generates and says what really ran.
+"""The interface of a backend: it generates and reports the configuration that ran.
 
-`effective_config` reports what runs, not what was asked for; a difference is an
-error of the backend, never a silent downgrade.
+`effective_config` reports the configuration in effect, not the requested one; a backend raises an error on a
+difference and never downgrades silently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.record.effective import Effective
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend's record can support.
+    """The evidence that a backend's record supports.
 
     `level` is the evidence level 0-4: text; log-probabilities; p; p, q and
     decisions; and random numbers too.
@@ -27,7 +27,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a case asks: messages with tools for the chat template, or raw text."""
+    """The prompt of a case: messages with tools for the chat template, or raw text."""
 
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -38,11 +38,11 @@ class Engine(Protocol):
     """One arm's engine."""
 
     def capabilities(self) -> Capabilities:
-        """What this backend can show."""
+        """The evidence that this backend provides."""
         ...
 
     def effective_config(self) -> Effective:
-        """What runs: models with digests, proposer, rule, batch, numerics."""
+        """The effective configuration: models with digests, proposer, rule, batch, numerics."""
         ...
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
@@ -50,15 +50,15 @@ class Engine(Protocol):
         ...
 
     def require(self, requests: Sequence[Request]) -> None:
-        """Raise EngineError, naming the request, unless all of them can be served."""
+        """Raise EngineError with the request's name unless every request can be served."""
         ...
 
     def memory(self) -> str | None:
-        """The fingerprint of what later drafts owe to finished requests; None where nothing is remembered."""
+        """Digest of state carried between requests; None if stateless."""
         ...
 
     def forget(self) -> None:
-        """Empty that memory; otherwise it lasts from one `generate` to the next."""
+        """Clear that state, which otherwise persists from one `generate` to the next."""
         ...
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
@@ -66,21 +66,23 @@ class Engine(Protocol):
 
         A request that fails alone is yielded with `FinishReason.ERROR`, no tokens, and in the facts of its record
         `error`, a mapping of `message` and `kind` (`engine_died`, `not_tried`, `refused`, `timeout`, `http`,
-        `malformed`). Other facts that are understood: `level`, where this request shows less than the arm, with
-        `why`; and `reconciliation`, a mapping of `sources` and `mismatches`.
+        `malformed`). Other known facts: `level`, if this request provides less evidence than the arm, with `why`; and
+        `reconciliation`, a mapping of `sources` and `mismatches`.
 
         Raises:
-            EngineError: the arm cannot go on.
+            EngineError: the arm cannot continue.
         """
         ...
 
 
 @runtime_checkable
 class Anchoring(Protocol):
-    """What a backend has besides that can run its target over given tokens, by code that its decoding does not use."""
+    """The extra interface of a backend that can run its target over given tokens, with code that its decoding does not
+    use.
+    """
 
     def anchor_config(self) -> Effective:
-        """What that pass is: code, dtype, digest of the weights. Opens the reference.
+        """The facts of that pass: code, dtype, digest of the weights. Opens the reference.
 
         Raises:
             EngineError: the reference cannot be opened.

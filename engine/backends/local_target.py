@@ -1,9 +1,8 @@
-"""A target whose files are here and which another engine runs.
+"""A target with local files that another engine runs.
 
-Gives what no engine has to be trusted for: digests of the files, the tokenizer,
+It provides the data for which no engine needs to be trusted: digests of the files, the tokenizer,
 and the teacher-forced pass of `engine.models.reference_pass` over tokens that the engine
-emitted. The weights are read only when that pass is asked for. Knows nothing
-about the engine.
+emitted. The weights are read only for that pass.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class LocalTarget:
     """One target's files.
 
     Raises:
-        ModelError: no such files, or they hold no model that runs alone.
+        ModelError: the files are missing, or hold no model that runs on its own.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -47,7 +46,7 @@ class LocalTarget:
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the files."""
         return self._opened.folder.path
 
     @property
@@ -65,9 +64,9 @@ class LocalTarget:
         """A text's tokens, without those that begin or end a prompt.
 
         Raises:
-            ModelError: there is no tokenizer.
+            ModelError: the files contain no tokenizer.
         """
-        _ = self.tokens  # says so where there is none
+        _ = self.tokens  # raises if there is none
         tokenizer: Any = self._tokenizer
         return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -80,7 +79,7 @@ class LocalTarget:
         return facts_of(name, self._opened)
 
     def reference(self) -> Reference:
-        """Transformers' own forward in float64 where memory allows; read when first asked for.
+        """Transformers' own forward, in float64 where memory allows; loaded at the first use.
 
         Raises:
             ModelError: transformers cannot load the files.
@@ -98,7 +97,7 @@ class LocalTarget:
         return self._reference
 
     def anchor_config(self, backend: str, plan: EngineSpec) -> Effective:
-        """What the pass is; opens the reference."""
+        """The facts of the pass; opens the reference."""
         document = {
             "backend": backend,
             "target": dict(self._opened.facts),
@@ -113,7 +112,7 @@ class LocalTarget:
         return stated(Decoder.OWN, document)
 
     def anchor(self, request: Request, tokens: Sequence[int], plan: EngineSpec) -> Generation:
-        """The reference's rows at every one of `tokens`, as a plain generation whose tokens were given."""
+        """The reference's rows at every one of `tokens`, as a plain generation with the given tokens."""
         if plan.protocol not in (Protocol.GREEDY, Protocol.GUMBEL):
             raise InvalidRequest(f"a reference pass has no {plan.protocol} rule")
         given = ForeignEngine(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)
@@ -122,7 +121,7 @@ class LocalTarget:
 
 
 def facts_of(name: str, opened: OpenedSource) -> ModelFacts:
-    """What identifies files that are not loaded."""
+    """The identity of files that are not loaded."""
     source = opened.source
     revision = opened.resolved.partition("@")[2] or None if source.startswith("hf:") else None
     files = {file.name: {"sha256": file.sha256, "size": file.size} for file in opened.folder.files}

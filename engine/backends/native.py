@@ -1,7 +1,4 @@
-"""Our own engine: the decoding loop over models in this process.
-
-Knows nothing about suites or stores.
-"""
+"""The built-in engine: the decoding loop over models in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ from engine.verify.interface import VerifierFacts
 
 
 class NativeEngine:
-    """The loop, built anew for each batch of requests so that caches fit them; a shared memory stays until `forget`."""
+    """The loop, built anew for each batch of requests so that caches fit them; shared state persists until `forget`."""
 
     def __init__(
         self,
@@ -70,7 +67,7 @@ class NativeEngine:
         return Capabilities(LEVELS[self._plan.level].level)
 
     def effective_config(self) -> Effective:
-        """What runs, read from the built parts."""
+        """The effective configuration, read from the built parts."""
         facts = self._parts.verifier.facts
         document = {
             "backend": "native",
@@ -99,7 +96,7 @@ class NativeEngine:
         return stated(Decoder.OWN, document)
 
     def memory(self) -> str | None:
-        """The fingerprint of what is remembered of finished requests now; None where nothing is."""
+        """Digest of state carried between requests; None if stateless."""
         return self._memory.fingerprint() if self._memory else None
 
     def forget(self) -> None:
@@ -197,7 +194,7 @@ class NativeEngine:
 
 
 def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:
-    """Refuse a rule that does not understand the proposer's drafts, before anything runs."""
+    """Refuse a rule that cannot verify the proposer's drafts, before anything runs."""
     if drafts.shape == "tree" and not rule.trees:
         raise InvalidRequest(
             f"the {rule.protocol} rule cannot verify the trees of proposer {drafts.name}; "
@@ -206,7 +203,7 @@ def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:
 
 
 def _require_room(target: ModelWithNumerics, drafts: ProposerFacts, gamma: int) -> None:
-    """Refuse trees that the target's arithmetic has no columns for, before anything runs."""
+    """Refuse trees that exceed the columns of the target's arithmetic, before anything runs."""
     most, nodes = target.numerics.most_tree_nodes, gamma + drafts.lookahead_tokens
     if most is not None and nodes > most and (drafts.shape == "tree" or drafts.lookahead_tokens):
         raise InvalidRequest(
@@ -273,7 +270,7 @@ class NativeBackend:
         return NativeEngine(_equipped(target), drafts, _tokens(target), plan, head, self._open_reference)
 
     def _open_reference(self) -> Reference:
-        """Opened when first asked for: a second copy of the weights."""
+        """Opened at the first use, because it holds a second copy of the weights."""
         if self._reference is None:
             self._reference = open_reference(self._models["target"])
         return self._reference
@@ -300,7 +297,7 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeBackend:
 
     Raises:
         ModelError: a model that cannot be loaded, or that does not fit the target.
-        InvalidRequest: a numerics mode that there is not, or not with this loader.
+        InvalidRequest: an unknown numerics mode, or one that this loader lacks.
         NumericsRefused: a numerics mode that does not hold on this machine.
     """
     loaded = {name: _load(name, model) for name, model in models.items()}

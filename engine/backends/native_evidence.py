@@ -1,6 +1,6 @@
-"""What the records of our own loop show, over loaded models (`native`) and over scripts (`scripted`).
+"""The evidence of the built-in engine, over loaded models (`native`) and over scripts (`scripted`).
 
-Every random number is regenerated from its key; the record level decides what else is there.
+Every random number is regenerated from its key; the record level determines the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ DRAWING: Final = frozenset(
         *("mtp", "online", "sequoia", "specinfer"),
     )
 )
-"""Proposers whose drafts are drawn from a law at temperature above 0; those in `BY_OPTION` where an option says so."""
+"""Proposers whose drafts are drawn from a law at temperature above 0; those in `BY_OPTION` only with a certain option.
+"""
 BY_OPTION: Final = ("medusa", "mlp_speculator")
 TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer"))
 PROMISES: Final[Mapping[str, str]] = {
@@ -39,12 +40,12 @@ PROMISES: Final[Mapping[str, str]] = {
     "fixed": "chain",
     "tiled": "tree",
 }
-"""Invariance of each numerics mode; of `auto` that of the mode that it tries first."""
+"""Invariance of each numerics mode; `auto` has the invariance of the mode that it tries first."""
 SCRIPTED: Final = "scripted:"
 
 
 def draws(plan: EngineSpec) -> bool:
-    """Whether the plan's proposer draws its tokens where the rule asks for that."""
+    """True if the plan's proposer draws its tokens under a rule that allows drawing."""
     if plan.proposer in BY_OPTION:
         return plan.options.get("draw") == "soft"
     dynamic = plan.proposer == "eagle3" and bool(plan.options.get("dynamic"))
@@ -64,14 +65,14 @@ def shape(plan: EngineSpec) -> str:
 
 
 def promises(target: ModelSource) -> str:
-    """How far the target's bits are promised equal, if the mode's probe passes on the machine that runs it."""
+    """The promised bitwise equality of the target's rows, given that the mode's probe passes on the running machine."""
     if target.source.startswith(SCRIPTED):
         return "tree"
     return "none" if target.loader != "lean" else PROMISES[target.numerics or "auto"]
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence. A fault that was put in on purpose may show less."""
+    """One arm's evidence. An injected fault may reduce it."""
     plan = settings.plan
     shown, rule = LEVELS[plan.level], verify.load(plan.protocol, plan.verifier_options).facts
     return ArmEvidence(

@@ -1,8 +1,7 @@
-"""An engine whose requests never run alone: beside each one goes another, with other sampling parameters.
+"""A backend that runs a neighbour next to each request, with other sampling parameters.
 
-For engines that mix up the parameters of the rows of a batch. The other
-request has the same prompt and a stream of its own; what comes of it is
-dropped. Knows nothing about which engine it is.
+The neighbour exposes engines that mix up parameters between the rows of a batch. It has the same prompt and its own
+stream; its generation is dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SUFFIX = "/beside"
 
 @dataclass(frozen=True, slots=True)
 class NeighbourEngine:
-    """A backend with company; everything else is the backend's."""
+    """A backend that adds neighbours; all else is delegated."""
 
     engine: Engine
     sampling: SamplingParams
@@ -30,7 +29,7 @@ class NeighbourEngine:
         return self.engine.capabilities()
 
     def effective_config(self) -> Effective:
-        """The backend's, and the company's parameters."""
+        """The backend's configuration and the neighbours' parameters."""
         return self.engine.effective_config().with_fact(BESIDE, asdict(self.sampling))
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
@@ -38,7 +37,7 @@ class NeighbourEngine:
         return self.engine.encode(prompt)
 
     def require(self, requests: Sequence[Request]) -> None:
-        """As the backend, of both."""
+        """Check requests and neighbours as the backend does."""
         self.engine.require(self._pairs(requests))
 
     def memory(self) -> str | None:
@@ -50,7 +49,7 @@ class NeighbourEngine:
         self.engine.forget()
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Both run; the arm's own are yielded."""
+        """Run both and yield the arm's own generations."""
         for generation in self.engine.generate(self._pairs(requests)):
             if not generation.request.id.endswith(SUFFIX):
                 yield generation

@@ -1,8 +1,7 @@
 """The native loop over scripted models: exact, instant, no weights.
 
-For trying suites, policies and checks: `scripted:SEED` is a random Markov
-source over a small alphabet; every other model named in the suite blends its
-own seed with the target's, so that it drafts usefully. Text is letters.
+For testing suites, policies and checks: `scripted:SEED` is a random Markov source over a small alphabet; every other
+model named in the suite blends its own seed with the target's, so that it drafts usefully. Text is letters.
 """
 
 from __future__ import annotations

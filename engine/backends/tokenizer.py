@@ -1,4 +1,4 @@
-"""Prompts as tokens and tokens as text, by a model's own tokenizer. Knows nothing about engines."""
+"""Prompts as tokens and tokens as text, by a model's own tokenizer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from engine.sampling.stopping import Decode
 
 @dataclass(frozen=True, slots=True)
 class PromptTokenizer:
-    """How prompts become tokens and tokens text: a tokenizer, reduced to what a loop needs."""
+    """The part of a tokenizer that a loop needs: prompts to tokens and tokens to text."""
 
     encode: Callable[[Prompt], Sequence[int]]
     decode: Decode
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
-    """A transformers tokenizer with its chat template; `source` is what messages name."""
+    """A transformers tokenizer with its chat template; messages name `source`."""
 
     def encode(prompt: Prompt) -> list[int]:
         if prompt.text is not None:

@@ -1,1 +1,1 @@
-"""Types, errors, options and the registries: what every other layer may import."""
+"""Types, errors, options and the registries, which every other layer may import."""

@@ -12,7 +12,7 @@ class InvalidRequest(EngineError):
 
 
 class ModelNeeded(InvalidRequest):
-    """A proposer was to be built without the draft model or head that it drafts with."""
+    """A proposer lacks the draft model or head that it needs."""
 
 
 class ModelError(EngineError):
@@ -20,7 +20,7 @@ class ModelError(EngineError):
 
 
 class NumericsRefused(EngineError):
-    """A numerics mode that was asked for and whose promise this machine does not keep."""
+    """A requested numerics mode whose promise does not hold on this machine."""
 
 
 class CapacityError(EngineError):

@@ -1,7 +1,4 @@
-"""A component's settings: what each takes, and its default.
-
-Knows nothing about what a setting does.
-"""
+"""The types of a component's settings, with their defaults."""
 
 from __future__ import annotations
 
@@ -14,26 +11,26 @@ from engine.core.errors import InvalidRequest
 
 
 class OptionType(Protocol):
-    """What a setting takes."""
+    """The type of a setting."""
 
     @property
     def default(self) -> Any:
-        """What it is unless it is given."""
+        """The value in effect if none is given."""
         ...
 
     @property
     def wants(self) -> str:
-        """What it takes, in words."""
+        """The accepted values, in words."""
         ...
 
     def takes(self, value: object) -> bool:
-        """Whether it takes a value."""
+        """True if the setting accepts `value`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarOption:
-    """A setting that takes what its default is: true or false, a whole number, or a number.
+    """A setting of its default's type: true or false, a whole number, or a number.
 
     Numbers go from `low` to `high`, both included; true and false may be written as 1 and 0.
     """
@@ -44,7 +41,7 @@ class ScalarOption:
 
     @property
     def wants(self) -> str:
-        """What the setting takes, in words."""
+        """The accepted values, in words."""
         if isinstance(self.default, bool):
             return "true or false"
         kind = "a whole number" if isinstance(self.default, int) else "a number"
@@ -53,7 +50,7 @@ class ScalarOption:
         )
 
     def takes(self, value: object) -> bool:
-        """Whether `value` is of the setting's kind and in its range."""
+        """True if `value` has the setting's type and is in its range."""
         if isinstance(self.default, bool):
             return isinstance(value, int) and value in (0, 1)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -75,7 +72,7 @@ class ChoiceOption:
         return " or ".join(self.words)
 
     def takes(self, value: object) -> bool:
-        """Whether `value` is one of the words."""
+        """True if `value` is one of the words."""
         return isinstance(value, str) and value in self.words
 
 
@@ -85,7 +82,7 @@ class NumberListOption:
 
     default: str
     each: ScalarOption
-    """What every number must be."""
+    """The type of every number."""
 
     @property
     def wants(self) -> str:

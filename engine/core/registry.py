@@ -1,6 +1,6 @@
 """Every extension point of the engine on one page: `name -> "module:attribute"`, imported on use.
 
-Imports nothing of the engine but its errors, so that a name can be looked up without torch.
+The module imports only the engine's errors, so that names can be looked up without torch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "vllm": "engine.backends.vllm.evidence:DECLARED",
     "openai": "engine.backends.openai.evidence:DECLARED",
 }
-"""What each backend's records can show, by record level."""
+"""The evidence of each backend's records, by record level."""
 
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",

@@ -1,7 +1,6 @@
 """Token trees as parent arrays; a chain is a tree with one child per node.
 
 Node indices count from 0; -1 is the root, the last committed token.
-Knows nothing about probabilities.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def require_valid(tree: Tree) -> None:
 
 
 def is_chain(tree: Tree) -> bool:
-    """Whether each node hangs under the one before it."""
+    """True if each node is the child of the one before it."""
     return all(parent == node - 1 for node, parent in enumerate(tree.parents))
 
 
@@ -75,7 +74,7 @@ def side_by_side(tree: Tree, other: Tree) -> Tree:
 
 
 def orders(tree: Tree) -> tuple[int, ...]:
-    """Of each node, how many earlier nodes are as far from the root: 0 everywhere in a chain."""
+    """For each node, the number of earlier nodes at the same depth: 0 everywhere in a chain."""
     seen: dict[int, int] = {}
     found: list[int] = []
     for depth in depths(tree):

@@ -4,8 +4,6 @@ The convention, stated once: **p is the target, q is the draft, both after all
 sampling transforms** (penalties, masks, temperature, top-k, top-p, min-p).
 A *position* is absolute: index into prompt + generated tokens.
 A *step* is one propose-verify-commit cycle, that is one target forward.
-
-Knows nothing about models, storage or text.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.versions import DraftVersion
 
 if TYPE_CHECKING:
-    # these values are read by commands that compute nothing
+    # commands that compute nothing import this module too
     import numpy as np
     from numpy.typing import NDArray
 
@@ -28,7 +26,7 @@ Floats: TypeAlias = "NDArray[np.float64]"
 
 
 class QKind(IntEnum):
-    """How the drafted tokens of a proposal came to be."""
+    """The way in which a proposal's drafted tokens were chosen."""
 
     NONE = 0
     """No q is known; only rules that need none may verify it."""
@@ -39,7 +37,7 @@ class QKind(IntEnum):
 
 
 class Role(IntEnum):
-    """Why a token was emitted (vLLM's terms)."""
+    """The reason why a token was emitted (vLLM's terms)."""
 
     ACCEPTED = 0
     """A drafted token that was kept."""
@@ -52,7 +50,7 @@ class Role(IntEnum):
 
 
 class Protocol(StrEnum):
-    """The verification rule, a recorded field: component tests hold only for their own."""
+    """The verification rule, a recorded field; each component test applies to one rule only."""
 
     GREEDY = "greedy"
     CHAIN = "chain"
@@ -66,7 +64,7 @@ class Protocol(StrEnum):
 
 
 class DraftRule(StrEnum):
-    """How a proposer should draw its tokens to suit a verifier."""
+    """The draw rule that a verifier requires of a proposer."""
 
     GREEDY = "greedy"
     INDEPENDENT = "independent"
@@ -74,17 +72,17 @@ class DraftRule(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a generation ended."""
+    """The reason why a generation ended."""
 
     EOS = "eos"
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
-    """The engine gave no answer: there are no tokens, and the record's facts say why."""
+    """The engine gave no answer: there are no tokens, and the record's facts state the reason."""
 
 
 class RecordLevel(StrEnum):
-    """How much a trace holds; every level contains the ones before it."""
+    """The amount of data in a trace; every level contains the ones before it."""
 
     TOKENS = "tokens"
     """Drafted and emitted tokens, counts and roles."""
@@ -98,7 +96,7 @@ class RecordLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """What turns logits into p. Off by default: `temperature=0` is greedy.
+    """The parameters that turn logits into p, off by default; `temperature=0` is greedy.
 
     Raises:
         InvalidRequest: a value outside its range, named.
@@ -152,12 +150,12 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class SteadyDrafts:
-    """Every step drafts a chain as long as gamma and the request's end allow, whatever the text says.
+    """Every step drafts a chain as long as gamma and the request's end allow, for any text.
 
-    Said of prefixes of two tokens or more, since hidden states come after one has been read.
+    This holds for prefixes of at least two tokens, because hidden states exist only after one has been read.
 
-    context: tokens of prefix and draft together up to which it holds.
-    most: tokens that the proposer drafts at most in one step; None for as many as it is asked for.
+    context: the largest number of tokens, prefix and draft together, for which this holds.
+    most: the most tokens that the proposer drafts in one step; None without a limit of its own.
     """
 
     context: int
@@ -168,8 +166,8 @@ class SteadyDrafts:
 class Request:
     """One prompt to continue.
 
-    `stream` keys the random numbers: the same (seed, stream) draws the same
-    numbers at the same positions whatever else is in the batch.
+    `stream` keys the random numbers: the same (seed, stream) draws the same numbers at the same positions in every
+    batch.
     """
 
     id: str
@@ -203,9 +201,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a proposer offers for one request in one step.
-
-    Every token that was drawn is here, also if it is dropped later.
+    """A proposer's offer for one request in one step. It holds every drawn token, including those that are dropped
+    later.
     """
 
     tree: Tree = Tree()
@@ -213,21 +210,21 @@ class Proposal:
     q: Floats | None = None
     """[N, V] the distribution that each token was drawn from, given its earlier siblings (`QKind.FULL`)."""
     uniforms: Floats | None = None
-    """[N] the draft's own random numbers, NaN where a token was not drawn by one."""
+    """[N] the draft's own random numbers, NaN where none drew the token."""
     lookahead_tokens: Tree = Tree()
     """Tokens that the target reads in the same forward and that cannot be accepted; -1 is the root here too."""
     version: DraftVersion | None = None
-    """Which version drafted, of a draft that learns while it serves."""
+    """The version that drafted, for a draft that learns while serving."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One token leaving a step, with what decided it."""
+    """One emitted token and the values that decided it."""
 
     token: int
     role: Role
     row: int
-    """Index of the p row that it was decided by: 0 is the root's, i + 1 node i's."""
+    """Index of the p row that decided it: 0 is the root's, i + 1 node i's."""
     p: float
     uniform: float = float("nan")
     """The number that drew a recovered, bonus or plain token; NaN if none did."""
@@ -254,7 +251,9 @@ class StepOutcome:
     residual_mass: float = float("nan")
     """Mass of max(p - q, 0) at the rejection, before it is normalised (rejection rules only)."""
     joint: bool = False
-    """One decision on the draft as a whole: it needs every row, and stays whole when the emitted tokens are cut."""
+    """The rule decides on the whole draft at once: it needs every row and is kept whole when the emitted tokens are
+    cut.
+    """
 
     @property
     def n_accepted(self) -> int:
@@ -279,7 +278,7 @@ class StepRecord:
     model gave them, in its dtype; `scores` the same rows after bias, masks and
     penalties, before temperature and truncation, None where these change nothing.
     `spare` [R, V] are the rows of a joint decision that decided no emitted token, None without any.
-    The arrays belong to whoever holds the record: no one else writes to them.
+    The holder of the record owns the arrays; nothing else writes to them.
     """
 
     step: int
@@ -296,7 +295,7 @@ class StepRecord:
 class Generation:
     """A finished request.
 
-    `trace` is the encoded record (see `engine.record.recorder`), empty if none was asked for.
+    `trace` is the encoded record (see `engine.record.recorder`), empty without recording.
     """
 
     request: Request

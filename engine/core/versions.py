@@ -1,8 +1,7 @@
-"""Versions of a draft that changes while it serves: a chain of digests, so that evidence names its draft.
+"""Versions of a draft that changes while serving: a chain of digests, so that evidence identifies its draft.
 
 Each version's digest covers its parent's digest and the update that made it, so
-equal digests mean equal drafts with equal histories. Knows nothing about how a
-draft learns, nor what a digest of an update is taken over.
+equal digests mean equal drafts with equal histories.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class DraftVersion:
     number: updates since the draft was loaded; the first version has 0.
     digest: SHA-256 of the text `parent` followed by the text `update`.
     parent: the digest of the version before; empty for the first.
-    update: what the update was made of and gave; of the first version, the weights alone.
+    update: digest of the update's inputs and result; for the first version, of the weights alone.
     """
 
     number: int

@@ -1,1 +1,1 @@
-"""The decoding loop, the state of a row, and the seams at which faults are built in."""
+"""The decoding loop, the state of a row, and the parts that faults can replace."""

@@ -1,8 +1,7 @@
 """The decoding loop: propose, verify, commit. Plain decoding is the same loop with empty proposals.
 
-Batch-first: rows join as others finish, each row accepts as many tokens as it
-can, and a row's random numbers depend on nothing but its request. Knows nothing
-about tokenizers, storage or what a record is used for.
+Batch-first: rows join as others finish, each row accepts as many tokens as it can, and a row's random numbers depend
+only on its request.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from engine.verify.interface import Verifier
 class LoopOptions:
     """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns.
 
-    Without `record` nothing is written down, whatever the level, and traces are empty.
+    Without `record` the loop records nothing at any level, and traces are empty.
     """
 
     rows: int
@@ -87,7 +86,7 @@ class Loop:
             try:
                 yield from self._decode_all(requests, writer)
             except Exception:
-                # what finished before the fault is whole, and the caller's
+                # requests that finished before the fault are complete and go to the caller
                 yield from writer.rest()
                 raise
             yield from writer.rest()
@@ -158,7 +157,7 @@ class Loop:
         )
 
     def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> Forward:
-        """Logits and hidden states after the root, the drafts and the scouts, in this order, of each row."""
+        """Logits and hidden states of each row after the root, the drafts and the lookahead tokens, in this order."""
         steps: list[Placed | None] = [None] * (active[-1].row + 1)
         for state, proposal in zip(active, proposals, strict=True):
             tree = (
@@ -197,7 +196,7 @@ class Loop:
     def _read(
         self, row: int, proposal: Proposal, verdict: StepOutcome, forward: Forward, rows: TargetRows
     ) -> TargetOutputs:
-        """What one row's proposer gets to see of a step's forward."""
+        """The outputs of a step's forward that one row's proposer reads."""
         decided = rows.logits[[each.row for each in verdict.emitted]] if self._proposer.facts.decided else None
         if not (self._want.hidden or len(proposal.lookahead_tokens)):
             return NOTHING_READ if decided is None else TargetOutputs(decided=decided)
@@ -213,7 +212,7 @@ class Loop:
 def _step_record(
     state: RowState, proposal: Proposal, verdict: StepOutcome, rows: TargetRows, timing: Timing
 ) -> StepRecord:
-    """Copies of the rows that decided: the model may use its own again."""
+    """Copies of the deciding rows, because the model may reuse its buffers."""
     decided = [each.row for each in verdict.emitted]
     spared = [row for row in range(len(rows.logits)) if row not in decided] if verdict.joint else []
     plain = state.request.sampling.plain_scores

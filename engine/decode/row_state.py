@@ -14,7 +14,7 @@ from engine.sampling.stopping import StopRule, TruncatedOutcome
 
 @dataclass(slots=True)
 class RowState:
-    """What a row knows about its request."""
+    """The state of one row's request."""
 
     row: int
     request: Request
@@ -35,14 +35,14 @@ class RowState:
 
     @property
     def numbers(self) -> Randomness:
-        """The random numbers of the step that comes next."""
+        """The random numbers of the next step."""
         return self.randomness.of_step(len(self.history)) if self.fresh_numbers else self.randomness
 
     def context(self, shape: Shape, gamma: int, capacity: int) -> Context:
-        """What the proposer sees.
+        """The proposer's view of the row.
 
-        A step always emits one token beside the accepted ones, so drafting deeper
-        than the remaining length minus one would be wasted.
+        A step always emits one token beside the accepted ones, so nodes deeper than the remaining length minus one
+        could never be emitted.
         """
         depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
         room = max(0, capacity - len(self.history))
@@ -56,7 +56,7 @@ class RowState:
         self.reason = cut.reason
 
     def generation(self) -> Generation:
-        """The finished request, its trace still to be written."""
+        """The finished request, with an empty trace."""
         assert self.reason is not None
         tokens = tuple(self.generated)
         return Generation(

@@ -1,7 +1,6 @@
-"""The replaceable parts of an engine, each the real thing unless something else is asked for.
+"""The replaceable parts of an engine; the defaults are the real implementations.
 
-The seam for faults (`engine.faults`): the loop and the backend build what they run from
-these, and know nothing about what stands in them.
+Faults (`engine.faults`) replace these parts; the loop and the backend do not distinguish a replaced part.
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ RowsOf = Callable[[NDArray[np.floating[Any]], Tree, Sequence[int], int, Sampling
 StopsOf = Callable[[SamplingParams, tuple[int, ...], Decode], StopRule]
 """The arguments of `StopRule` -> the ends of one request."""
 KeepPath = Callable[[SlotCache, int, int, Sequence[int]], None]
-"""(cache, row, committed tokens before the step, accepted nodes): what `engine.models.placement.keep_path` does."""
+"""(cache, row, committed tokens before the step, accepted nodes): the signature of
+`engine.models.placement.keep_path`.
+"""
 Tell = Callable[[Request, StepRecord], StepRecord]
-"""What happened in a step of a request -> what is written down."""
+"""A request's step -> the step as it is recorded."""
 WrapModel = Callable[[TargetModel], TargetModel]
 WrapProposer = Callable[[Proposer], Proposer]
 
@@ -43,13 +44,13 @@ def as_it_is(part: Any) -> Any:
 
 
 def as_it_was(_request: Request, record: StepRecord) -> StepRecord:
-    """All that happened, and nothing else."""
+    """Record the step unchanged (default)."""
     return record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """What the loop makes for every request and every step."""
+    """The factories that the loop calls for every request and every step."""
 
     numbers: NumbersOf = Randomness
     rows: RowsOf = TargetRows
@@ -60,11 +61,11 @@ class LoopParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts(LoopParts):
-    """What a backend builds an arm from.
+    """The parts from which a backend builds an arm.
 
     `target` wraps the model whose rows are verified and whose hidden states heads read, not the one that a proposer
-    drafts with; `draft` wraps every draft model; `proposer` the built proposer. They wrap anew for each call of
-    `generate`, so what a wrapper remembers is of one batch of requests.
+    drafts with; `draft` wraps every draft model; `proposer` the built proposer. Each call of `generate` wraps anew, so
+    a wrapper's state covers one batch of requests.
     """
 
     verifier: Verifier

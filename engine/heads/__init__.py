@@ -1,1 +1,1 @@
-"""What trained draft heads compute: decoders over rows of numbers instead of token ids."""
+"""The computations of trained draft heads: decoders over rows of numbers instead of token ids."""

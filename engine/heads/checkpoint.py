@@ -1,9 +1,8 @@
-"""What a draft head's checkpoint is, whatever layout it was published in.
+"""A draft head's checkpoint, independent of its published layout.
 
 A head has no embedding or output matrix that could run alone: it drafts with
-the target's hidden states. A layout reads one published format, strictly: a
-tensor that is missing, unexpected or of the wrong shape is an error that names
-it. Knows nothing about how a head drafts.
+the target's hidden states. A layout reads one published format strictly: a missing, unexpected or misshapen tensor is
+an error that names it.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ class HeadCheckpoint:
     """A head as its checkpoint describes it.
 
     tensors: by this project's names, which the layout's page lists.
-    settings: what a proposer must know, by this project's names.
+    settings: the settings that a proposer needs, by this project's names.
     lossy: acceptance rules declared inside the checkpoint that do not keep the target's law; empty if none.
     """
 
     layout: str
     family: str
-    """The proposer that it is made for, a key of `engine.proposers.REGISTRY`."""
+    """The proposer for this head, a key of `engine.proposers.REGISTRY`."""
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +37,7 @@ class HeadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class LoadedHead:
-    """A head with where it came from; `facts` are those of a model: source, dtype, digests."""
+    """A head with its source; `facts` are those of a model: source, dtype, digests."""
 
     head: HeadCheckpoint
     files: tuple[ModelFile, ...]

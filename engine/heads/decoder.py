@@ -1,8 +1,7 @@
 """A few llama layers that read rows of numbers instead of token ids: the body of a trained head.
 
 Weights are fused and the keys and values live in a cache of its own, both as in a
-model; a placement's tokens are not looked at, only where they sit and what they
-see. Knows nothing about where the rows come from, nor what becomes of the output.
+model; of a placement, only the positions, columns and visibility are used, not the tokens.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class _DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class _ForwardState:
-    """What the layers of one forward share."""
+    """The data that the layers of one forward share."""
 
     cache: TensorSlotCache
     opened: CacheViews
@@ -83,7 +82,7 @@ class Decoder:
     """Layers of a head, in `dtype`, with the arithmetic of the mode `fast`.
 
     Args:
-        config: sizes and rope; `layers` is not looked at.
+        config: sizes and rope; `layers` is ignored.
         tensors: by the names of `layer_slots`, under `layers.0.`, `layers.1.` and so on.
         forms: one per layer. Only the first layer's input may have several chunks.
         dtype: of weights and outputs.
@@ -180,7 +179,7 @@ class Decoder:
 
 
 def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) -> list[TensorSpec]:
-    """The tensors of one layer: `published` and `ours` are what stands before their names, as in "layers.0."."""
+    """The tensors of one layer: `published` and `ours` are the prefixes of their names, as in "layers.0."."""
     hidden, wide = config.hidden, config.hidden * len(form.norms)
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     matrices = {

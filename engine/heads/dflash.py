@@ -1,9 +1,8 @@
 """The layers of a DFlash drafter: a block of rows that all see one another, and a context of target features.
 
 In every layer the context's keys and values are made of the same features, which
-no layer changes; the block's are made of what the layer before put out. Keys and
-values of a context are therefore written once. Source: DFlash, arXiv 2602.06036.
-Knows nothing about tokens or drafts.
+no layer changes; the block's are made of the previous layer's output. A context's keys and values are therefore
+written once. Source: DFlash, arXiv 2602.06036.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def load_model_or_head(
 
 
 def load_head(source: str, *, revision: str | None = None, base: Path | None = None) -> LoadedHead | None:
-    """The draft head in a folder; None if what is there is a model that runs alone.
+    """The draft head in a folder; None if the folder holds a model that runs on its own.
 
     Raises:
         ModelError: the source cannot be opened, or its head cannot be read whole.

@@ -2,8 +2,7 @@
 
 The embedding comes first. What a module returns is normed once: the head reads it,
 and so does the next module or step. Source: DeepSeek-V3, arXiv 2412.19437, section
-2.2; the order and the norms are those of its published weights. Knows nothing about
-drafts, nor which module runs when.
+2.2; the order and the norms are those of its published weights.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Rejected tokens need no removal: their columns are overwritten by the next
 step. That works only for models whose whole state is one key and one value per
-token, which is what `require_rollback` asks of a configuration. Knows nothing
-about weights, tokens or who decides what is committed.
+token, which is what `require_rollback` asks of a configuration.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class CacheShape:
 
 @dataclass(frozen=True, slots=True)
 class WriteSlots:
-    """Where one forward's N placed tokens go: index tensors [N], or one run of columns in one row."""
+    """The destination of one forward's N placed tokens: index tensors [N], or one run of columns in one row."""
 
     rows: Tensor
     slots: Tensor
@@ -74,8 +73,8 @@ class TensorSlotCache:
     """Keys [layers, rows, kv_heads, columns, head_dim] and values [..., value_dim], in two tensors.
 
     `keys[i]` and `values[i]` are views [rows, kv_heads, columns, ...] of layer i.
-    Column `trash` = `capacity` takes the writes of padding. Where `value_dim` exceeds
-    `head_dim`, what stands after the first `head_dim` numbers of a value is never overwritten.
+    Column `trash` = `capacity` takes the writes of padding. If `value_dim` exceeds `head_dim`, numbers after the first
+    `head_dim` of a value are never overwritten.
     """
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype) -> None:
@@ -102,7 +101,7 @@ class TensorSlotCache:
         return CacheViews(keys.unbind(), values[..., : self._width].unbind(), index)
 
     def write(self, layer: int, opened: CacheViews, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [N, kv_heads, head_dim] where this forward's tokens go."""
+        """Store keys and values [N, kv_heads, head_dim] at this forward's places."""
         if opened.index is None:
             opened.keys[layer].copy_(keys.transpose(0, 1))
             opened.values[layer].copy_(values.transpose(0, 1))
@@ -220,11 +219,11 @@ def _refuse_window(config: Mapping[str, Any], where: str) -> None:
 
 
 def _slides(config: Mapping[str, Any]) -> bool:
-    """Whether any layer uses the window: by its declared type, else by the fields older files have."""
+    """True if any layer uses the window, by its declared type or else by the fields of older files."""
     kinds = config.get("layer_types")
     if kinds is not None:
         return "sliding_attention" in kinds
-    # Qwen files carry a window that is off unless use_sliding_window says otherwise; others have no such switch.
+    # Qwen files carry a window that only use_sliding_window turns on; others have no such switch.
     switched_off = str(config.get("model_type")).startswith("qwen")
     if not config.get("use_sliding_window", not switched_off):
         return False

@@ -1,8 +1,7 @@
 """A model folder on disk: its configuration, the digests of its files, its tensors.
 
 Only config.json, safetensors and tokenizer files count; pickled weights are
-refused because reading one can run code. Knows nothing about architectures or
-about where the folder came from.
+refused because reading one can run code.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """An opened model folder. `label` is how messages call it."""
+    """An opened model folder. `label` is its name in messages."""
 
     path: Path
     label: str
@@ -144,7 +143,7 @@ def _digest_file(path: Path, name: str, label: str) -> ModelFile:
 
 
 def model_digest(files: tuple[ModelFile, ...]) -> str:
-    """One SHA-256 (hex) over configuration and weights: changes with any byte of them."""
+    """One SHA-256 (hex) over all bytes of configuration and weights."""
     return _digest(files, (*CONFIG_PATTERNS, *WEIGHT_PATTERNS))
 
 
@@ -183,7 +182,7 @@ def _read_shards(folder: ModelFolder, places: Mapping[str, str]) -> dict[str, Te
         content = _read_file(folder, shard)
         for name in content:
             if places.get(name) != shard:
-                raise ModelError(f"{folder.name(shard)}: tensor {name} is here but {INDEX} does not say so")
+                raise ModelError(f"{folder.name(shard)}: tensor {name} is here but {INDEX} does not list it")
         tensors |= content
     absent = sorted(set(places) - set(tensors))
     if absent:

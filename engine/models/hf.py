@@ -1,10 +1,8 @@
 """Any unmodified causal language model of transformers behind the model protocol.
 
 The model keeps its own forward; only the cache is ours. Each placed token is
-written to the column that the placement names, and what a query sees is an
-additive float mask. (A bool mask of four dimensions is silently wrong with
-eager attention.) Whether a model honours both is checked when it is loaded, not
-assumed. Knows nothing about sources, sampling or proposals.
+written to the column that the placement names, and an additive float mask restricts each query. (A bool mask of four
+dimensions is silently wrong with eager attention.) Loading checks that a model honours both.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not typed for mypy
-    """Keys and values of one layer, [rows, heads, capacity + 1, head_dim] each, made at the first write."""
+    """Keys and values of one layer, [rows, heads, capacity + 1, head_dim] each, allocated at the first write."""
 
     is_sliding = False
 
@@ -40,7 +38,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         self.owner = owner
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate for the cache's rows, whatever the batch of the first write [B, heads, T, head_dim]."""
+        """Allocate for all of the cache's rows, at the first write [B, heads, T, head_dim] of any batch size."""
         columns = self.owner.capacity + 1
         # Zeros, not empty memory: a masked column still enters a product, and 0 * NaN would be NaN.
         self.keys = key_states.new_zeros(self.owner.rows, key_states.shape[1], columns, key_states.shape[3])
@@ -79,7 +77,7 @@ class HfSlotCache(Cache):  # type: ignore[misc]  # transformers is not typed for
         self.rows, self.capacity, self.trash = rows, capacity, capacity
 
     def aim(self, placement: Placement) -> None:
-        """Say where the next forward's keys and values go."""
+        """Set the places of the next forward's keys and values."""
         self.placement = placement
         self.batch_rows = cache_rows(placement)
 
@@ -154,7 +152,7 @@ class HfModel:
 
     @torch.no_grad()
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted.
+        """Write the placed tokens into the cache and return the wanted outputs.
 
         Raises:
             InvalidRequest: a part of the model is wanted.
@@ -192,7 +190,7 @@ def _require_positions(network: Any, where: str) -> None:
 
 
 def require_honest_masks(model: HfModel, where: str) -> None:
-    """Place five tokens as two branches in odd columns and hold the result against plain forwards.
+    """Place five tokens as two branches in odd columns and compare the result with plain forwards.
 
     Raises:
         ModelError: masks, positions or columns are not honoured.
@@ -202,7 +200,7 @@ def require_honest_masks(model: HfModel, where: str) -> None:
         raise ModelError(f"{where}: max_position_embeddings is {model.context}; {PROBE} or more are needed")
     try:
         error = _placement_error(model)
-    except Exception as cause:  # models raise whatever an unforeseen mask or cache breaks first
+    except Exception as cause:  # models raise arbitrary exceptions for an unforeseen mask or cache
         reason = " ".join(str(cause).split())[:200]
         raise ModelError(f"{where}: {kind} cannot run on placed tokens ({reason}); use another model") from cause
     if not error <= ROUNDING[model.dtype]:
@@ -251,7 +249,7 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
                 ignore_mismatched_sizes=True,  # refused below, by name
                 output_loading_info=True,
             )
-    except Exception as error:  # transformers raises whatever its parsers raise
+    except Exception as error:  # transformers passes on its parsers' exceptions
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"{folder.label}: transformers cannot load it as a causal language model ({reason})"
@@ -261,7 +259,7 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
 
 
 def _require_whole(report: Mapping[str, Any], kind: str, label: str) -> None:
-    """Refuse what transformers would fill with random numbers or leave out, with no more than a warning."""
+    """Refuse tensors that transformers would initialise at random or ignore with only a warning."""
     for name in sorted(report["missing_keys"]):
         raise ModelError(f"{label}: tensor {name} is missing for {kind}; restore the weights")
     for name in sorted(report["unexpected_keys"]):
@@ -272,7 +270,7 @@ def _require_whole(report: Mapping[str, Any], kind: str, label: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bar and load report of transformers: what matters in them is raised."""
+    """Suppress the progress bar and load report of transformers; relevant findings are raised."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

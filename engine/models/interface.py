@@ -1,9 +1,7 @@
 """The protocol between the decoding loop and a model.
 
-A model is a pure function of (cache, placed tokens): the caller says which
-token sits at which position, which column of the cache it is written to, and
-which columns each query may see. A chain, a tree and a ragged batch are then
-the same call. Knows nothing about sampling or proposals.
+A model is a pure function of (cache, placed tokens): the caller states each token's position, its cache column, and
+the columns that each query may see. A chain, a tree and a ragged batch are then the same call.
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ class Placement:
 class Sublayers:
     """The sublayers that run, by layer index from 0: attention and feed-forward apart.
 
-    What is left out adds nothing to the residual stream, and an attention left out writes no keys and
-    values. The embedding, the final norm and the head always run.
+    An omitted sublayer adds nothing to the residual stream, and an omitted attention writes no keys and values. The
+    embedding, the final norm and the head always run.
     """
 
     attention: tuple[int, ...]
@@ -81,7 +79,7 @@ class Sublayers:
 
 @dataclass(frozen=True, slots=True)
 class WantedOutputs:
-    """What a forward should return: logits of all queries or none, hidden states by layer id.
+    """The wanted outputs of a forward: logits of all queries or none, hidden states by layer id.
 
     Layer ids index HF `hidden_states`: 0 is the embedding, i the output of layer i, the last one after the final norm.
     `part` names the sublayers that run; None is the whole model.
@@ -96,7 +94,7 @@ class WantedOutputs:
 class Forward:
     """logits [B, T, V] in the model's dtype (None if not wanted); hidden states [B, T, H] by layer id.
 
-    What stands at padding means nothing.
+    Values at padding are meaningless.
     """
 
     logits: Tensor | None
@@ -105,7 +103,7 @@ class Forward:
 
 @runtime_checkable
 class TargetModel(Protocol):
-    """A causal language model that can be asked about any placed tokens."""
+    """A causal language model that computes any placed tokens."""
 
     @property
     def vocabulary(self) -> int:
@@ -114,7 +112,7 @@ class TargetModel(Protocol):
 
     @property
     def context(self) -> int:
-        """Most positions that the model was made for."""
+        """The largest number of positions that the model supports."""
         ...
 
     @property
@@ -129,7 +127,7 @@ class TargetModel(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What identifies the model: source, architecture, dtype, loader, digests of its files."""
+        """The model's identity: source, architecture, dtype, loader, digests of its files."""
         ...
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
@@ -141,7 +139,7 @@ class TargetModel(Protocol):
         ...
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted.
+        """Write the placed tokens into the cache and return the wanted outputs.
 
         Raises:
             InvalidRequest: a part that the model cannot run.

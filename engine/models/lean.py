@@ -2,8 +2,7 @@
 
 About twice as fast as the module tree of transformers on small models, where
 dispatch is most of the time, and short enough to be read whole. All arithmetic
-is that of a numerics mode. Knows nothing about folders, tokens' meaning,
-sampling or what is committed.
+is that of a numerics mode.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from engine.models.numerics.probe.model_parts import parts_of
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """What every layer of one forward needs: where to write, how far to turn, what to see."""
+    """The shared inputs of a forward's layers: cache places, rotations and visibility."""
 
     aim: WriteSlots
     rope: RopeTables
@@ -58,7 +57,7 @@ class ForwardContext:
 
 @dataclass(frozen=True, slots=True)
 class LayerViews:
-    """What the layers of one forward write into and read."""
+    """The caches that the layers of one forward write and read."""
 
     opened: CacheViews
     windows: Sequence[AttentionWindow]
@@ -118,7 +117,7 @@ class LeanModel:
 
     @property
     def device(self) -> torch.device:
-        """Where weights and caches live; logits come from there too."""
+        """The device of weights, caches and logits."""
         return self.weights.embedding.device
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
@@ -133,7 +132,7 @@ class LeanModel:
         return self.numerics.new_cache(shape, self.dtype)
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        """Write the placed tokens into the cache and return what is wanted.
+        """Write the placed tokens into the cache and return the wanted outputs.
 
         Raises:
             InvalidRequest: the wanted part names a layer that the model does not have.
@@ -161,7 +160,7 @@ class LeanModel:
         return Forward(logits, {index: unflat(rows, placement) for index, rows in hidden.items()})
 
     def _plan(self, placement: Placement) -> ForwardContext:
-        """Everything about a placement that the layers share."""
+        """The data of a placement that the layers share."""
         positions = flat(placement.positions, placement)
         step = ForwardContext(
             aim=aim_at(placement),
@@ -235,7 +234,7 @@ def load_folder(
 
     Raises:
         ModelError: the configuration is not supported or the tensors do not fit it.
-        NumericsRefused: the mode that was asked for does not hold on this machine.
+        NumericsRefused: the requested mode does not hold on this machine.
     """
     config = read_config(folder.config, folder.name("config.json"))
     tensors = read_tensors(folder)

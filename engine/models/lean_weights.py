@@ -1,7 +1,6 @@
 """From a published llama, qwen2 or qwen3 checkpoint to the tensors that the lean forward multiplies with.
 
-Strict: a tensor that is missing, unexpected, of another shape or not a plain
-float is an error that names it. Knows nothing about files or about the forward.
+The reader is strict: a missing, unexpected, misshapen or non-float tensor is an error that names it.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def _refuse_variants(document: Mapping[str, Any], where: str) -> None:
 
 
 def _rope(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Files of transformers 5 say rope_parameters, older ones rope_theta and rope_scaling."""
+    """Files of transformers 5 use rope_parameters, older ones rope_theta and rope_scaling."""
     old = document.get("rope_scaling") or {}
     rope = {**old, **(document.get("rope_parameters") or {})}
     rope.setdefault("rope_type", old.get("type", "default"))
@@ -199,7 +198,7 @@ def _layer_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(config: LeanConfig, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Hold a checkpoint against its configuration.
+    """Check a checkpoint against its configuration.
 
     Raises:
         ModelError: names the first tensor that is missing, unexpected, misshapen or not a plain float.
@@ -223,7 +222,7 @@ def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], where: str)
 
 
 def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) -> bool:
-    """Whether an extra tensor only repeats what is known: a stored copy of a tied head, or a derived buffer."""
+    """True if an extra tensor is redundant: a stored copy of a tied head, or a derived buffer."""
     if name == "lm_head.weight" and config.tied:
         return torch.equal(tensors[name], tensors["model.embed_tokens.weight"])
     return name.endswith(DERIVED_SUFFIX)
@@ -231,7 +230,7 @@ def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) 
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """What weights are made of, and where."""
+    """The dtype, device and arithmetic of weights."""
 
     dtype: torch.dtype
     device: torch.device

@@ -1,8 +1,7 @@
-"""From the name of a model to a model in memory, with the digests of what was read.
+"""From the name of a model to a model in memory, with the digests of its files.
 
 Sources are `bundled:NAME`, `hf:ORG/NAME` or a folder. Every mistake is a
-`ModelError` of one line that names the folder or file and the mend. Knows
-nothing about suites, arms or what the model is used for.
+`ModelError` of one line that names the folder or file and the fix.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its tokenizer and where both came from.
+    """A model with its tokenizer and the source of both.
 
-    `resolved` is what the source stood for: the folder, `bundled:NAME`, or `hf:ORG/NAME@COMMIT`.
-    `tokenizer` is a transformers tokenizer, None if the folder has none. `numerics` is the arithmetic that runs.
+    `resolved` is the resolved source: the folder, `bundled:NAME`, or `hf:ORG/NAME@COMMIT`.
+    `tokenizer` is a transformers tokenizer, None if the folder has none. `numerics` is the arithmetic in effect.
     """
 
     model: TargetModel
@@ -94,7 +93,7 @@ class OpenedSource:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What identifies the files."""
+        """The files' identity."""
         return {
             "source": self.source,
             "resolved": self.resolved if self.source.startswith("hf:") else self.source,
@@ -119,15 +118,15 @@ def load_model(
         source: `bundled:NAME`, `hf:ORG/NAME`, or a folder.
         dtype: float32, float64 or bfloat16.
         loader: `lean` (own forward: llama, qwen2, qwen3) or `hf` (any causal model of transformers).
-        revision: branch, tag or commit of an `hf:` source; the commit it stood for is in `resolved`.
-        base: what a relative folder is relative to; by default the working directory.
+        revision: branch, tag or commit of an `hf:` source; `resolved` holds the resolved commit.
+        base: the base of a relative folder; by default the working directory.
         numerics: a mode of `engine.models.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
         device: where the weights live, as torch calls it; the hf loader has `cpu` only.
 
     Raises:
-        ModelError: anything that keeps the model from being loaded whole.
-        InvalidRequest: no such numerics mode, or not with this loader.
-        NumericsRefused: a mode that was asked for by name and does not hold on this machine.
+        ModelError: the model cannot be loaded completely.
+        InvalidRequest: an unknown numerics mode, or one that this loader lacks.
+        NumericsRefused: a mode that was requested by name and does not hold on this machine.
     """
     way = LoadOptions(dtype, loader, numerics, device)
     require_way(source, way)
@@ -154,7 +153,7 @@ def open_source(source: str, revision: str | None = None, base: Path | None = No
     """Find a source's files and digest them; no weight is read.
 
     Raises:
-        ModelError: there is no such source, or its files are incomplete.
+        ModelError: the source does not exist, or its files are incomplete.
     """
     place = _find(source, revision, base)
     return OpenedSource(source, place.resolved, open_folder(place.path, source))
@@ -188,7 +187,7 @@ def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> Mode
 
 
 def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None) -> ModelParts:
-    """What a probe needs of a model: read and checked, but not made ready to run.
+    """The parts of a model that a probe needs: read and checked, but not ready to run.
 
     Raises:
         ModelError: a model that cannot be read, or that the lean forward does not have.
@@ -245,7 +244,7 @@ def _download(source: str, name: str, revision: str | None) -> ResolvedSource:
         raise ModelError(f"{source}: not a name that the hub allows ({_one_line(error)})") from error
     except (errors.HfHubHTTPError, OSError) as error:
         raise ModelError(f"{asked}: download failed ({_one_line(error)}); try again or use a folder") from error
-    # A snapshot's folder is named after the commit that the revision stood for.
+    # A snapshot's folder is named after the commit of the revision.
     return ResolvedSource(Path(path), f"{source}@{Path(path).name}")
 
 
@@ -253,7 +252,7 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
     """The folder's tokenizer; None if it has no tokenizer file.
 
     Raises:
-        ModelError: there are tokenizer files but transformers cannot read them.
+        ModelError: transformers cannot read the tokenizer files.
     """
     if not any(Path(file.name).match(pattern) for file in folder.files for pattern in TOKENIZER_PATTERNS):
         return None
@@ -261,7 +260,7 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
 
     try:
         return AutoTokenizer.from_pretrained(str(folder.path), local_files_only=True)
-    except Exception as error:  # transformers raises whatever its parsers raise
+    except Exception as error:  # transformers passes on its parsers' exceptions
         raise ModelError(
             f"{folder.label}: the tokenizer cannot be read ({_one_line(error)}); restore tokenizer.json"
         ) from error
@@ -272,7 +271,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
-    """Ask that a token id means the same text for both: token to id maps and merges, not sizes.
+    """Require that a token id means the same text for both: compares token-to-id maps and merges, not sizes.
 
     The number of logits may still differ, where one model pads its vocabulary.
 

@@ -1,8 +1,8 @@
-"""Where the tokens of one step go: the root and its drafted nodes, for a ragged batch.
+"""The placement of one step's tokens: the root and its drafted nodes, for a ragged batch.
 
 Node i of a row with n committed tokens is written to column n + i and sees the
 committed columns and its own path; a chain's nodes then sit in their final
-columns. Knows nothing about probabilities.
+columns.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def accepted_columns(committed: int, path: Sequence[int]) -> tuple[int, ...]:
 
 
 def keep_path(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
-    """Move the accepted nodes' columns behind the `committed` tokens of before the step, unless they are there."""
+    """Move the accepted nodes' columns behind the tokens `committed` before the step, if they are not already there."""
     source = accepted_columns(committed, path)
     target = accepted_columns(committed, range(len(path)))
     if source != target:

@@ -1,11 +1,9 @@
-"""The reference pass: the target's rows over tokens that are there already.
+"""The reference pass: the target's rows over given tokens.
 
 One forward over prompt and tokens, for one request at a time: no cache, no
 draft, no tree, no batch. Models run in transformers' own code, loaded anew from
-their files and computed in float64 where memory allows, so that a fault of the
-decoding loop, of its cache or of the lean forward is not in here. What both
-share are the files, the tokenizer and `engine.sampling.transforms`. Knows nothing about how
-the tokens came to be.
+their files and computed in float64 where memory allows, so the pass is free of faults in the decoding loop, its cache
+and the lean forward. Both share only the files, the tokenizer and `engine.sampling.transforms`.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ MOST_WIDE = 2**30
 
 
 class Reference(Protocol):
-    """A target that can be asked about a whole text."""
+    """A target that computes the rows of a whole text."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -56,7 +54,7 @@ class ScriptedReference:
 
 
 class TransformersReference:
-    """A model of transformers in its own forward, with the weights that the target has in its dtype."""
+    """A model of transformers with its own forward and the target's weights as rounded to the target's dtype."""
 
     def __init__(self, network: Any, facts: Mapping[str, Any]) -> None:
         wide = sum(each.numel() for each in network.parameters()) <= MOST_WIDE
@@ -74,7 +72,7 @@ class TransformersReference:
         """[len(tokens) - first, V] float32.
 
         Raises:
-            CapacityError: more tokens than the model was made for.
+            CapacityError: more tokens than the model supports.
         """
         if len(tokens) > self._context:
             raise CapacityError(f"{len(tokens)} tokens exceed the target's context of {self._context}")
@@ -103,9 +101,8 @@ def open_reference(target: LoadedModel) -> Reference:
 def anchored(
     reference: Reference, request: Request, tokens: Sequence[int], header: TraceHeader, text: Decode
 ) -> Generation:
-    """The reference's rows on `tokens` as the record of a plain generation whose tokens were given.
-
-    Roles are plain and random numbers NaN: nothing was drawn.
+    """The reference's rows on `tokens` as the record of a plain generation with the given tokens. Roles are plain and
+    random numbers NaN, because nothing was drawn.
 
     Raises:
         InvalidRequest: no tokens.

@@ -1,8 +1,7 @@
-"""Models whose logits are a function of the prefix: exact, instant, part of the product.
+"""Models whose logits are a function of the prefix: exact and instant.
 
 A scripted model reads its prefix back through the cache's columns and the
-visibility mask, so a wrong mask, position or commit gives wrong logits, as it
-would in a real model. Knows nothing about weights.
+visibility mask, so a wrong mask, position or commit gives wrong logits, as in a real model.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs
 Script = Callable[[tuple[int, ...]], Floats]
 """Prefix of token ids -> [V] float64 logits of the next token."""
 KEPT_ROWS = 4096
-"""Rows that a table remembers: all contexts of two tokens among 64."""
+"""The size of a table's cache: all contexts of two tokens among 64."""
 LAYERS = 2
 """Layers that a `Part` may name in a scripted model with a partial script."""
 
@@ -55,7 +54,7 @@ class ScriptedModel:
     eos_ids: tuple[int, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=lambda: {"loader": "scripted"})
     partial: Script | None = None
-    """What the model says when only a part of it runs, whichever part."""
+    """The script in effect if only a part of the model runs, for any part."""
 
     @property
     def divisible(self) -> int:
@@ -121,7 +120,7 @@ def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0)
     Args:
         seed: which source; equal seeds give equal scripts on every machine.
         vocabulary: number of tokens.
-        order: how many last tokens matter.
+        order: the number of last tokens that matter.
         scale: standard deviation of the logits; larger is more certain.
     """
 

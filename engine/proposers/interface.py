@@ -1,4 +1,4 @@
-"""What a proposer is: `start`, `propose`, `observe`, `finish`, and declared facts.
+"""The interface of a proposer: `start`, `propose`, `observe`, `finish`, and declared facts.
 
 Calls are batch-first: one `propose` serves every active row, so that a drafting
 model runs once per drafted position and not once per request.
@@ -26,7 +26,7 @@ Shape = Literal["chain", "tree"]
 
 @dataclass(frozen=True, slots=True)
 class ProposerFacts:
-    """What a proposer declares about itself."""
+    """A proposer's declared properties."""
 
     name: str
     shape: Shape
@@ -35,28 +35,29 @@ class ProposerFacts:
     can_couple: bool
     """It can draw with the target's own noise."""
     state: Literal["none", "request", "shared"]
-    """What it remembers: nothing, the request, or other requests too."""
+    """The scope of its state: nothing, the request, or other requests too."""
     hidden: tuple[int, ...] = ()
     """Target layers whose hidden states it needs (`engine.models.interface.WantedOutputs`)."""
     lookahead_tokens: int = 0
     """Most tokens beside its drafts that the target reads for it in one step."""
     decided: bool = False
-    """It learns from the target's rows that decided the emitted tokens."""
+    """It reads the target's rows that decided the emitted tokens."""
     version: DraftVersion | None = None
-    """What drafts first, of a draft that learns while it serves."""
+    """The first version of a draft that learns while serving."""
     options: Mapping[str, Any] = field(default_factory=dict)
     steady: SteadyDrafts | None = None
-    """How long its drafts are; None where that depends on the text, or is not said."""
+    """The length of its drafts; None if it depends on the text or is undeclared."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetOutputs:
-    """What the target computed for one row, beside what the verifier needs.
+    """The target's outputs for one row, apart from those that the verifier needs.
 
     hidden: [n, H] by layer id, of the n tokens that the target has newly read and that are committed: at `start` the
         prompt but its last token, in `observe` the step's root and the accepted tokens.
-    scouted: [M, V] logits after each of the proposal's scouts.
-    decided: [E, V] the rows of the E emitted tokens, as the target gave them; in `observe`, to who declares `decided`.
+    looked_ahead: [M, V] logits after each of the proposal's lookahead tokens.
+    decided: [E, V] the rows of the E emitted tokens, as the target gave them; in `observe`, for proposers that declare
+    `decided`.
     """
 
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Context:
     depth: int = 2**31
     """Deepest node that can still be emitted; a chain's budget is never above it."""
     room: int = 0
-    """Free columns in the target's cache: what drafts and scouts together may take."""
+    """Free columns in the target's cache: the limit for drafts and lookahead tokens together."""
     read: TargetOutputs = NOTHING_READ
     """Given to `start` and `observe`."""
 
@@ -92,7 +93,7 @@ class Proposer(Protocol):
     facts: ProposerFacts
 
     def start(self, context: Context) -> None:
-        """A request enters a row; whatever the row knew before is void."""
+        """A request enters a row; the row's earlier state is void."""
         ...
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
@@ -109,7 +110,7 @@ class Proposer(Protocol):
 
 
 def require_fits(proposal: Proposal, context: Context) -> None:
-    """Refuse a proposal that the caches have no columns for, or whose tree is not one.
+    """Refuse a proposal that exceeds the caches' columns or whose tree is invalid.
 
     Raises:
         InvalidRequest: more nodes than the budget, or a parent that does not come before its child.

@@ -1,6 +1,6 @@
-"""What every proposer takes: its options with their defaults, and the model that it drafts with.
+"""The inputs of every proposer: its options with their defaults, and the model that it drafts with.
 
-On one page without torch, so that a suite can be checked before anything is loaded. A proposer that has no options
+The module needs no torch, so that a suite can be checked before anything is loaded. A proposer that has no options
 has no entry in `OPTIONS`; one that drafts without a model of its own has none in `NEEDS`.
 """
 
@@ -152,8 +152,7 @@ def read(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a proposer: the given ones over its defaults.
 
     Raises:
-        InvalidRequest: an option that it does not have, a value that it does not take, or options that exclude each
-            other.
+        InvalidRequest: an unknown option, an invalid value, or options that exclude each other.
     """
     options = read_options(f"proposer {kind}", given, OPTIONS.get(kind, {}))
     if kind in _TOGETHER:
@@ -198,4 +197,4 @@ _TOGETHER: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], N
     "ngram": _ngram,
     "sequoia": _sequoia,
 }
-"""What options must be to each other: functions of the given options and of those in effect."""
+"""Constraints between options: functions of the given options and of those in effect."""

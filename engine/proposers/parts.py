@@ -1,4 +1,4 @@
-"""What a proposer may be built from."""
+"""The parts from which a proposer is built."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from engine.sampling.draw import DrawRule, SiblingRule, draw_siblings
 class TargetSide:
     """The target and the loop's cache, for proposers that draft with the target itself.
 
-    Columns after the committed tokens are scratch: whatever a proposer writes there, the target's
-    forward writes anew.
+    Columns after the committed tokens are scratch: the target's forward overwrites all that a proposer writes there.
     """
 
     model: TargetModel
@@ -26,7 +25,7 @@ class TargetSide:
 
 
 class SharedMemory(Protocol):
-    """What a proposer of state `shared` remembers of finished requests, apart from the proposer itself."""
+    """The state that a proposer with state `shared` carries between requests, apart from the proposer itself."""
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that drafts depend on."""
@@ -39,7 +38,7 @@ class SharedMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProposerParts:
-    """`rows` and `capacity` size the caches; `rule` is what the verifier asks of drafts.
+    """`rows` and `capacity` size the caches; `rule` is the draft rule that the verifier requires.
 
     `draft` is the first of the arm's draft models, `others` are the rest.
     """
@@ -56,9 +55,9 @@ class ProposerParts:
     head: HeadCheckpoint | None = None
     """A trained head, for families that draft with the target's hidden states."""
     gamma: int = 0
-    """Most nodes per step that the arm asks for; 0 where nobody has said."""
+    """Most nodes per step that the arm requests; 0 if unspecified."""
     memory: SharedMemory | None = None
-    """What earlier proposers of the arm remember of its finished requests; None where nothing is carried on."""
+    """The state that earlier proposers of the arm carried over; None if there is none."""
     draw_siblings: SiblingRule = draw_siblings
 
     @property
@@ -68,6 +67,6 @@ class ProposerParts:
 
 
 def memory_of(proposer: Proposer) -> SharedMemory | None:
-    """What a proposer remembers of finished requests, for the arm's next one; None if it has no such memory."""
+    """The state that a proposer carries over to the arm's next one; None if stateless."""
     memory: SharedMemory | None = getattr(proposer, "memory", None)
     return memory

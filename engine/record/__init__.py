@@ -1,1 +1,1 @@
-"""What a run leaves behind: traces, the recorder that writes them, metrics and cost."""
+"""The record of a run: traces, the recorder that writes them, metrics and cost."""

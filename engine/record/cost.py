@@ -1,10 +1,8 @@
 """The cost model of chain speculation, and its terms measured (Leviathan et al. 2211.17192, section 3).
 
-alpha is the chance that a drafted token is accepted, taken as independent of
-its position; tau the tokens per target forward; rho the cost of one drafted
-position in units of one plain target forward; sigma the cost of verifying
-gamma + 1 tokens in the same unit. The model leaves out what both sides pay:
-reading prompts, sampling, recording. Knows nothing about suites or reports.
+alpha is the acceptance probability of a drafted token, assumed independent of its position; tau the tokens per target
+forward; rho the cost of one drafted position in units of one plain target forward; sigma the cost of verifying gamma +
+1 tokens in the same unit. The model omits costs common to both sides: reading prompts, sampling, recording.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Costs:
 def step_times(traces: Iterable[Trace]) -> StepTimes:
     """Means over the batch's steps; NaN without one.
 
-    A step of b requests stands in b traces, so each mention counts 1 / b.
+    A step of b requests appears in b traces, so each occurrence counts 1 / b.
     """
     kept = [each for each in traces if each.steps]
     if not kept:
@@ -48,9 +46,9 @@ def step_times(traces: Iterable[Trace]) -> StepTimes:
 
 
 def costs(speculative: StepTimes, plain: StepTimes, gamma: int) -> Costs:
-    """What one draft length costs.
+    """The cost of one draft length.
 
-    Steps that drafted less than gamma, or nothing, are in the means, as they are in tau.
+    The means include steps that drafted less than gamma or nothing, as tau does.
     """
     return Costs(speculative.draft_us / plain.verify_us / gamma, speculative.verify_us / plain.verify_us)
 

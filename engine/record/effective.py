@@ -1,4 +1,4 @@
-"""The effective configuration of an arm: what runs, as its backend reports it and as the store keeps it.
+"""The effective configuration of an arm, as its backend reports it and as the store keeps it.
 
 `to_json` gives back the document that `from_json` read, key by key and in its order. A document of an older version,
 or of another engine, may lack any key: the field is then None or empty. Imports no model code.
@@ -17,28 +17,28 @@ JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON
 
 
 class Decoder(StrEnum):
-    """Whose decoding loop emitted the tokens."""
+    """The owner of the decoding loop that emitted the tokens."""
 
     OWN = "own"
     """The project's: its random numbers are regenerated from their key, its p is in float64."""
     FOREIGN = "foreign"
-    """Another engine's: it reports what it was asked for and what is in effect."""
+    """Another engine's: it reports the requested and the effective settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Which arithmetic the target ran with. `promises` is the invariance of its bits, `reason` why it is no more."""
+    """The target's arithmetic. `promises` is the invariance of its bits, `reason` why it is not stronger."""
 
     mode: str | None
     promises: str | None
     reason: str | None
     facts: Mapping[str, JSON]
-    """As it is stored: the request and the probe's reports too."""
+    """The stored form, which includes the request and the probe's reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What the backend reports of its own record: its level, and what kept it from more."""
+    """The backend's report on its own record: the level and the reasons why it is not higher."""
 
     level: int | None
     problems: tuple[str, ...]
@@ -46,7 +46,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The earlier run that a plain arm was taken over from."""
+    """The earlier run whose plain arm serves as the reused baseline."""
 
     run: str
     record_root: str | None
@@ -62,9 +62,9 @@ class Effective:
     proposer_shape: str | None = None
     proposer_state: str | None = None
     draft_version: str | None = None
-    """Digest of the version that drafts first, of a draft that learns while it serves."""
+    """Digest of the first version of a draft that learns while serving."""
     gamma: int | None = None
-    """Most tokens that a step drafts; None where nothing bounds it or the engine does not report it."""
+    """Most tokens that a step drafts; None if unbounded or not reported."""
     steady_drafts: SteadyDrafts | None = None
     protocol: str | None = None
     """The verification rule that runs."""
@@ -77,12 +77,12 @@ class Effective:
     record: str | None = None
     """The record level."""
     fault: str | None = None
-    """The fault that was put in on purpose."""
+    """The injected fault."""
     evidence: Reported | None = None
     requested: Mapping[str, JSON] = field(default_factory=dict)
-    """Settings that a foreign engine was asked for, by the engine's names."""
+    """The requested settings of a foreign engine, by the engine's names."""
     in_effect: Mapping[str, JSON] = field(default_factory=dict)
-    """The same settings as read back from the engine; those that it does not report are missing."""
+    """The same settings as read back from the engine; settings that it does not report are missing."""
     origin: Origin | None = None
     facts: Mapping[str, JSON] = field(default_factory=dict)
     """Everything else that the backend reports, by key; also a known key whose value is of another type."""
@@ -93,7 +93,7 @@ class Effective:
     def from_json(cls, document: Mapping[str, Any]) -> Effective:
         """Read a document; a value of an unexpected type is kept under `facts`.
 
-        An engine is foreign if the document states what was requested of it.
+        An engine is foreign if the document states requested settings.
         """
         found = {name: _READ[key](document[key]) for key, name in _FIELDS.items() if key in document}
         stated = {name: value for name, value in found.items() if value is not None}
@@ -128,7 +128,7 @@ REQUESTED: Final = "requested"
 
 
 def stated(decoder: Decoder, document: Mapping[str, Any]) -> Effective:
-    """What a backend reports of an arm that is about to run.
+    """The configuration that a backend reports before an arm runs.
 
     Raises:
         ValueError: the document lacks a key that every arm has, has a value of another type, or states requested
@@ -167,7 +167,7 @@ def _mapping(value: Any) -> Mapping[str, JSON] | None:
 
 
 def _steady(value: Any) -> SteadyDrafts | None:
-    """None also for words that another version may use."""
+    """None for unknown words too, which another version may use."""
     context = _whole(value.get("context")) if isinstance(value, Mapping) else None
     return None if context is None else SteadyDrafts(context, _whole(value.get("most")))
 
@@ -203,7 +203,7 @@ def _fields(value: Any) -> JSON:
 
 
 def _same(written: JSON, given: Any) -> bool:
-    """Whether two values are one JSON document: equal, and of the same types, which 1, 1.0 and true are not."""
+    """True if two values are the same JSON document: equal and of equal types, unlike 1, 1.0 and true."""
     if isinstance(given, Mapping):
         same = isinstance(written, Mapping) and list(written) == list(given)
         return same and all(_same(cast("Mapping[str, JSON]", written)[key], each) for key, each in given.items())

@@ -1,10 +1,9 @@
 """Steps that another engine reported, as a record of ours.
 
-Another engine says what it drafted, what it emitted and how much of the draft
-it kept; sometimes the target's rows, sometimes its own probabilities. Scores
-are computed here, from the raw rows and the parameters that were asked for, by
-`engine.sampling.transforms`: an engine that transforms its rows otherwise differs from
-them. Draws nothing, and knows nothing about how the numbers were obtained.
+Another engine reports its drafted and emitted tokens and the length of the accepted part; some engines also report the
+target's rows or their own probabilities. This module computes scores from the raw rows and the requested parameters
+with `engine.sampling.transforms`, so an engine that transforms its rows differently differs from these scores. The
+module draws no random numbers.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ NAN = float("nan")
 class ForeignStep:
     """One step: N drafted tokens, E of the emitted ones kept.
 
-    emitted: [E] committed tokens; what the engine cut away behind a stop is not here.
+    emitted: [E] committed tokens, without those that the engine cut after a stop.
     accepted: drafted tokens that the engine accepted, before the cut.
     q: [N, V] the rows that the drafts were drawn from, where `q_kind` is FULL.
     logits: [E, V] raw target rows that decided the emitted tokens; None where they are not known.
     p, examined_p, examined_q: the engine's own probabilities of the emitted tokens [E] and of the drafted ones
-        [N]; empty where it does not say.
+        [N]; empty if it reports none.
     """
 
     drafted: tuple[int, ...]
@@ -73,7 +72,7 @@ class ForeignStep:
 
 @dataclass(frozen=True, slots=True)
 class ForeignEngine:
-    """What an engine is, as far as a record's header says."""
+    """The facts about an engine that a record's header holds."""
 
     vocabulary: int
     eos_ids: tuple[int, ...]
@@ -103,9 +102,9 @@ def header_of(request: Request, observed: ForeignEngine, reason: FinishReason, f
 
 @dataclass(frozen=True, slots=True)
 class ForeignRecord:
-    """Everything that an engine said of one request.
+    """All data that an engine reported for one request.
 
-    `logprob` [E] where it gives no rows; `margin` [E] where it tells besides by how much the choice led.
+    `logprob` [E] if it gives no rows; `margin` [E] if it also reports the lead of the chosen token.
     """
 
     steps: tuple[ForeignStep, ...]
@@ -128,7 +127,7 @@ def observed_trace(header: TraceHeader, answer: ForeignRecord) -> bytes:
 
 
 def failed_trace(header: TraceHeader) -> bytes:
-    """The record of a request without an answer: its facts say why."""
+    """The record of a request without an answer; its facts state the reason."""
     return encode(to_trace(replace(header, finish_reason=FinishReason.ERROR), []))
 
 
@@ -164,7 +163,7 @@ def _examined(step: ForeignStep) -> tuple[Examined, ...]:
 
 
 def _scores(step: ForeignStep, history: Sequence[int], header: TraceHeader) -> Floats:
-    """[E, V] the rows under the bias, masks and penalties that were asked for."""
+    """[E, V] the rows under the requested bias, masks and penalties."""
     assert step.logits is not None
     seen = list(history)
     rows = []

@@ -1,10 +1,10 @@
-"""Lumped laws: what `topk` keeps of p and q at the place of an emitted token.
+"""Lumped laws: the parts of p and q that level `topk` keeps at the place of an emitted token.
 
 A *cell* is a token of its own, or the tail that holds all others. Cells are the
 K most likely tokens of p and the K most likely of q that are not among them, so
 they are known before the token is drawn: a lumped law of this kind keeps every
 test of p exact. Masses that depend on the whole row (before a token in id order,
-of the residual, of the product) are kept as numbers. Knows nothing about traces.
+of the residual, of the product) are kept as numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class _TokenRows:
-    """One emitted token: its row, and the law of what was drafted at its place."""
+    """One emitted token: its row, and the law of the draft at its place."""
 
     p: Floats
     q: Floats | None
@@ -83,7 +83,7 @@ def cells_of(
     found = empty(len(scores), scores.shape[1])
     places = (place for record in records for place in _places(record))
     for at, (row, (token, q)) in enumerate(zip(scores, places, strict=True)):
-        # a draft that looked at the target's noise may not choose cells by its token
+        # a draft that read the target's noise must not choose cells by its token
         blind = coupled and _one_hot(q)
         _fill(found, at, _TokenRows(_law(row, sampling), None if blind else q, token))
     return found

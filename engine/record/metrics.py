@@ -1,10 +1,8 @@
 """Acceptance figures from traces, one definition each.
 
 Acceptance length is one plus the accepted tokens per drafting step, so that it
-counts the recovered or bonus token; tokens per forward is what was emitted per
-step, steps without a draft included.
-Per-position rates are unconditional: the share of drafting steps that kept
-their i-th token. Knows nothing about verdicts.
+counts the recovered or bonus token; tokens per forward counts the emitted tokens per step, steps without a draft
+included. Per-position rates are unconditional: the share of drafting steps that kept their i-th token.
 """
 
 from __future__ import annotations

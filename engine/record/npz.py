@@ -2,7 +2,7 @@
 
 A run of a million tokens is thousands of traces of some fifty arrays each, read
 by every check: opening members one by one as files, and parsing each array's
-header as Python, would be most of the work. Knows nothing about columns.
+header as Python, would be most of the work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _ArrayHeader:
 
 
 def arrays_of(raw: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays by name; copies, so that nothing holds the archive.
+    """The arrays by name; copies, so that the archive can be freed.
 
     Raises:
         ValueError: a member is compressed, is no array of numbers, or has another checksum.

@@ -1,10 +1,8 @@
 """The recorder: step records in, one trace out.
 
-Keeps only what decided an emitted token, so that the cost of a level is
-proportional to what was emitted, not to what was drafted. Rows are reduced in
-blocks whose limits depend on the request alone, so that a trace has the same
-bytes whoever calls, from whichever thread. Knows nothing about where the bytes
-go, nor when it is called.
+The recorder keeps only the data that decided an emitted token, so the cost of a level is proportional to the emitted
+tokens, not to the drafted ones. It reduces rows in blocks whose limits depend on the request alone, so a trace has the
+same bytes for every caller and thread.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Recorder:
     _rows: int = 0
 
     def step(self, record: StepRecord) -> None:
-        """Keep one step; its arrays are the recorder's from here on."""
+        """Keep one step; the recorder owns its arrays from now on."""
         self._waiting.append(record)
         self._rows += len(record.verdict.emitted)
         if self._rows * self.header.vocabulary >= BLOCK:
@@ -88,7 +86,7 @@ class Recorder:
 
 
 def reduce(header: TraceHeader, records: list[StepRecord]) -> RecordedBlock:
-    """Take from the rows what the level holds and let them go, unless it holds the rows themselves."""
+    """Reduce the rows to the level's columns and release them, unless the level holds the rows themselves."""
     level = header.level
     full, scalars, lumped = (
         level is RecordLevel.FULL,
@@ -193,7 +191,7 @@ def _cell_columns(kept: list[RecordedBlock], header: TraceHeader) -> dict[str, N
 
 
 def _version_numbers(versions: list[DraftVersion | None]) -> NDArray[np.int32]:
-    """[S] -1 where a step does not say; empty if none does."""
+    """[S] -1 for a step without a version; empty if no step has one."""
     said = any(version is not None for version in versions)
     return np.array([-1 if each is None else each.number for each in versions if said], dtype=np.int32)
 

@@ -1,11 +1,8 @@
 """The record of one request as columns, and its bytes.
 
-A trace holds what a step decided and by which numbers, so that a reader can
-recompute it without the models. Columns are concatenated over steps; the
-per-step counts say where a step begins. Bytes are a zstd-compressed `npz`
-without pickles, behind a magic number that carries the format's version.
-
-Knows nothing about databases, and nothing about how the numbers came to be.
+A trace holds the decisions of each step and the numbers behind them, so that a reader can recompute them without the
+models. Columns are concatenated over steps; the per-step counts say where a step begins. Bytes are a zstd-compressed
+`npz` without pickles, behind a magic number that carries the format's version.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ LACKING: Final[Mapping[bytes, tuple[str, ...]]] = {
     b"SATRACE2": (*CELLS, "draft_version", "spare_logits"),
     b"SATRACE1": (*CELLS, "draft_version", "spare_logits", "logits_digest"),
 }
-"""Versions that `decode` reads, with the columns that they do not have: these read as empty."""
+"""Versions that `decode` reads, with the columns that each lacks; missing columns read as empty."""
 READABLE: Final = tuple(LACKING)
 EMPTY: Final[Mapping[str, NDArray[Any]]] = {
     "draft_version": np.empty(0, np.int32),
@@ -79,14 +76,14 @@ DAMAGE: Final = (
     TypeError,
     ValueError,
 )
-"""What reading damaged bytes raises: flipped bits in the archive look like encryption, other versions or huge sizes."""
+"""Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
 Ints = NDArray[np.integer[Any]]
 Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """What a reader must know before the columns mean anything."""
+    """The facts that a reader needs to interpret the columns."""
 
     request: str
     level: RecordLevel
@@ -102,9 +99,10 @@ class TraceHeader:
     coupled_draft: bool = False
     """The draft used the target's own noise (shared-randomness drafting)."""
     draft_versions: tuple[DraftVersion, ...] = ()
-    """The versions that `draft_version` names, in order; none for a draft that does not learn."""
+    """The versions that `draft_version` refers to, in order; empty for a draft that does not learn."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the backend says of this request besides (`engine.backends.interface.Engine.generate`). JSON-able."""
+    """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class Trace:
     verify_us: Ints
     batch: Ints
     draft_version: Ints
-    """[S] number of the version that drafted, -1 where the step does not say; empty if no step says."""
+    """[S] number of the version that drafted, -1 for a step without one; empty if no step has one."""
     node_token: Ints
     node_parent: Ints
     """[N] index of the parent within the step's tree, -1 for the root."""
@@ -203,7 +201,7 @@ class Trace:
 
 
 class _Late(Trace):
-    """A trace whose columns are read when one is asked for first: until then their slots are empty."""
+    """A trace whose columns are read at the first access; until then their slots are empty."""
 
     __slots__ = ("_read",)
     _read: Callable[[], Trace]
@@ -222,7 +220,7 @@ COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.n
 
 
 def late(header: TraceHeader, read: Callable[[], Trace]) -> Trace:
-    """The trace that `read` gives, read with its first column; its header is there at once."""
+    """The trace of `read`, decoded at the first access to a column; the header is available at once."""
     trace = object.__new__(_Late)
     object.__setattr__(trace, "header", header)
     object.__setattr__(trace, "_read", read)
@@ -246,7 +244,7 @@ class StepView:
 
     @property
     def q_kind(self) -> QKind:
-        """How the step's drafted tokens came to be."""
+        """The way in which the step's drafted tokens were chosen."""
         return QKind(int(self.trace.q_kind[self.index]))
 
 
@@ -306,7 +304,7 @@ def version_of(data: bytes) -> bytes:
     """The magic number that a trace begins with.
 
     Raises:
-        TraceError: it is none that this version reads.
+        TraceError: this version does not read it.
     """
     if not data.startswith(READABLE):
         known = " or ".join(repr(each) for each in READABLE)
@@ -321,7 +319,7 @@ def _decompress(data: bytes) -> bytes:
 
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     written = dataclasses.asdict(header) | {"stream": str(header.stream)}
-    # left out where there is nothing to say, so that readers of before can read it
+    # omitted when empty, so that older readers can read the header
     return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
 
 

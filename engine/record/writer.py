@@ -1,11 +1,9 @@
 """Recording beside decoding: one worker thread per run, fed through a bounded queue.
 
-Decoding hands over what it decided and goes on; numpy, BLAKE2b and zstd let the
-interpreter go while they work. Steps reach a recorder in the order in which
-they were handed over, so a trace has the bytes that it would have without the
-thread. Nothing is lost: a full queue makes decoding wait, and what the worker
-raises is raised where the record was asked for. Knows nothing about what a
-record holds.
+Decoding hands over each step and continues; numpy, BLAKE2b and zstd release the interpreter lock while they work.
+Steps reach a recorder in the order in which they were handed over, so a trace has the bytes that it would have without
+the thread. Nothing is lost: a full queue makes decoding wait, and the worker's exceptions are raised in the thread
+that requested the record.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ BATCHES_WAITING: Final = 4
 
 @dataclass(slots=True)
 class _Finish:
-    """The end of a request: once `done` is set, its trace is there, or there never will be one."""
+    """The end of a request: once `done` is set, its trace is written or has failed."""
 
     recorder: Recorder | None
     generation: Generation
@@ -52,7 +50,7 @@ class RecordWriter:
     """Recorders' work in another thread, begun with the first job; a context manager, whose thread ends with it.
 
     All methods are called from one thread. Leaving the context waits for the
-    worker; what was handed over but not taken back is dropped then.
+    worker; it then drops results that were not taken.
     """
 
     def __init__(self) -> None:
@@ -74,7 +72,7 @@ class RecordWriter:
             self._worker.join()
 
     def step(self, recorder: Recorder, record: StepRecord) -> None:
-        """Hand over one step; waits while too much is waiting.
+        """Hand over one step; waits while the queue is full.
 
         Raises:
             Exception: what the worker raised before.
@@ -87,7 +85,7 @@ class RecordWriter:
     def finish(self, recorder: Recorder | None, generation: Generation) -> None:
         """Have the request's trace written; `ready` or `rest` give the generation with it.
 
-        Without a recorder there is nothing to write, and the trace stays as it is.
+        Without a recorder the trace stays unchanged.
 
         Raises:
             Exception: what the worker raised before.
@@ -140,7 +138,7 @@ class _Worker(threading.Thread):
     """Does jobs until it gets None. After an error, or once `idle`, it takes jobs without doing them."""
 
     def __init__(self, batches: _Batches) -> None:
-        # A daemon, because the interpreter's end must not wait for a run that nobody went on with.
+        # A daemon, because the interpreter must not wait at exit for an abandoned run.
         super().__init__(name="record-writer", daemon=True)
         self._batches = batches
         self.idle = False

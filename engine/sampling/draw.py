@@ -1,7 +1,6 @@
-"""How a draft token is drawn from draft logits, by the rule that the verifier asks for.
+"""Draws of draft tokens from draft logits, by the rule that the verifier requires.
 
-q is the distribution that the token was drawn from, never another one.
-Knows nothing about models.
+q is always the distribution that the token was drawn from.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from engine.sampling.transforms import gumbel_argmax, inverse_cdf, transform
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """What a draw may look at: the prefix and the request, never the target's row."""
+    """The inputs of a draw: the prefix and the request, never the target's row."""
 
     history: Sequence[int]
     """Prompt, committed tokens and tokens drafted so far."""
@@ -42,7 +41,7 @@ class Draw:
 
 
 class Siblings(StrEnum):
-    """How the children of one node are drawn."""
+    """The draw rule for the children of one node."""
 
     WITH_REPLACEMENT = "with_replacement"
     """Independently, each from q (SpecInfer 2305.09781)."""
@@ -78,7 +77,7 @@ def draw(rule: DraftRule, logits: NDArray[np.floating[Any]], context: DraftConte
 
 @dataclass(frozen=True, slots=True)
 class SiblingSpec:
-    """How many children to draw, how, and the order of the first among the nodes at its distance from the root."""
+    """The number of children to draw, their draw rule, and the order of the first among the nodes of its depth."""
 
     count: int
     how: Siblings
@@ -91,11 +90,11 @@ SiblingRule = Callable[[DraftRule, SiblingSpec, NDArray[np.floating[Any]], Draft
 def draw_siblings(
     rule: DraftRule, siblings: SiblingSpec, logits: NDArray[np.floating[Any]], context: DraftContext
 ) -> list[Draw]:
-    """Draw the children of a node from one row of draft logits: as many as asked for, or as q has tokens.
+    """Draw the children of a node from one row of draft logits: the requested number, or fewer if q has fewer tokens.
 
-    Each draw carries the q that it was drawn from, given the earlier ones; this is what makes the tree rule
-    lossless. A coupled draw takes the largest of log q plus the target's noise that are left. At temperature 0
-    and under the greedy rule the children are the most likely tokens.
+    Each draw carries the q that it was drawn from, given the earlier ones, which makes the tree rule lossless. A
+    coupled draw takes the largest remaining entry of log q plus the target's noise. At temperature 0 and under the
+    greedy rule the children are the most likely tokens.
     """
     row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
     if rule is DraftRule.GREEDY or context.params.greedy or siblings.how is Siblings.TOP:

@@ -3,9 +3,7 @@
 Every number is a function of (seed, stream, position, purpose, index) through
 Philox-4x64-10. Two purposes never share a counter, so acceptance, residual,
 bonus and draft numbers are independent (the failure mode of vLLM issue 47386),
-and a request draws the same numbers whatever else runs beside it.
-
-Knows nothing about distributions or tokens.
+and a request draws the same numbers in every batch.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from engine.sampling.philox import first_word, first_words, round_keys
 
 
 class Purpose(IntEnum):
-    """What a number is for. Recorded by name; the values are part of the format."""
+    """The use of a number. Records store the name; the values are part of the format."""
 
     TARGET = 0
     """The target's own Gumbel noise: plain sampling and shared-randomness verification."""
@@ -39,7 +37,7 @@ class Purpose(IntEnum):
 
 
 STEP_SHIFT: Final = 16
-"""Where a step's position stands beside the purpose in the last word of the counter."""
+"""The bit offset of a step's position in the last word of the counter, next to the purpose."""
 _UPPER: Final = 11
 _UNIT: Final = 2.0**-53
 """A word's upper 53 bits are a number in [0, 1)."""
@@ -66,10 +64,10 @@ class Randomness:
         self._step = 0
 
     def of_step(self, position: int) -> Randomness:
-        """Numbers of the step whose first token has this position, which no other step shares.
+        """The numbers of the step whose first token has this position; no other step shares them.
 
-        For rules whose decisions look at numbers behind the tokens that they emit: those positions are decided
-        again in the next step, and a number that has been looked at must not decide again.
+        Rules that read numbers behind the tokens they emit need them: the next step decides those positions again, and
+        a number that was read once must not decide again.
         """
         fresh = copy.copy(self)
         fresh._step = position + 1
@@ -96,7 +94,7 @@ class Randomness:
 def uniforms_at(
     seed: int, stream: int, positions: Ints, purposes: Ints, indices: Ints | int = 0, steps: Ints | None = None
 ) -> Floats:
-    """[n] what `Randomness(seed, stream).uniform` gives at n places, in a fraction of the time.
+    """[n] the values of `Randomness(seed, stream).uniform` at n places, in a fraction of the time.
 
     Args:
         seed: as in `Randomness`.
@@ -104,7 +102,7 @@ def uniforms_at(
         positions: [n] absolute positions.
         purposes: [n] values of `Purpose`.
         indices: [n] or one for all.
-        steps: [n] positions that `of_step` is called with before; None where it is not.
+        steps: [n] positions for a preceding `of_step` call; None without one.
     """
     third = positions.astype(np.uint64)
     second = np.broadcast_to(np.asarray(indices).astype(np.uint64), third.shape)

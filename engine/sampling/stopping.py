@@ -1,7 +1,7 @@
-"""Where a generation ends: end tokens, stop strings, length - exact inside a draft.
+"""The end of a generation: end tokens, stop strings, length; exact inside a draft.
 
-Tokens of a step are looked at one by one; everything after the first end is
-dropped and never counted, accepted or not. Knows nothing about probabilities.
+The tokens of a step are examined one by one; tokens after the first end are dropped and never counted, accepted or
+not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class TruncatedOutcome:
-    """A verdict without what came after the end, and why it ended (None: it goes on)."""
+    """A verdict cut at the end, and the reason for the end (None: the generation continues)."""
 
     verdict: StepOutcome
     reason: FinishReason | None
@@ -46,7 +46,7 @@ class StopRule:
         return TruncatedOutcome(verdict, None)
 
     def _reason(self, tokens: list[int]) -> FinishReason | None:
-        """Why the generation ends with its last token, if it does."""
+        """The reason why the generation ends with its last token; None if it continues."""
         if tokens[-1] in self.eos_ids and not self.params.ignore_eos:
             return FinishReason.EOS
         if tokens[-1] in self.params.stop_token_ids:
@@ -56,9 +56,9 @@ class StopRule:
         return FinishReason.LENGTH if len(tokens) >= self.params.max_new_tokens else None
 
     def _stop_at(self, tokens: list[int]) -> int | None:
-        """Where a stop string begins that the last token completed; None without one."""
+        """The start of a stop string that the last token completed; None without one."""
         text = self.decode(tokens)
-        # what both texts share, not the shorter one's length: a token may complete a character of the text before it
+        # the common prefix, not the shorter length: a token may complete a character of the text before it
         before = _shared(self.decode(tokens[:-1]), text)
         starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self.params.stop)
         return min((start for start in starts if start >= 0), default=None)

@@ -1,7 +1,6 @@
 """The target's rows of one step, transformed on demand.
 
-Each row's history holds the drafted tokens on its path, so that penalties and
-masks see them. Knows nothing about the rule that asks.
+Each row's history holds the drafted tokens on its path, so that penalties and masks apply to them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The only place where logits become a distribution, in float64.
 
-Order, the one of vLLM's V1 sampler: logit bias, bad words and minimum length,
+The order is that of vLLM's V1 sampler: logit bias, bad words and minimum length,
 penalties, temperature, min-p, top-k, top-p. Verification, drafting, plain
-decoding and replay all call `transform`, so a transform cannot be missing from
-one of them. Knows nothing about models or random numbers.
+decoding and replay all call `transform`, so none of them can miss a transform.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import Floats, SamplingParams
 
 BLOCK: Final = 2**19
-"""Numbers that are transformed together: as many as stay in a processor's cache."""
+"""Numbers transformed together: as many as fit in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """``python -m engine.tools.export_mimo``: a target and its MTP module as one folder in MiMo's layout, for vLLM.
 
-vLLM runs MTP modules with ordinary attention in few layouts; MiMo's wants a qwen2
-target, the module beside it, and hands the module states from before the final norm.
-What is written:
+vLLM runs MTP modules with ordinary attention in few layouts; MiMo's layout requires a qwen2 target with the module
+beside it and passes the module states from before the final norm. What is written:
 
 - the target as a qwen2, with biases of 0 where it has none, and its final norm's
   weights g folded into an output matrix of its own: the same logits;
@@ -11,7 +10,7 @@ What is written:
   constant c is rms(g), so the module is the same where the weights of g are all
   equal, and else is the same but for a factor per token on the state's half.
 
-Everything is float32. Knows nothing about vLLM itself.
+Everything is float32.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ from engine.models.numerics.interface import Affine
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """What is written: config.json's content, and tensors by their published names."""
+    """The folder's content: config.json, and tensors by their published names."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
 
 def combined(target: LeanModel, head: HeadCheckpoint) -> CheckpointFolder:
-    """A float32 target and its one module in MiMo's layout.
+    """The float32 target and its single module in MiMo's layout.
 
     Raises:
-        ModelError: a target or a module that a qwen2's layers cannot stand for, or that do not fit each other.
+        ModelError: a target or a module that qwen2 layers cannot represent, or that do not fit each other.
     """
     module = read_config(head.config, f"{head.layout} head")
     _require_qwen2(target, "the target")
@@ -137,7 +136,7 @@ def _module(head: HeadCheckpoint, norm: Tensor) -> dict[str, Tensor]:
 
 
 def _filled(slots: Sequence[TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By their published names; what is missing or too small is filled with 0, which changes no product."""
+    """The tensors by their published names; missing or too small ones are padded with 0, which changes no product."""
     filled = {}
     for slot in slots:
         tensor = tensors.get(slot.name)

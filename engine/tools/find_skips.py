@@ -1,14 +1,13 @@
 """``python -m engine.tools.find_skips``: which sublayers of a target its own drafts can do without.
 
 The search behind the proposer `layer_skip` (Draft & Verify, Zhang et al. 2309.08168,
-which searches by Bayesian optimisation on tokens per second). Here the acceptance is
-measured and the cost is counted: the share of positions at which the skipped model's
-argmax is the target's, and the share of sublayers that run, the head among them. Both
-enter the cost model of `engine.record.cost`, and the set with the largest expected speed-up
+which searches by Bayesian optimisation on tokens per second). This search measures the acceptance and counts the cost:
+the share of positions at which the skipped model's argmax is the target's, and the share of sublayers that run, the
+head among them. Both enter the cost model of `engine.record.cost`, and the set with the largest expected speed-up
 wins.
 
 The search is greedy and then local, in a fixed order, without random numbers: equal
-inputs give equal sets. Knows nothing about proposers' caches, requests or storage.
+inputs give equal sets.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class SkipTrial:
 
     @property
     def promise(self) -> float:
-        """No larger set is expected to exceed this speed-up, as agreement hardly ever rises: drafts free of cost."""
+        """The expected bound on larger sets' speed-up with free drafts, because agreement hardly ever rises."""
         return expected_tokens(self.agreed / self.positions, MOST_GAMMA)
 
 
@@ -59,7 +58,7 @@ class SkipSetBench:
         budget: most sets that are measured.
 
     Raises:
-        InvalidRequest: the target runs whole only, or there is no sequence that its context holds twice.
+        InvalidRequest: the target cannot run in part, or there is no sequence that its context holds twice.
     """
 
     def __init__(self, model: TargetModel, sequences: Sequence[Sequence[int]], budget: int) -> None:
@@ -109,14 +108,14 @@ class SkipSetBench:
 
 
 def share_run(skips: SkipSet, layers: int) -> float:
-    """The share of a forward's cost that is left; the head, which always runs, counts as one sublayer."""
+    """The remaining share of a forward's cost; the head, which always runs, counts as one sublayer."""
     return (2 * layers - len(skips) + 1) / (2 * layers + 1)
 
 
 def _side_by_side(whole: Placement, trash: int) -> Placement:
     """Every token once more in a scratch column, seeing the columns before its position and its own.
 
-    This is what the first drafted token of a step sees: keys and values of the whole target before it,
+    The first drafted token of a step sees the same columns: keys and values of the whole target before it,
     of the part at its own place.
     """
     lengths, width = whole.lengths, whole.tokens.shape[1]
@@ -136,7 +135,7 @@ def search(bench: SkipSetBench, least: int = 0) -> SkipTrial:
     """The best set found: grown from nothing, then improved by small changes until none helps or the budget is spent.
 
     Args:
-        bench: what measures.
+        bench: the measuring bench.
         least: fewest sublayers to skip; at 0, skipping nothing is a candidate too, with a speed-up of 1.
 
     Raises:
@@ -207,7 +206,7 @@ def windows(tokens: Sequence[int], count: int, length: int) -> list[list[int]]:
 
 
 def report(found: SkipTrial, layers: int) -> str:
-    """The found set as the proposer's options, and what is expected of it."""
+    """The found set as the proposer's options, with its expected speed-up."""
     options = ", ".join(f'{key}: "{value}"' for key, value in found.skips.options().items())
     skipped = f"{len(found.skips)} of {2 * layers} sublayers skipped"
     measured = (
@@ -225,9 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--data", type=Path, required=True, help="UTF-8 text of the kind to be generated")
     parser.add_argument("--dtype", default="float32", help="float32, float64 or bfloat16")
-    parser.add_argument("--sequences", type=int, default=8, help="runs of tokens that are compared")
+    parser.add_argument("--sequences", type=int, default=8, help="number of token runs to compare")
     parser.add_argument("--length", type=int, default=64, help="tokens of each run")
-    parser.add_argument("--budget", type=int, default=400, help="most sets that are measured")
+    parser.add_argument("--budget", type=int, default=400, help="largest number of sets to measure")
     parser.add_argument("--least", type=int, default=0, help="fewest sublayers to skip")
     given = parser.parse_args(arguments)
     try:

@@ -1,13 +1,10 @@
-"""What a tree's plan needs, measured on a pair: acceptance by level and rank, and the times of drafts and targets.
+"""Measured inputs for planning a tree on a pair: acceptance by level and rank, and the times of drafts and targets.
 
 Acceptance is counted in real steps whose tree is complete: every node has `width`
 children, in `depth` levels, drawn without replacement. A trial is a node that was
-reached and whose children were tried; trees of other shapes would have ended where
-these did, so that the counts hold for them too. Errors treat prompts as the unit:
-steps of one answer are alike.
-
-Knows nothing about how a tree is chosen, and nothing about tokens' texts. What it
-measures holds for these prompts, this temperature and this machine.
+reached and whose children were tried; the counts also hold for trees of other shapes, which would have ended at the
+same nodes. Errors treat prompts as the unit: steps of one answer are alike. The measurements hold for these prompts,
+this temperature and this machine.
 """
 
 from __future__ import annotations
@@ -24,12 +21,12 @@ from engine.proposers.draft_model.tree_planning import PlanningCosts, TreeShape,
 from engine.record.trace import StepView, Trace, decode, steps_of
 
 Drafting = Callable[[TreeShape | None], Engine]
-"""An arm of the pair under the tree rule that drafts a shape in every step; of None, one that does not draft."""
+"""An arm of the pair under the tree rule that drafts a shape in every step; for None, one that does not draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A share with its standard error, NaN where one prompt or none was there to tell."""
+    """A share with its standard error, NaN with fewer than two prompts."""
 
     rate: float
     error: float
@@ -202,7 +199,7 @@ def planning_costs(timed: Sequence[ShapeTiming]) -> PlanningCosts:
 def _fit(rows: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
     """The a and b of a * levels + b * nodes = time; where one would be negative it is 0 and the other fits alone.
 
-    Relative errors are what counts, so every row is divided by its time.
+    The fit minimises relative errors, so every row is divided by its time.
     """
     table = np.array([[levels / time, nodes / time] for levels, nodes, time in rows])
     ones = np.ones(len(table))

@@ -41,12 +41,12 @@ from engine.tools.measure_acceptance import (
 
 DEEPEST = 12
 TIMED = 6
-"""Most prompts whose steps are timed: medians of steps need fewer than shares do."""
+"""Most prompts whose steps are timed: medians need fewer steps than shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeCandidate:
-    """A tree and what is expected of it: tokens per step, microseconds per step, speed-up over plain decoding."""
+    """A tree and its expectations: tokens per step, microseconds per step, speed-up over plain decoding."""
 
     name: str
     parents: tuple[int, ...]
@@ -57,7 +57,9 @@ class TreeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class TreePlan:
-    """The chosen tree, its rivals, and what both rest on; no nodes mean that drafting is not expected to pay."""
+    """The chosen tree, its rivals, and the measurements behind both; an empty tree means that drafting is not expected
+    to pay.
+    """
 
     chosen: TreeCandidate
     depth: int
@@ -69,7 +71,7 @@ class TreePlan:
 
     @property
     def rates(self) -> tuple[tuple[float, ...], ...]:
-        """What was planned from: an acceptance vector per level."""
+        """The plan's input: an acceptance vector per level."""
         return rates_by_level(self.by_level)
 
     @property
@@ -111,7 +113,7 @@ def make_plan(trials: AcceptanceTrials, costs: PlanningCosts, sizes: Sequence[in
 
 
 def candidate(name: str, shape: TreeShape, rates: Rates, costs: PlanningCosts) -> TreeCandidate:
-    """What is expected of a tree."""
+    """The expectations for a tree."""
     tokens, step = expected_tokens(shape, rates), costs.step_us(shape)
     return TreeCandidate(name, shape.parents, tokens, step, tokens * costs.target_us(1) / step)
 
@@ -161,7 +163,7 @@ def read_requests(path: Path, engine: Engine, sampling: SamplingParams) -> list[
     """Requests from JSON lines with `messages` (and `tools`) or `prompt`, as in a suite's prompt files.
 
     Raises:
-        InvalidRequest: a line that is none, named by its number, or a file without any.
+        InvalidRequest: an invalid line, named by its number, or an empty file.
     """
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -185,7 +187,7 @@ def _prompt(line: str, place: str) -> Prompt:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, plan, print and, if asked, write."""
+    """Measure, plan, print and, on request, write."""
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
@@ -215,15 +217,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--draft", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with messages or prompt")
-    parser.add_argument("--out", type=Path, help="where to write the plan as JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the plan")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--tokens", type=int, default=64, help="most new tokens per prompt")
     parser.add_argument("--width", type=int, default=4, help="children per node of the probe")
     parser.add_argument("--levels", type=int, default=3, help="levels of the probe")
-    parser.add_argument("--most", type=int, default=48, help="most nodes that are considered; at least 8")
+    parser.add_argument("--most", type=int, default=48, help="largest number of nodes to consider; at least 8")
     parser.add_argument("--rows", type=int, default=1, help="requests at once")
     parser.add_argument("--dtype", default="float32", help="float32, float64 or bfloat16")
-    parser.add_argument("--numerics", default="fast", help="the target's, as in a suite")
+    parser.add_argument("--numerics", default="fast", help="the target's numerics mode, as in a suite")
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

@@ -1,7 +1,7 @@
 """``python -m engine.train STAGE ...``: build the reference family, or train a draft head for any target.
 
 Every stage reads and writes one work folder and can be interrupted and resumed. The
-stages of draft heads, and `early_exit`, also take a target and a text of one's own:
+stages of draft heads, and `early_exit`, also take a target and the user's own text:
 ``python -m engine.train medusa --target FOLDER --data FILE --out FOLDER``.
 """
 
@@ -26,7 +26,7 @@ from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
 
 EXITS: Final = "early_exit"
-"""The one stage besides heads that takes a target of one's own."""
+"""The one stage besides heads that takes the user's own target."""
 
 
 def say(text: str) -> None:
@@ -136,7 +136,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
     parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEAD_TRAINERS]))
     parser.add_argument("--work", type=Path, help="work folder of the reference family, kept between runs")
-    parser.add_argument("--target", type=Path, help="folder of one's own target")
+    parser.add_argument("--target", type=Path, help="folder of the user's own target")
     parser.add_argument("--data", type=Path, help='JSONL file, each line with "text" or "messages"')
     parser.add_argument("--out", type=Path, help="folder to write the head to")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")

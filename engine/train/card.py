@@ -1,6 +1,6 @@
 """The card of each bundled model: digests, recipe, losses, samples, acceptance.
 
-Everything in a card is measured when it is written. Knows nothing about suites.
+Everything in a card is measured when it is written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CardSources:
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """How one model came to be: its size, its last training, and what it began as."""
+    """The origin of one model: its size, its last training, and its initial model."""
 
     folder: str
     model: recipe.ModelRecipe

@@ -2,8 +2,6 @@
 
 The Jinja template is what travels with the tokenizer; `render` is the same
 format in Python, fast enough for a corpus. A test holds the two together.
-
-Knows nothing about tokenizers or models.
 """
 
 from __future__ import annotations

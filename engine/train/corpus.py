@@ -1,7 +1,6 @@
 """The training corpus: the Python standard library's sources and dialogues.
 
 Writes one token array per split and domain, plus a manifest with digests.
-Knows nothing about models.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In every window blocks begin at evenly spaced anchors. A block sees the context
 before its anchor and itself; its masks learn the target's distributions, earlier
-ones with more weight, for a draft ends where one is refused. Target, embedding and
+ones with more weight, because a draft ends at the first refusal. Target, embedding and
 output matrix stay as they are.
 """
 
@@ -28,7 +28,7 @@ from engine.train.recipe import DFLASH_HEAD, DFlashRecipe
 
 @dataclass(frozen=True, slots=True)
 class BlockPlacement:
-    """Where the blocks of a window of T tokens sit: `anchors` [A], and `size` rows each."""
+    """The places of the blocks in a window of T tokens: `anchors` [A], and `size` rows each."""
 
     anchors: Tensor
     size: int
@@ -44,7 +44,7 @@ class BlockPlacement:
         return self.anchors[:, None] + torch.arange(self.size)
 
     def mask(self, window: int) -> Tensor:
-        """[A * size, window + A * size]: a block sees what is before its anchor, and itself."""
+        """[A * size, window + A * size]: a block sees itself and the positions before its anchor."""
         own = torch.arange(len(self.anchors)).repeat_interleave(self.size)
         before = torch.arange(window) < self.anchors[own][:, None]
         return torch.cat([before, own[:, None] == own], 1)

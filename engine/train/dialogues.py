@@ -2,8 +2,6 @@
 
 Every generator takes a random generator and returns one `Dialogue`; the answer
 is always derivable from the prompt, so a trained model can be judged by it.
-
-Knows nothing about tokens or models.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def loss_of(head: EagleHead, teacher: Teacher, tokens: Tensor, recipe: EagleReci
 
 
 def unroll(head: EagleHead, teacher: Teacher, tokens: Tensor, steps: int = 3) -> Iterator[PositionLogits]:
-    """Passes on the head's own outputs over windows [rows, T]; it is measured so, and not trained so."""
+    """Passes on the head's own outputs over windows [rows, T]; for measuring only, not for training."""
     lesson, unrolled = teacher.lesson(tokens), UnrolledCache()
     state = lesson.hidden[teacher.config.layers][:, : tokens.shape[1] - steps]
     for embedded, truth in lesson.ahead(steps):

@@ -1,8 +1,7 @@
-"""Training of an EAGLE-3 head (Li et al. 2503.01840): what it will read while drafting it reads while training.
+"""Training of an EAGLE-3 head (Li et al. 2503.01840): the head reads the same inputs in training as in drafting.
 
-The layer is unrolled on its own outputs; every pass is asked for the target's
-distribution on the draft vocabulary, later ones with less weight. There is no
-loss on features. Embedding and target stay as they are.
+The layer is unrolled on its own outputs; every pass learns the target's distribution on the draft vocabulary, later
+ones with less weight. There is no loss on features. Embedding and target stay as they are.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class Eagle3Head(nn.Module):
         self.midlayer = HeadLayer(config, LayerForm(("input_layernorm", "hidden_norm")))
         self.norm = nn.RMSNorm(config.hidden, config.eps)
         self.lm_head = nn.Linear(config.hidden, len(kept), bias=False)
-        # as good a start as there is: what the target says of these tokens
+        # the best available start: the target's output rows of these tokens
         self.lm_head.weight.data.copy_(teacher.head[kept])
 
     @property
     def d2t(self) -> Tensor:
-        """[draft vocabulary] int64: what to add to a draft id to get the target's."""
+        """[draft vocabulary] int64: the offset from a draft id to the target's id."""
         return self.kept - torch.arange(len(self.kept))
 
 

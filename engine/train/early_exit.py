@@ -1,11 +1,9 @@
 """Training a target whose early layers can draft: the early-exit loss of LayerSkip (Elhoushi et al. 2404.16710).
 
 After every layer the model's own norm and output matrix predict the next token, and
-the cross-entropies of all exits are summed. Labels are the softmax of the target as
-it was, so that the law it ends with stays near the one it had. LayerSkip's other
-half, dropping layers at random, is left out: a model of a few layers has none to
-spare. What comes out is another target, with weights of its own; it does not know
-which exit will be used.
+the cross-entropies of all exits are summed. Labels are the softmax of the untrained target, so that the final law
+stays near the original. LayerSkip's other half, dropping layers at random, is omitted because a model of a few layers
+has none to spare. The result is another target with its own weights, trained for no particular exit.
 """
 
 from __future__ import annotations
@@ -26,10 +24,11 @@ from engine.train.trainer import Report, TrainingJob
 
 
 def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
-    """How much each layer's loss counts, the last one's at the end; they add up to 1 (equation 5 of the paper).
+    """The weight of each layer's loss, the last one's at the end; they add up to 1 (equation 5 of the paper).
 
     An exit after layer l, counted from 0, weighs scale times 0 + 1 + ... + l, and the whole model's loss
-    layers - 1 more than the exit before it, so the first exit is never asked for what one layer cannot know.
+    layers - 1 more than the exit before it, so the first exit has
+    weight 0: one layer cannot learn the target.
     """
     early = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
     raw = [*early, layers - 1 + scale * (layers - 2) * (layers - 1) / 2 if layers > 1 else 1.0]
@@ -57,7 +56,7 @@ def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM, tokens: Tensor, 
 
 
 def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Mapping[str, float]:
-    """How often a token drawn at each exit would be accepted by the whole model, on held-out text."""
+    """The rate at which the whole model would accept a token drawn at each exit, on held-out text."""
 
     def passes(tokens: Tensor) -> Iterator[PositionLogits]:
         *early, last = exits(model, tokens)
@@ -70,7 +69,9 @@ def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Map
 def train_early_exit(
     target: Path, corpus: Corpus, out: Path, report: Report, plan: EarlyExitRecipe = EARLY_EXIT
 ) -> None:
-    """Train on from the llama in `target`; write the new one to `out` in bfloat16, with the tokenizer beside it."""
+    """Continue training from the llama in `target`; write the new one to `out` in bfloat16, with the tokenizer beside
+    it.
+    """
     model, teacher = (LlamaForCausalLM.from_pretrained(target, dtype=torch.float32) for _ in range(2))
     teacher.eval()
     job = TrainingJob(

@@ -1,4 +1,6 @@
-"""The card of the target with early exits: digests, recipe, and what its exits are worth beside the untrained one's."""
+"""The card of the target with early exits: digests, recipe, and its exits' acceptance compared with the untrained
+target's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain
 
 
 def write_exit_card(work: Path, name: str) -> None:
-    """Write `card.json` into the model's folder in `work`, measured there beside the target that it began as."""
+    """Write `card.json` into the model's folder in `work`, measured against the target from which it began."""
     folders = {"trained": work / name, "untrained": work / "target"}
     shops = {key: open_models({"target": ModelSource(str(folder))}) for key, folder in folders.items()}
     facts = shops["trained"].models()[0]

@@ -1,4 +1,6 @@
-"""The card of a bundled draft head: digests, its target, its recipe. Its worth is measured with all proposers."""
+"""The card of a bundled draft head: digests, its target, its recipe. Its acceptance is measured together with all
+proposers'.
+"""
 
 from __future__ import annotations
 

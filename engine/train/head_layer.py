@@ -2,7 +2,7 @@
 
 The layer's parameters carry the published names. It can be unrolled on its own
 outputs: the keys and values of earlier passes stay visible as they will be while
-drafting. Does not know which head it belongs to.
+drafting. The layer is the same for every head.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class HeadLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class TeacherBatch:
-    """What the target says about one batch of windows.
+    """The target's outputs for one batch of windows.
 
     embedded: [rows, T, hidden] its embeddings. hidden: by layer id, as HF counts. logits: [rows, T, V].
     """

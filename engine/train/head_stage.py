@@ -1,6 +1,5 @@
-"""What the trainings of all draft heads share: what they are given, the loop, and the folder that is written.
-
-Does not know what a head computes. Published names, keys and tables are its trainer's.
+"""Shared parts of all draft heads' trainings: the inputs, the loop, and the written folder. Published names, keys and
+tables belong to each head's trainer.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from engine.train.trainer import Report, TrainingJob
 
 @dataclass(frozen=True, slots=True)
 class HeadStage:
-    """One head's training: the frozen target, the text, the folder to write, and whom to tell."""
+    """One head's training: the frozen target, the text, the folder to write, and the progress callback."""
 
     teacher: Teacher
     corpus: Corpus

@@ -2,9 +2,8 @@
 
 Head i at position t learns the target's own distribution of token t + 2 + i, which
 the target gives at position t + 1 + i: cross-entropy to it, summed over the heads,
-without weights. The paper takes the text's token as the label; the target's
-distribution is what drafts are held against, and says more per position. Does not
-know where the text came from.
+without weights. The paper takes the text's token as the label; drafts are verified against the target's distribution,
+which also carries more information per position.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def measured(module: MedusaModule, teacher: Teacher, corpus: Corpus) -> Mapping[
 
 
 def document(teacher: Teacher, plan: MedusaRecipe, known: int) -> dict[str, Any]:
-    """A config.json for heads that know so many tokens."""
+    """A config.json for heads over `known` tokens."""
     return {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",

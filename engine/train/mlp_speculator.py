@@ -3,8 +3,7 @@
 Stage i reads the state of the stage before it and the text's next token, and learns
 the target's own distribution of the token after; the losses of all stages are
 summed. The paper trains on the text first and on text that the target wrote later,
-with tokens as labels; distributions are what drafts are held against, and say more
-per position. Does not know where the text came from.
+with tokens as labels; drafts are verified against distributions, which also carry more information per position.
 """
 
 from __future__ import annotations

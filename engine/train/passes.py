@@ -1,7 +1,4 @@
-"""What a head says beside what the target says, by drafted position: the loss and the measure of most trainers.
-
-Does not know how a pass was made.
-"""
+"""A head's logits next to the target's, by drafted position: the loss and the measure of most trainers."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def weighted_loss(passes: Iterable[PositionLogits], weights: Sequence[float]) ->
 def agreements(
     corpus: Corpus, window: int, passes: Callable[[Tensor], Iterable[PositionLogits]]
 ) -> Mapping[str, float]:
-    """How often a drawn token would be accepted on held-out text were all tokens drafted, by drafted position.
+    """The acceptance of drawn tokens on held-out text if all tokens were drafted, by drafted position.
 
     `passes` makes those of windows [rows, window]; domains count equally.
     """

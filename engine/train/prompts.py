@@ -1,6 +1,6 @@
 """Prompts for the packaged suites: dialogues that training never saw, without their answers.
 
-Deterministic. Knows nothing about suites.
+Deterministic.
 """
 
 from __future__ import annotations

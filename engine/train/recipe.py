@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CorpusRecipe:
-    """What the models read."""
+    """The models' training text."""
 
     dialogues: int = 90_000
     held_out_dialogues: int = 700
@@ -89,7 +89,7 @@ class Eagle3Recipe(UnrolledRecipe):
 
     decay: float = 0.8
     aux_layers: tuple[int, ...] = (1, 2, 3)
-    """Which of the target's hidden states are fused, as HF counts them."""
+    """The fused hidden states of the target, as HF counts them."""
     draft_vocabulary: int = 1024
     """The most frequent tokens of the corpus."""
 
@@ -108,7 +108,7 @@ class MedusaRecipe:
     heads: int
     layers: int = 1
     known_share: float = 1.0
-    """The heads know the most frequent tokens, so many that they make up this share of the corpus; 1 is all tokens."""
+    """The heads cover the most frequent tokens that make up this share of the corpus; 1 means all tokens."""
 
 
 MEDUSA_HEADS = MedusaRecipe(
@@ -123,7 +123,7 @@ class EarlyExitRecipe:
 
     training: TrainRecipe
     scale: float = 1.0
-    """How much exits count beside the whole model."""
+    """The weight of exits relative to the whole model."""
 
 
 EARLY_EXIT = EarlyExitRecipe(TrainRecipe(steps=600, learning_rate=1e-3, window=256, warmup=40, seed=10))

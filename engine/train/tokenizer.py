@@ -1,7 +1,4 @@
-"""The byte-level BPE of the reference family, with its chat template.
-
-Knows nothing about models.
-"""
+"""The byte-level BPE of the reference family, with its chat template."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """One training loop for the reference family: plain or distilled, resumable.
 
 The batch of step n depends on (seed, n) only, so a resumed run reads the same
-data. Checkpoints are safetensors: no pickle anywhere. Does not know where the
-corpus came from.
+data. Checkpoints are safetensors: no pickle anywhere.
 """
 
 from __future__ import annotations
@@ -140,9 +139,9 @@ def held_out_loss(model: LlamaForCausalLM, corpus: Corpus, window: int = 512, wi
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """One training: what is trained, on what, by which loss.
+    """One training: the parameters, the data and the loss.
 
-    `loss` maps a batch of token windows [rows, window + 1] to a number; `measure` says how far it has come.
+    `loss` maps a batch of token windows [rows, window + 1] to a number; `measure` reports its progress.
     """
 
     module: nn.Module
@@ -176,7 +175,7 @@ def train(
 
 
 def run(job: TrainingJob) -> None:
-    """Train to the recipe's last step; parameters that ask for no gradients stay as they are."""
+    """Train to the recipe's last step; parameters without gradients stay unchanged."""
     module, recipe = job.module, job.recipe
     optimiser = torch.optim.AdamW(
         (each for each in module.parameters() if each.requires_grad),
@@ -217,7 +216,7 @@ def save(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path, step:
 
 
 def restore(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path) -> int:
-    """Load the checkpoint in `folder`; the step to go on with, 0 without one."""
+    """Load the checkpoint in `folder`; returns the next step, 0 without a checkpoint."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return 0

@@ -1,7 +1,7 @@
 """A user's own target and text, as the trainers of heads want them.
 
 Text is a file of one JSON object per line: {"text": ...}, or {"messages": [...]},
-which goes through the target's chat template. Knows nothing about any head.
+which goes through the target's chat template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.train.corpus import Corpus
 from engine.train.head_layer import Teacher
 
 HELD_OUT = 20
-"""Every so manieth line is measured on and not trained on."""
+"""Of this many lines one is held out for measuring."""
 MIXTURE = 4096
 """Fewest training tokens: a window must fit, and a step should not see the same one twice."""
 
@@ -33,7 +33,7 @@ def load_corpus(file: Path, target: Path) -> Corpus:
     """The file's tokens by the target's tokenizer; documents end with its end token.
 
     Raises:
-        ModelError: a line that is neither, or too little text; names file and line.
+        ModelError: an invalid line, or too little text; names file and line.
     """
     tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
     documents = list(_documents(file, tokenizer))

@@ -2,8 +2,6 @@
 
 Names and codes are composed from syllables instead of listed, so that a model
 cannot memorise them and has to learn to copy them from the prompt.
-
-Knows nothing about tokens, chat formats or models.
 """
 
 from __future__ import annotations

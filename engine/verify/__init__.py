@@ -22,7 +22,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, ScalarOption]]] = {
     "ensemble": {"weight": ScalarOption(0.9, high=1)},
     "synthetic": {"length": ScalarOption(2.0, low=1)},
 }
-"""The options of the rules that have any; a rule is built with all of its own."""
+"""The options of each rule that has any; a rule is built with all of its options."""
 
 
 def load(protocol: Protocol, options: Mapping[str, Any] | None = None) -> Verifier:

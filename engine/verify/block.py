@@ -1,13 +1,11 @@
-"""Block verification of a chain (Sun et al. 2403.10444): one decision for the whole draft.
+"""Block verification of a chain (Sun et al. 2403.10444): one joint decision on the whole draft.
 
 With r_i = p_i(x_i) / q_i(x_i), P_0 = 1 and P_i = min(1, P_{i-1} r_i), a prefix of i
 tokens is kept with probability h_i = R_i / (R_i + 1 - P_i), where R_i is the mass of
-max(P_i p_{i+1} - q_{i+1}, 0), and h_gamma = P_gamma; the longest prefix that passes
-wins. The emitted law is p, and no shorter on average than token by token. Each
-place has an acceptance number of its own. Because the decision looks at drafts and numbers
-behind the tokens that it keeps, each step has numbers of its own too: with numbers keyed by
-position alone the next step would be drafted and decided by ones that were looked at before.
-Knows nothing about trees.
+max(P_i p_{i+1} - q_{i+1}, 0), and h_gamma = P_gamma; the longest prefix that passes is kept. The emitted law is p, and
+the mean accepted length is at least that of the token-wise rule. Each place has its own acceptance number. The
+decision reads drafts and numbers behind the tokens that it keeps, so each step also has its own numbers: with numbers
+keyed by position alone, the next step would reuse numbers that an earlier decision has read.
 """
 
 from __future__ import annotations

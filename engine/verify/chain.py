@@ -2,9 +2,8 @@
 
 Accept x ~ q if u q(x) < p(x); at the first rejection emit from the residual
 norm(max(p - q, 0)); after the last acceptance emit a bonus from p. The emitted
-law is p for any q that is really the draft's law; a deterministic draft has a
-one-hot q. Acceptance, residual and bonus numbers are drawn from streams of
-their own. Knows nothing about trees.
+law is p for any q that is the draft's true law; a deterministic draft has a one-hot q. Acceptance, residual and bonus
+numbers come from separate streams.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ def residual(p: Floats, proposal: Proposal, node: int) -> Floats:
 def recover(p: Floats, left: Floats, row: int, u: float) -> Emitted:
     """A token from the residual `left`.
 
-    Where rounding left no mass at all, p and q agree to the last bit and p is
-    used instead; the record shows it as a residual mass of 0.
+    If rounding left no mass, p and q agree to the last bit and p is used instead; the record then holds a residual
+    mass of 0.
     """
     token = inverse_cdf(left if left.sum() > 0 else p, u)
     return Emitted(token, Role.RECOVERED, row, float(p[token]), u)

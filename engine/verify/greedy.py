@@ -1,7 +1,7 @@
 """Greedy verification: keep what equals the target's argmax.
 
-Ties go to the lowest token id, as in plain greedy decoding. Needs no q and no
-random numbers, and knows nothing about temperature above 0.
+Ties go to the lowest token id, as in plain greedy decoding. The rule needs neither q nor random numbers and ignores a
+temperature above 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a verification rule is.
+"""The interface of a verification rule.
 
-Knows nothing about models or caches: it sees transformed rows and numbers.
+A rule sees transformed rows and random numbers, never models or caches.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from engine.sampling.target_rows import TargetRows
 
 @dataclass(frozen=True, slots=True)
 class VerifierFacts:
-    """What a rule declares about itself."""
+    """A rule's declared properties."""
 
     protocol: Protocol
     lossless: bool
     """The emitted law is the target's, for any draft."""
     draft_rule: DraftRule
-    """How drafts should be drawn to be accepted most often."""
+    """The draft rule with the highest acceptance rate."""
     trees: bool
-    """Branching proposals are understood."""
+    """The rule accepts branching proposals."""
     fresh_numbers: bool = False
-    """Every step needs numbers of its own, because a decision looks at those of positions that it does not decide."""
+    """Every step needs its own random numbers, because a decision reads numbers of positions that it does not decide.
+    """
     options: Mapping[str, typing.Any] = field(default_factory=dict)
-    """What the rule runs with, its defaults included."""
+    """The rule's options in effect, defaults included."""
 
 
 class Verifier(typing.Protocol):
-    """Decides which drafted tokens are kept and what follows them."""
+    """Decides which drafted tokens are kept and which token follows them."""
 
     facts: VerifierFacts
 

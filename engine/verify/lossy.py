@@ -1,8 +1,8 @@
-"""Verification rules that do not keep the target's law, and say so: `lossless` is false for every one of them.
+"""Verification rules that do not keep the target's law: each declares `lossless` as false.
 
-They accept more than p allows, for speed or for measuring. Their settings are in `engine.verify.SETTINGS`, and what a
-rule runs with is in its facts. With neutral settings each of them emits p and still declares itself lossy: the
-declaration is the rule's, not the settings'. Knows nothing about who asked for a lossy rule, or whether they may.
+They accept more than p allows, for speed or for measuring. Their settings are in `engine.verify.SETTINGS`, and a
+rule's facts hold the settings in effect. With neutral settings each rule emits p and still declares itself lossy: the
+declaration belongs to the rule, not to its settings.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from engine.verify.matching import last_role, q_of
 
 
 class TypicalVerifier:
-    """Typical acceptance (Medusa, Cai et al. 2401.10774): keep the longest path of tokens that are likely enough.
+    """Typical acceptance (Medusa, Cai et al. 2401.10774): keep the longest path of sufficiently likely tokens.
 
     A drafted token x passes if p(x) > min(epsilon, delta exp(-H(p))), H in nats, where p is the target's after the
-    token's prefix. The path kept is the longest whose every token passes; among equally long ones that of the largest
-    product of p, then the one whose last node comes first. The token after the path is drawn from p, whole: tokens
-    that did not pass are not taken out of it.
+    token's prefix. The rule keeps the longest path on which every token passes; ties go to the largest product of p,
+    then to the path whose last node comes first. The token after the path is drawn from the whole p, which still
+    contains the tokens that did not pass.
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:
@@ -117,7 +117,7 @@ class ThresholdVerifier:
         examined: list[Examined] = []
         for child in offered:
             token = proposal.tree.tokens[child]
-            # from what is left: a token that was offered before counts once
+            # from the remaining mass: a token that was offered before counts once
             chance = float(left[token])
             total += chance
             # strict, so that u = 0 does not accept a token of probability zero
@@ -165,7 +165,7 @@ class SyntheticVerifier:
     `length` is the mean acceptance length, the last token of a step included. The drafted token at place i, counted
     from 0, is accepted with probability length - 1 - i, held within 0 and 1: the schedule of least variance, whose
     first floor(length - 1) places always accept, the next with the fraction, and the others never. p and q take no
-    part. The token after is drawn from p, whole. A draft shorter than the schedule ends it.
+    part. The token after the path is drawn from the whole p. A draft shorter than the schedule ends it.
     """
 
     def __init__(self, length: float) -> None:

@@ -1,9 +1,7 @@
 """The walk shared by rules that compare drafts with the target's own choice.
 
-At each node the target chooses a token by itself; the walk goes on while a
-child carries that token. Lossless for any draft that does not look at the
-choice (methods note B1.4), and exact in trees. Knows nothing about how the
-choice is made.
+At each node the target chooses a token on its own; the walk continues while a child carries that token. The walk is
+lossless for any draft that does not depend on the choice (methods note B1.4), and exact in trees.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ Choose = Callable[[int, int], int]
 
 
 def match(proposal: Proposal, rows: TargetRows, choose: Choose) -> StepOutcome:
-    """Keep the drafted path that the target would have taken, then its next token."""
+    """Keep the drafted path that the target itself chooses, then the target's next token."""
     tree = proposal.tree
     emitted: list[Emitted] = []
     examined: list[Examined] = []

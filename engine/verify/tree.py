@@ -1,4 +1,4 @@
-"""Rejection sampling over a token tree, for every way to draw siblings.
+"""Rejection sampling over a token tree, for every sibling rule.
 
 At a node the children are tried in order against what is left of p: accept c if
 u q(c) < p'(c), else p' becomes norm(max(p' - q, 0)); after the last refusal emit
@@ -10,8 +10,7 @@ siblings*, the emitted law is p, by induction over the children:
 * a fixed set of candidates has one-hot rows, so c is accepted with p'(c) (EAGLE-2 2406.16858);
 * several drafters give each child its own q, if they draw independently of each other.
 
-Verifying children drawn without replacement by the full q is the classic fault.
-Knows nothing about how a proposer chose its tree.
+A common fault verifies children drawn without replacement with the full q.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _try_children(proposal: Proposal, node: int, p: Floats, position: int, rando
         over = residual(left, proposal, child)
         mass = float(over.sum())
         if mass == 0:
-            # by rounding only: p' and q agree to the last bit, and so p' is what remains to be drawn from
+            # only rounding leads here: p' and q agree to the last bit, so the token is drawn from p'
             break
         left = over / mass
     return _ChildTests(ROOT, left, mass, tuple(examined))

@@ -1,7 +1,7 @@
 """Any server that speaks OpenAI's protocol, as a backend.
 
-What runs behind the address is seen through its answers alone: text, token ids
-where the server names them, log-probabilities where it gives them.
+The backend sees the engine only through its answers: text, plus token ids and log-probabilities if the server sends
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def open_models(models: Mapping[str, ModelSource]) -> Backend:
         ModelError: the target's files are no model.
         InvalidRequest: models besides the target.
     """
-    # imported late: the HTTP library is needed by this backend alone
+    # imported late: the HTTP library is needed by only this backend
     from engine.backends.openai.models import OpenAIBackend
 
     return OpenAIBackend(models)

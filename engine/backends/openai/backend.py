@@ -1,9 +1,7 @@
-"""One arm at an endpoint: several requests at once, each tried until it is answered or lost for good.
+"""One arm at an endpoint: several requests at once, each retried until it is answered or given up.
 
-A request without an answer is a generation too, with the reason in its record.
-A record has one step per token, because an endpoint does not say which tokens
-came of one forward. Knows nothing about what runs behind the endpoint beyond
-what it says of itself.
+A request without an answer yields a generation too, with the reason in its record. A record has one step per token,
+because an endpoint does not report which tokens one forward produced.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ NAME: Final = "openai"
 
 @dataclass(frozen=True, slots=True)
 class ArmParts:
-    """What an arm is made of. `prompts` are those that were encoded, by their tokens."""
+    """The parts of an arm. `prompts` holds the encoded prompts by their tokens."""
 
     settings: OpenAISettings
     served: EndpointFacts
@@ -55,15 +53,15 @@ class OpenAIEngine:
         self._protocol = rule_of(plan.protocol, plain=not plan.proposer)
 
     def capabilities(self) -> Capabilities:
-        """Log-probabilities where they are asked for; a request that shows less says so itself."""
+        """Log-probabilities if requested; a request with less evidence reports that itself."""
         return Capabilities(level_of(self._parts.settings))
 
     def effective_config(self) -> Effective:
-        """What the endpoint says of itself, and how it is asked."""
+        """The endpoint's own facts and the form of the requests."""
         return arm_facts(self._parts.settings, self._parts.served, self._plan, self._protocol, self._parts.codec.origin)
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The prompt's ids; remembers what they stand for, because a server is sent the prompt itself."""
+        """The prompt's ids; the method stores the prompt by its ids, because the server receives the prompt itself."""
         ids = self._parts.codec.encode(prompt)
         other = self._parts.prompts.setdefault(ids, prompt)
         if other != prompt:
@@ -71,10 +69,10 @@ class OpenAIEngine:
         return ids
 
     def require(self, requests: Sequence[Request]) -> None:
-        """Check what can be known before: parameters, lengths, and that the route takes the prompt.
+        """Check parameters, lengths, and whether the route accepts the prompt.
 
         Raises:
-            InvalidRequest: a parameter that the server does not know, or a prompt that the route does not take.
+            InvalidRequest: a parameter that the server does not know, or a prompt that the route does not accept.
             CapacityError: a request that does not fit the server's context.
         """
         settings, served = self._parts.settings, self._parts.served
@@ -97,13 +95,13 @@ class OpenAIEngine:
                 )
 
     def memory(self) -> None:
-        """What a server remembers of finished requests is not known."""
+        """None: a server's state between requests is unknown."""
 
     def forget(self) -> None:
-        """Nothing is remembered here."""
+        """The backend itself keeps no state."""
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Ask; the last generation to finish has the change of the server's counters in its facts."""
+        """Send the requests; the facts of the last generation hold the change of the server's counters."""
         if not requests:
             return
         self.require(requests)
@@ -125,7 +123,7 @@ class OpenAIEngine:
             endpoint.close()
 
     def _counters(self, endpoint: Endpoint) -> Mapping[str, float]:
-        """The server's counters of speculation; empty where it has none."""
+        """The server's counters of speculation; empty if it has none."""
         page = endpoint.aside(self._parts.settings.metrics) if self._parts.served.counters else None
         return {} if page is None else counters(page)
 
@@ -174,7 +172,7 @@ class OpenAIEngine:
         return _PendingRecord(request, observed, facts, said, asked.latency_us)
 
     def _ids(self, request: Request) -> tuple[int, ...] | None:
-        """The prompt's tokens, where they are the target's own."""
+        """The prompt's tokens if they are the target's own."""
         return None if self._parts.codec.origin is TokenOrigin.CHARACTERS else request.prompt
 
 
@@ -187,7 +185,7 @@ class _AnswerText:
 
 @dataclass(frozen=True, slots=True)
 class _PendingRecord:
-    """An answer, or None, before its record is made: the last one's facts grow."""
+    """Each answer, or None, before its record is made, because the last one's facts are extended."""
 
     request: Request
     observed: ForeignEngine
@@ -208,7 +206,7 @@ class _PendingRecord:
 
 
 class AnchoredEngine(OpenAIEngine):
-    """The same with the target's files here: the reference pass reads them."""
+    """The same with local target files for the reference pass."""
 
     def __init__(self, plan: EngineSpec, parts: ArmParts, target: LocalTarget) -> None:
         super().__init__(plan, parts)

@@ -1,9 +1,7 @@
-"""The connection to one endpoint: requests out, JSON documents back, every failure as a `Trouble`.
+"""The connection to one endpoint: requests out, JSON documents back, every failure as an `AttemptError`.
 
-The only place that knows the API key and the HTTP library. The key is taken out
-of everything that the server says before anyone reads it. Proxies, passwords
-and certificates of the environment are not read. Knows nothing about what is
-asked, nor about trying again.
+The only place that knows the API key and the HTTP library. The client removes the key from every server message. It
+ignores proxies, passwords and certificates in the environment.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from engine.core.errors import InvalidRequest
 MOST: Final = 64 * 2**20
 """Bytes of one answer."""
 SHORTEST_KEY: Final = 8
-"""Shorter keys are placeholders such as EMPTY, and words of ordinary texts."""
+"""Shorter keys are placeholders such as EMPTY and may occur in ordinary text."""
 DEADLINE: Final = "specaudit_deadline"
 ASIDE_S: Final = 5.0
-"""Seconds for pages that a server need not have."""
+"""Seconds for optional pages."""
 DONE: Final = "[DONE]"
 
 
 class DeadlineStream(httpx2.SyncByteStream):
-    """An answer's bytes until its time is up or it is too long: a timeout of the library is one of each read alone."""
+    """An answer's bytes up to a deadline and a size limit; the library's timeout covers only single reads."""
 
     def __init__(self, inner: httpx2.SyncByteStream, deadline: float) -> None:
         self._inner = inner
@@ -50,7 +48,7 @@ class DeadlineStream(httpx2.SyncByteStream):
             yield part
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._inner.close()
 
 
@@ -74,14 +72,14 @@ class DeadlineTransport(httpx2.BaseTransport):
 
 
 class Endpoint:
-    """One endpoint; safe to use from several threads.
+    """One endpoint; thread-safe.
 
     Args:
-        settings: where it is.
+        settings: its address and options.
         rows: connections at once.
 
     Raises:
-        InvalidRequest: the environment variable with the key is not there, or holds no key.
+        InvalidRequest: the environment variable for the key is missing or holds no key.
     """
 
     def __init__(self, settings: OpenAISettings, rows: int) -> None:
@@ -106,13 +104,13 @@ class Endpoint:
         """A page's text.
 
         Raises:
-            Trouble: there is none.
+            AttemptError: the request failed.
         """
         with self._sent("GET", url, None, seconds) as response:
             return self._clean(response.text)
 
     def aside(self, url: str) -> str | None:
-        """A page that a server need not have."""
+        """An optional page."""
         try:
             return self.get(url, ASIDE_S)
         except AttemptError:
@@ -122,7 +120,7 @@ class Endpoint:
         """A page's JSON document.
 
         Raises:
-            Trouble: there is none.
+            AttemptError: the request failed.
         """
         return _parsed(self.get(url, seconds))
 
@@ -130,16 +128,16 @@ class Endpoint:
         """The whole answer to a request.
 
         Raises:
-            Trouble: there is none.
+            AttemptError: the request failed.
         """
         with self._sent("POST", self._settings.url + path, body, self._settings.timeout_s) as response:
             return _parsed(self._clean(response.text))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
-        """The parts of an answer as they come, up to the mark of its end.
+        """The parts of a streamed answer, up to its end mark.
 
         Raises:
-            Trouble: a part is broken, or the mark did not come.
+            AttemptError: a part is broken, or the mark is missing.
         """
         url, seconds = self._settings.url + path, self._settings.timeout_s
         with self._sent("POST", url, body, seconds, whole=False) as response:
@@ -154,12 +152,12 @@ class Endpoint:
     def _sent(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float, *, whole: bool = True
     ) -> Iterator[httpx2.Response]:
-        """The response to a request, with status 200; its text is there already where it is wanted whole."""
+        """The response with status 200; with `whole`, its text is already read."""
         limit = self._settings
         timeout = httpx2.Timeout(min(limit.silence_s, seconds), connect=min(limit.connect_s, seconds))
         until = {DEADLINE: time.monotonic() + seconds}
         try:
-            # a key of the wrong form must not be told by the library's own words
+            # the library's message could contain a malformed key
             with self._client.stream(method, url, json=body, timeout=timeout, extensions=until) as response:
                 if response.status_code != 200:
                     response.read()
@@ -186,7 +184,7 @@ class Endpoint:
 
 
 def _key(name: str | None) -> str:
-    """The key in an environment variable; empty where none is named."""
+    """The key in an environment variable; empty if none is named."""
     if name is None:
         return ""
     key = os.environ.get(name, "")
@@ -212,7 +210,7 @@ def _parsed(text: str) -> Any:
 
 
 def _part(data: str) -> Any:
-    """One part of a stream; a server that fails after it began says so in one."""
+    """One part of a stream; a server that fails midway reports the error in a part."""
     document = _parsed(data)
     if isinstance(document, Mapping) and document.get("error"):
         error = document["error"]

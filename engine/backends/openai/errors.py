@@ -1,7 +1,6 @@
-"""What can go wrong between a client and a server, and whether to try again.
+"""Failures between a client and a server, and whether a retry is worthwhile.
 
-A trouble is of one request and one attempt. Knows nothing about how long to
-wait (`pace`), nor about who catches it.
+An error belongs to one attempt of one request.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any, Final
 WORDS: Final = 300
 """Characters of a server's own message that are kept."""
 AGAIN: Final = frozenset((408, 409, 425, 429))
-"""Refusals that pass; so do all errors of the server itself, 500 and above."""
+"""Temporary refusals; all server errors, 500 and above, are temporary too."""
 
 
 class FailureKind(StrEnum):
-    """What a failed request died of (`engine.backends.interface.Engine.generate`)."""
+    """The cause of a failed request (`engine.backends.interface.Engine.generate`)."""
 
     ENGINE_DIED = "engine_died"
-    """Nobody listens any more."""
+    """The server no longer accepts connections."""
     REFUSED = "refused"
-    """The server does not want this request."""
+    """The server refuses this request."""
     TIMEOUT = "timeout"
     HTTP = "http"
     """The server or the connection failed."""
@@ -34,7 +33,7 @@ class FailureKind(StrEnum):
 
 @dataclass(slots=True)
 class AttemptError(Exception):
-    """One attempt failed. `after` is how many seconds the server asks to wait."""
+    """One attempt failed. `after` is the number of seconds that the server asks to wait."""
 
     kind: FailureKind
     message: str
@@ -52,12 +51,12 @@ class AttemptError(Exception):
 
 
 def malformed(message: str) -> AttemptError:
-    """An answer that is not one: a broken one may be whole the next time."""
+    """A malformed answer; a retry may succeed."""
     return AttemptError(FailureKind.MALFORMED, message, again=True)
 
 
 def of_status(status: int, text: str, after: float | None) -> AttemptError:
-    """What a status other than 200 means."""
+    """The error for a status other than 200."""
     told = f"status {status}: {said(text)}"
     if status in AGAIN or status >= 500:
         return AttemptError(FailureKind.HTTP, told, again=True, status=status, after=after)

@@ -1,6 +1,6 @@
-"""What the records of an endpoint show: its answers, whatever record level is asked for.
+"""The evidence of an endpoint: its answers, at every record level.
 
-A server that is asked for token ids or log-probabilities may leave them out; the request then reports a lower level.
+A server may omit requested token ids or log-probabilities; the request then reports a lower level.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     """One arm's evidence, by the endpoint's settings.
 
     Raises:
-        InvalidRequest: a setting that cannot be.
+        InvalidRequest: an invalid setting.
     """
     plan, own = settings.plan, settings_of(settings.plan.engine)
     local = not settings.target.source.startswith(SERVED)
@@ -48,7 +48,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
         parts.discard(Part.LOGPROBS)
     if local:
         parts.add(Part.REFERENCE)
-    # the end tokens of a model that is only served are not known
+    # the end tokens of a served model without local files are unknown
     if local and own.dialect.token_ids:
         parts.add(Part.TOKENS)
     if plan.proposer is not None and own.server in COUNTING:

@@ -1,7 +1,7 @@
-"""What is stored of an endpoint, of an arm at it, and of one answer.
+"""The stored facts of an endpoint, of an arm at it, and of one answer.
 
-Words and numbers that the server gave, and what they contradict in each other.
-No key, no address with a password. Knows nothing about connections.
+The facts hold the server's words and numbers and their contradictions. They contain no key and no address with a
+password.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
 @dataclass(frozen=True, slots=True)
 class EndpointFacts:
-    """What an endpoint says of itself before anything is generated.
+    """An endpoint's facts about itself before anything is generated.
 
     listed: its entry of the model.
-    context: most tokens of prompt and answer, None where it does not say.
-    speculates: None where it does not say.
+    context: most tokens of prompt and answer, None if not reported.
+    speculates: None if not reported.
     counters: it has counters of speculation.
     """
 
@@ -80,7 +80,7 @@ def arm_facts(
 def request_facts(
     settings: OpenAISettings, asked: RequestResult, answer: Completion, read: AnswerTokens, prompt: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Of one answered request; `prompt` are the tokens that our template gives, None where the server was sent ids."""
+    """The facts of one answered request; `prompt` holds the tokens of our template, None if the server received ids."""
     facts: dict[str, Any] = {
         "tokens": read.origin.value,
         "finish": answer.finish,
@@ -105,7 +105,7 @@ def request_facts(
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """What a JSON parser that the server does not know makes of a text."""
+    """The result of a JSON parser independent of the server."""
     try:
         return {"valid": True, "value": json.loads(text, parse_constant=_no_constant)}
     except (ValueError, RecursionError) as error:
@@ -169,8 +169,8 @@ def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
 
 
 def _both(whole: Completion, parts: Completion) -> list[str]:
-    """Where the streamed answer is another one; calls are compared as texts."""
-    # a call that the length cuts off is text to a parser of whole answers, and half a call to one of parts
+    """The differences between the streamed answer and the whole one; calls are compared as texts."""
+    # a call cut by the length limit is text to a parser of whole answers and half a call to a parser of parts
     cut = whole.finish == "length" and bool(whole.tool_calls) != bool(parts.tool_calls)
     same = cut or whole.text == parts.text
     found = [] if same else [f"the streamed text differs: {_where(whole.text, parts.text)}"]
@@ -190,7 +190,7 @@ def _where(left: str, right: str) -> str:
 
 
 def _apart(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """Where two sequences part."""
+    """The first index at which two sequences differ."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))
 

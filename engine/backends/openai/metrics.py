@@ -1,8 +1,7 @@
 """A server's own counters of speculation, read before and after.
 
-Prometheus' text format, only as far as names, labels and numbers. Counters are
-the whole server's: who else asks it is counted too. Knows nothing about what
-the names mean beyond those of vLLM.
+The parser reads names, labels and numbers of Prometheus' text format. The counters cover the whole server, including
+other clients' requests.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any, Final
 
 SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? +([^ \n]+)( +-?[0-9]+)?")
 ABOUT: Final = re.compile(r"spec_|_spec|draft|accept")
-"""Names that are about speculation."""
+"""Name patterns of speculation counters."""
 DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
 DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
 
 
 def counters(text: str) -> dict[str, float]:
-    """The samples about speculation, summed over their labels; those with a position keep it as `NAME[POSITION]`.
+    """The speculation samples, summed over their labels; a sample with a position keeps it as `NAME[POSITION]`.
 
-    Sums are of counters; of gauges (no `_total`) the largest is kept.
+    Counters are summed; a gauge (no `_total`) keeps its largest value.
     """
     found: dict[str, float] = {}
     for line in text.splitlines():
@@ -46,12 +45,12 @@ def _number(text: str) -> float:
 
 
 def speculates(page: str) -> bool | None:
-    """Whether the server drafts: vLLM has these counters if it does and only then; None for other servers' pages."""
+    """True if the server drafts: vLLM has these counters exactly if it does; None for other servers' pages."""
     return DRAFTS in counters(page) if "vllm:" in page else None
 
 
 def change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
-    """What happened between two readings: counters' growth, gauges as they are now."""
+    """The change between two readings: growth of counters, current values of gauges."""
     grown = {
         name: value - before.get(name, 0.0) if "_total" in name else value for name, value in sorted(after.items())
     }

@@ -1,7 +1,6 @@
-"""Opening endpoints: whether they are there, serve the model, and what they say of themselves.
+"""Opening endpoints: reachability, the served model, and the endpoint's own facts.
 
-Asked before anything is stored, so that a wrong address, key or model is one
-line. Knows nothing about generation.
+These requests precede any storage, so that a wrong address, key or model gives a one-line error.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from engine.core.errors import EngineError, InvalidRequest
 
 SERVED: Final = "served:"
 NAMED: Final = 8
-"""Models that a message lists."""
+"""Number of models that a message lists."""
 
 
 class OpenAIBackend:
@@ -52,7 +51,7 @@ class OpenAIBackend:
         """A backend at the arm's endpoint.
 
         Raises:
-            InvalidRequest: a setting that cannot be.
+            InvalidRequest: an invalid setting.
             EngineError: the endpoint does not answer, refuses the key, or does not have the model.
         """
         _require_served(plan)
@@ -86,10 +85,10 @@ def _require_served(plan: EngineSpec) -> None:
 
 
 def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFacts:
-    """What the endpoint says of itself.
+    """The endpoint's own facts.
 
     Raises:
-        EngineError: it does not answer, or has not the model.
+        EngineError: it does not answer, or lacks the model.
     """
     url = f"{settings.url}/models"
     try:
@@ -127,7 +126,7 @@ def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
     entries = [each for each in data if isinstance(each, Mapping) and "id" in each] if isinstance(data, list) else []
     names = [str(each["id"]) for each in entries]
     if not entries:
-        raise EngineError(f"{settings.url}: the list of models is empty or is none; is this the address of the API?")
+        raise EngineError(f"{settings.url}: the list of models is empty or malformed; is this the address of the API?")
     if settings.model is None and len(entries) > 1:
         raise EngineError(f"{settings.url}: several models are served, {_told(names)}; set engine.model to one of them")
     if settings.model is not None and settings.model not in names:

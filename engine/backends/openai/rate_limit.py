@@ -1,7 +1,7 @@
-"""When the next request may go: limits per minute, waits that a server asks for, and growing pauses between tries.
+"""Scheduling of requests: limits per minute, waits that a server requests, and growing pauses between tries.
 
-Draws nothing: the pauses of two requests differ by a digest of their names, so
-that they do not come back together. Knows nothing about HTTP.
+The pauses of two requests differ by a digest of their names instead of a random number, so that they do not retry
+together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.core.errors import EngineError
 
 
 class ArmStopped(EngineError):
-    """The run is over; nothing is sent any more."""
+    """The run is over; no further request is sent."""
 
 
 class RateLimiter:
@@ -26,8 +26,8 @@ class RateLimiter:
     Args:
         per_minute: most requests per minute, None for no limit.
         clock: seconds that never go back.
-        stop: set when the arm is over; who waits then is told so.
-        wait: waits for `stop` for so many seconds.
+        stop: set when the arm is over; waiting calls then raise Stopped.
+        wait: waits for `stop` for the given number of seconds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RateLimiter:
         self.sleep(mine - now)
 
     def hold(self, seconds: float) -> None:
-        """Let no request go for so long: the server asked all of us to wait."""
+        """Hold every request for the time that the server asked for."""
         with self._lock:
             self._next = max(self._next, self._clock() + seconds)
 
@@ -83,7 +83,7 @@ def pause(attempt: int, name: str, first: float, most: float) -> float:
 
 
 def retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a `Retry-After` header asks for (RFC 9110, 10.2.3); None where it says nothing that is readable."""
+    """Seconds that a `Retry-After` header asks for (RFC 9110, 10.2.3); None if it is unreadable."""
     if header is None:
         return None
     if header.strip().isdecimal():

@@ -1,8 +1,8 @@
-"""What a request says on the wire.
+"""The body of a request.
 
 Every sampling parameter that the server knows is sent, also those that are off:
 servers and models bring defaults of their own. One that the server does not
-know is refused, never dropped. Knows nothing about connections.
+know is refused, never dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.core.types import Request, SamplingParams
 
 OFF = SamplingParams()
 SHARED = "shared"
-"""The salt of arms that are to draw the same numbers as their baseline."""
+"""The salt of arms that must draw the same numbers as their baseline."""
 
 
 def path(settings: OpenAISettings) -> str:
@@ -29,7 +29,7 @@ def path(settings: OpenAISettings) -> str:
 def body_of(
     settings: OpenAISettings, model: str, prompt: Prompt, ids: Sequence[int] | None, request: Request, salt: str
 ) -> dict[str, Any]:
-    """The body without what says how the answer shall come; `ids` are the prompt's tokens, None where not known."""
+    """The body without the streaming keys; `ids` are the prompt's tokens, None if unknown."""
     asked = (
         _chat(settings, prompt)
         if settings.api is Api.CHAT
@@ -41,7 +41,7 @@ def body_of(
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, to come in parts, with the counts of tokens at the end."""
+    """The same as a streamed request, with token counts at the end."""
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -95,10 +95,10 @@ def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, A
 
 
 def require_known(settings: OpenAISettings, name: str, sampling: SamplingParams) -> None:
-    """Refuse what this kind of server has no word for.
+    """Refuse parameters that this kind of server lacks.
 
     Raises:
-        InvalidRequest: the parameter, and which servers know it.
+        InvalidRequest: names the parameter and the servers that know it.
     """
     known = {*settings.dialect.extras, "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"}
     known |= {"stop", "max_new_tokens", "seed"}

@@ -1,8 +1,7 @@
-"""What a server answered, read strictly: from one document, or from the parts of a stream.
+"""A server's answer, parsed strictly from one document or from the parts of a stream.
 
 Both ways give the same `Answer` of the same generation. A field of a wrong type
-makes the answer malformed; a field that is absent makes it say less. Knows
-nothing about token ids beyond those that the server names, nor what was asked.
+makes the answer malformed; an absent field reduces its content.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed
 
 NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
-"""A token that some servers name by its id in the place of its text."""
+"""The form in which some servers give a token's id instead of its text."""
 META: Final = ("id", "model", "system_fingerprint", "created")
 
 
@@ -25,7 +24,7 @@ META: Final = ("id", "model", "system_fingerprint", "created")
 class Piece:
     """One generated token with its log-probability.
 
-    lead: its reported rivals' largest log-probability minus the second largest; NaN where fewer than two are told.
+    lead: its reported rivals' largest log-probability minus the second largest; NaN if fewer than two are reported.
     """
 
     text: str
@@ -46,8 +45,8 @@ class ToolCall:
 class Completion:
     """One choice of one answer.
 
-    stop_reason: what stopped it, where the server tells the cause apart; `known_stop` says that it does.
-    token_ids, prompt_ids: None where the server does not name them.
+    stop_reason: the cause of the stop, if the server distinguishes causes; `known_stop` is true if it does.
+    token_ids, prompt_ids: None if the server does not send them.
     """
 
     content: str
@@ -66,7 +65,7 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """All that was said: the content, or a JSON document where there is more than content."""
+        """The whole answer: the content, or a JSON document if there is more than content."""
         told: dict[str, Any] = {"reasoning": self.reasoning, "refusal": self.refusal}
         calls = [{"name": each.name, "arguments": each.arguments} for each in self.tool_calls]
         more = {key: value for key, value in {**told, "tool_calls": calls}.items() if value}
@@ -75,7 +74,7 @@ class Completion:
 
 @dataclass(slots=True)
 class Collector:
-    """Puts an answer together from parts; a whole document is one part."""
+    """Assembles an answer from parts; a whole document is one part."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -95,10 +94,10 @@ class Collector:
     parts: int = 0
 
     def add(self, document: Any) -> bool:
-        """Take one part; whether it said anything of the text.
+        """Add one part; returns true if it contains text.
 
         Raises:
-            Trouble: the part is not of an answer.
+            AttemptError: the part does not belong to an answer.
         """
         whole = _mapping(document, "the answer")
         if whole.get("error"):
@@ -112,7 +111,7 @@ class Collector:
         self.prompt_ids = _ids(whole.get("prompt_token_ids"), "prompt_token_ids") or self.prompt_ids
         choices = _list(whole.get("choices", ()), "choices")
         if len(choices) > 1:
-            raise malformed(f"the answer has {len(choices)} choices, one was asked for")
+            raise malformed(f"the answer has {len(choices)} choices, one was requested")
         return bool(choices) and self._choice(_mapping(choices[0], "the choice"))
 
     def _choice(self, choice: Mapping[str, Any]) -> bool:
@@ -156,10 +155,10 @@ class Collector:
         """The answer.
 
         Raises:
-            Trouble: it has no end.
+            AttemptError: the answer has no end.
         """
         if self.finish is None:
-            raise malformed("the answer does not say why it ended" if self.parts else "the answer is empty")
+            raise malformed("the answer has no finish reason" if self.parts else "the answer is empty")
         calls = (ToolCall("".join(self.names[at]), "".join(self.arguments[at])) for at in sorted(self.names))
         return Completion(
             content="".join(self.content),
@@ -182,7 +181,7 @@ def read(document: Any) -> Completion:
     """The answer in one document.
 
     Raises:
-        Trouble: it is none.
+        AttemptError: the document is not an answer.
     """
     collector = Collector()
     collector.add(document)
@@ -190,7 +189,7 @@ def read(document: Any) -> Completion:
 
 
 def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Counts of drafts, where the server tells them per request (vLLM: `metrics`; llama.cpp: `timings`)."""
+    """Counts of drafts, if the server reports them per request (vLLM: `metrics`; llama.cpp: `timings`)."""
     metrics, timings = whole.get("metrics"), whole.get("timings")
     if isinstance(metrics, Mapping) and isinstance(metrics.get("speculative_decoding"), Mapping):
         found = metrics["speculative_decoding"]

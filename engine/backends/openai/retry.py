@@ -1,7 +1,4 @@
-"""One request asked until it is answered: tries, pauses, and both ways of getting the answer.
-
-Knows nothing about records, nor about what the answer means.
-"""
+"""One request sent until it is answered: tries, pauses, and both ways of receiving the answer."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from engine.backends.openai.settings import OpenAISettings, Streaming
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """What came of a request: an answer, or the last trouble.
+    """The result of a request: an answer, or the last error.
 
-    lost: the troubles of the tries before, in words.
-    streamed: the other answer, where both ways were asked for.
-    first_us: microseconds to the first text, where the answer was streamed.
+    lost: the errors of earlier tries, in words.
+    streamed: the streamed answer, if both ways were requested.
+    first_us: microseconds to the first text of a streamed answer.
     """
 
     attempts: int
@@ -41,7 +38,7 @@ class RequestResult:
         error = self.attempt_error.facts(self.attempts)
         last = f"{error['kind']}: {error['message']}"
         if self.lost and self.lost[0] != last:
-            # a server that died is unreachable in the end; the first try has the reason
+            # a dead server is unreachable at the last try; the first try has the reason
             error["message"] += f"; the first try: {self.lost[0]}"
         return {"error": error, **({"lost": list(self.lost)} if self.lost else {})}
 
@@ -54,17 +51,17 @@ class _TimedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RetryingClient:
-    """How requests are asked in one arm."""
+    """The settings of requests in one arm."""
 
     settings: OpenAISettings
     endpoint: Endpoint
     rate_limiter: RateLimiter
 
     def ask(self, name: str, body: Mapping[str, Any]) -> RequestResult:
-        """Ask until there is an answer, a refusal, or no try left.
+        """Send the request until there is an answer, a refusal, or no try left.
 
         Raises:
-            pace.Stopped: the arm is over.
+            rate_limit.Stopped: the arm is over.
         """
         lost: list[str] = []
         for attempt in range(1, self.settings.tries + 1):
@@ -83,7 +80,7 @@ class RetryingClient:
         raise AssertionError("the last try returns")
 
     def _again(self, attempt_error: AttemptError, attempt: int) -> bool:
-        """Whether another try is worth it; a server that asks for more than `max_wait_s` is not waited for."""
+        """True if another try is worthwhile; a server that asks to wait longer than `max_wait_s` gets none."""
         patient = attempt_error.after is None or attempt_error.after <= self.settings.max_wait_s
         return attempt_error.again and patient and attempt < self.settings.tries
 

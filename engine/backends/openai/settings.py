@@ -1,8 +1,7 @@
 """The `engine` mapping of a suite as values, and what each kind of server understands.
 
-The schema `engine-openai` has looked at single values already; what it cannot
-see is looked at here. Knows nothing about connections, and of an API key only
-the name of the environment variable that holds it.
+The schema `engine-openai` has already checked single values; this module checks what a schema cannot express. Of an
+API key, the settings hold only the name of the environment variable.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from engine.core.errors import InvalidRequest
 
 
 class Api(StrEnum):
-    """Which of the two routes answers."""
+    """The route of the requests."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
 
 
 class Streaming(StrEnum):
-    """How answers come."""
+    """The form of the answers."""
 
     WHOLE = "whole"
     STREAMED = "streamed"
     BOTH = "both"
-    """Twice, and both must be the same; at temperature 0 only."""
+    """Each request is sent both ways and both answers must be equal; at temperature 0 only."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDialect:
-    """What a kind of server knows besides OpenAI's own parameters.
+    """The parameters that a kind of server accepts besides OpenAI's own.
 
     extras: its names of our sampling parameters; all are sent, also those that are off, because servers and models
         bring defaults of their own.
-    token_ids: it gives the ids of what it generated when it is asked with `return_token_ids`.
-    seed_bits: how large a seed may be.
+    token_ids: it returns the generated token ids for `return_token_ids`.
+    seed_bits: number of bits of the largest seed.
     max_tokens: its name of the length on the chat route.
     """
 
@@ -96,7 +95,7 @@ OWNED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OpenAISettings:
-    """One endpoint and how it is asked. See `schemas/engine-openai.json` for what each means."""
+    """One endpoint and the form of its requests; `schemas/engine-openai.json` describes each field."""
 
     url: str
     model: str | None = None
@@ -120,7 +119,7 @@ class OpenAISettings:
 
     @property
     def dialect(self) -> ServerDialect:
-        """What the server understands."""
+        """The parameters that the server accepts."""
         return DIALECTS[self.server]
 
     @property
@@ -130,7 +129,7 @@ class OpenAISettings:
 
     @property
     def metrics(self) -> str:
-        """Where the server's counters are."""
+        """The address of the server's counters."""
         return self.metrics_url or f"{self.root}/metrics"
 
 
@@ -138,7 +137,7 @@ def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
     """The settings of one arm.
 
     Raises:
-        InvalidRequest: a value that cannot be, with the key that has it.
+        InvalidRequest: an invalid value; the message names its key.
     """
     if "url" not in given:
         raise InvalidRequest(

@@ -1,9 +1,7 @@
 """Token ids of prompts and answers: by the target's own tokenizer, or characters where there is none.
 
-Ids that the server names are the engine's. Without them the text is tokenized
-here, which need not give the tokens that were generated, and where there is no
-tokenizer either the ids are Unicode code points: text, written as numbers.
-Every record says which. Knows nothing about connections.
+Ids from the server are the engine's own. Without them this module tokenizes the text, which may give other tokens than
+the generated ones; without a tokenizer the ids are Unicode code points. Every record states its kind of ids.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ CODE_POINTS: Final = 0x110000
 
 
 class TokenOrigin(StrEnum):
-    """Where the token ids of a record come from."""
+    """The origin of a record's token ids."""
 
     SERVER = "server"
-    """The server named every generated token."""
+    """The server sent the id of every generated token."""
     LOGPROBS = "log-probabilities"
-    """The server named the tokens that it gave log-probabilities of."""
+    """The server sent ids with the log-probabilities."""
     TOKENIZER = "tokenizer"
     """The text, tokenized here."""
     CHARACTERS = "characters"
@@ -37,7 +35,7 @@ class TokenOrigin(StrEnum):
 
 
 class Codec(Protocol):
-    """A tokenizer, as far as records need one."""
+    """The part of a tokenizer that records need."""
 
     @property
     def vocabulary(self) -> int:
@@ -46,16 +44,16 @@ class Codec(Protocol):
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """End tokens; empty where they are not known."""
+        """End tokens; empty if unknown."""
         ...
 
     @property
     def origin(self) -> TokenOrigin:
-        """What `ids` gives."""
+        """The kind of ids that `ids` returns."""
         ...
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's ids; another prompt has others."""
+        """A prompt's ids, unique to the prompt."""
         ...
 
     def ids(self, text: str) -> tuple[int, ...]:
@@ -127,7 +125,7 @@ class CharacterCodec:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTokens:
-    """An answer's tokens. `logprob` and `lead` are empty, or one number per token; `less` says why they are empty."""
+    """An answer's tokens. `logprob` and `lead` are empty, or one number per token; `less` states why they are empty."""
 
     tokens: tuple[int, ...]
     origin: TokenOrigin
@@ -137,7 +135,9 @@ class AnswerTokens:
 
 
 def tokens_of(answer: Completion, codec: Codec, reason: FinishReason) -> AnswerTokens:
-    """The answer's tokens by the best way there is, with their log-probabilities where these are the same tokens'."""
+    """The answer's tokens from the best available source, with their log-probabilities if these belong to the same
+    tokens.
+    """
     pieces = answer.pieces
     if answer.token_ids is not None:
         return _scored(
@@ -174,7 +174,7 @@ def _scored(ids: tuple[int, ...], origin: TokenOrigin, pieces: Sequence[Piece] |
 
 
 def finish_of(answer: Completion, request: Request, codec: Codec) -> FinishReason | None:
-    """Our word for the end; None for an end that is none, such as a filter's."""
+    """Our finish reason; None for an end that is not regular, such as a filter's."""
     sampling = request.sampling
     if answer.finish == "length":
         return FinishReason.LENGTH

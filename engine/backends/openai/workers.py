@@ -1,7 +1,6 @@
-"""Several workers for one list of work, in its order; results come as they are ready.
+"""Several workers for one list of work, in its order; results arrive as they are ready.
 
-The threads do not keep the process alive: a request in flight when the user
-stops the run is given up. Knows nothing about what the work is.
+The threads do not keep the process alive: a request in flight is abandoned when the user stops the run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Assisted generation of transformers, recorded from outside.
 
-`open_models` is what `engine.backends.REGISTRY` names. The package holds one
-file per idea: settings of an arm, declared evidence, sampling parameters, guards
-of signatures, hooks, observed steps, one arm, the models of a suite. Knows
-nothing about suites.
+`open_models` is what `engine.backends.REGISTRY` names. The package holds one file each for: settings of an arm,
+declared evidence, sampling parameters, guards of signatures, hooks, observed steps, one arm, the models of a suite.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ def open_models(models: Mapping[str, ModelSource]) -> TransformersBackend:
     Raises:
         ModelError: a model that cannot be loaded; a target without a tokenizer.
     """
-    # imported late: the declared evidence is read where torch is not
+    # imported late: the declared evidence is read without torch
     from engine.backends.transformers.models import TransformersBackend
 
     return TransformersBackend(models)

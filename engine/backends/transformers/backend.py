@@ -1,7 +1,7 @@
-"""One arm: requests through `generate`, one at a time, and what was seen of them.
+"""One arm: requests through `generate`, one at a time, and the observations of their steps.
 
-What cannot be watched is not guessed: the evidence of the arm, or of the one
-request, is then text and log-probabilities. Knows nothing about suites.
+If the steps cannot be observed, the evidence of the arm or of the one request is reduced to text and
+log-probabilities.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from engine.sampling.stopping import StopRule
 
 @dataclass(frozen=True, slots=True)
 class AssistantModel:
-    """What drafts: a network and its facts; the tokenizer only where it is not the target's."""
+    """The draft: a network and its facts; the tokenizer only if it differs from the target's."""
 
     network: Any = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -77,11 +77,11 @@ class TransformersEngine:
         return min(whole, TEXT_LEVEL) if self._problems else whole
 
     def capabilities(self) -> Capabilities:
-        """Decisions and rows; text and log-probabilities where the guards refuse."""
+        """Decisions and rows, or text and log-probabilities if the guards refuse."""
         return Capabilities(self._level)
 
     def effective_config(self) -> Effective:
-        """What runs."""
+        """The effective configuration."""
         settings = self._settings
         document = {
             "backend": "transformers",
@@ -106,7 +106,7 @@ class TransformersEngine:
         return stated(Decoder.FOREIGN, document)
 
     def _compared(self, protocol: str, gamma: int) -> dict[str, Any]:
-        """Of a plain arm nothing is verified: the rule that a suite plans for it is not transformers' to run."""
+        """A plain arm verifies nothing: transformers does not run the rule that a suite plans for it."""
         return {} if self._settings.kind is None else {"protocol": protocol, "gamma": gamma}
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ class TransformersEngine:
         return self._local_target.encode(prompt)
 
     def memory(self) -> str | None:
-        """Nothing is remembered between requests."""
+        """No state persists between requests."""
         return None
 
     def forget(self) -> None:
@@ -125,7 +125,7 @@ class TransformersEngine:
 
         Raises:
             CapacityError: a request does not fit the target's context.
-            InvalidRequest: something that transformers cannot do.
+            InvalidRequest: a setting that transformers cannot serve.
         """
         for request in requests:
             self._require(request)
@@ -158,7 +158,7 @@ class TransformersEngine:
         try:
             with self._watched(request) as seen:
                 output = self._run(request)
-        except Exception as error:  # transformers raises whatever breaks first; the other requests go on
+        except Exception as error:  # transformers raises arbitrary exceptions; the other requests continue
             return self._failed(request, error)
         return self._generation(request, output, seen, int(1e6 * (time.perf_counter() - start)))
 
@@ -184,9 +184,9 @@ class TransformersEngine:
         )
 
     def _assistants(self, request: Request) -> dict[str, Any]:
-        """Keyword arguments of `generate`; the assistant's own configuration is made anew for each request."""
+        """Keyword arguments of `generate`; each request gets a new configuration for the assistant."""
         keys: dict[str, Any] = {}
-        # arms share the networks, and an earlier one's settings are not this one's
+        # arms share the networks, so settings of an earlier arm must not remain
         self._network.generation_config = GenerationConfig()
         network = self._assistant(request)
         assistant = self._network if self._settings.kind == "early_exit" else network
@@ -201,7 +201,7 @@ class TransformersEngine:
         return keys
 
     def _assistant(self, request: Request) -> Any:
-        """The draft; one of its own where transformers changes it in place, which it does when it samples."""
+        """The draft, copied if transformers would change it in place, which it does when it samples."""
         if self._settings.kind != "universal":
             return self._assistance.network
         greedy = request.sampling.greedy
@@ -223,7 +223,7 @@ class TransformersEngine:
     def _answer(
         self, request: Request, output: GenerateOutput, seen: HookedGenerate | None
     ) -> tuple[dict[str, Any], ForeignRecord]:
-        """What is believed of a request, and why not more."""
+        """The evidence accepted for a request, and the reason why it is not more."""
         greedy = request.sampling.greedy
         if self._settings.kind is None:
             return {}, ForeignRecord(plain(output, greedy))

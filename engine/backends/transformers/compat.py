@@ -1,8 +1,7 @@
-"""Whether the callables that the record hangs on are the ones that it was written for.
+"""Checks that the callables which the recording wraps are those it was written for.
 
-They are internal to transformers and may move or change with any release. A
-difference is told in words and makes the evidence less; nothing is guessed.
-Knows nothing about what the callables do.
+They are internal to transformers and may move or change with any release. A difference is reported in words and lowers
+the evidence.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ DRAFTERS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def problems(kind: str | None) -> tuple[str, ...]:
-    """What differs from what the record was written for; nothing for plain generation, which needs no hook."""
+    """The differences from the expected callables; empty for plain generation, which needs no hook."""
     if kind is None:
         return ()
     drafters = {f"{CANDIDATES}:{name}.get_candidates": names for name, names in DRAFTERS[kind].items()}
@@ -76,7 +75,7 @@ def _difference(place: str, expected: tuple[str, ...]) -> str | None:
         target = importlib.import_module(module)
         for name in path.split("."):
             target = getattr(target, name)
-        parameters = tuple(inspect.signature(target).parameters)  # type: ignore[arg-type]  # whatever is there now
+        parameters = tuple(inspect.signature(target).parameters)  # type: ignore[arg-type]  # the current callable
     except (ImportError, AttributeError):
         return f"{module}.{path} is not there"
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""What the records of assisted generation show.
+"""The evidence of assisted generation.
 
-Random numbers are torch's, from no key that a reader could draw again: no record level gives them.
+Random numbers come from torch's generator and cannot be regenerated from a key: no record level holds them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     }
 )
 TEXT_LEVEL: Final = 1
-"""The evidence level of text and log-probabilities: what is left where the drafts cannot be watched."""
+"""The evidence level of text and log-probabilities: used if the drafts cannot be observed."""
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence; drafts are watched, and compared with the output, wherever something drafts.
+    """One arm's evidence; drafts are observed and compared with the output in every arm that drafts.
 
     Raises:
-        InvalidRequest: settings that assisted generation does not have.
+        InvalidRequest: settings that assisted generation lacks.
     """
     plan = settings.plan
     shown, own = LEVELS[plan.level], settings_of(plan)

@@ -1,9 +1,8 @@
-"""A draft that is wrong on purpose: the argmax, handed over with a soft q.
+"""An injected draft fault: the argmax, handed over with a soft q.
 
 A faithful copy of a mistake that candidate generators make (tokens by argmax,
 `candidate_logits` as if they had been drawn): the rule `r <= p / q` then keeps
-too many likely tokens. For suites that must fail; an arm that runs with it says
-so as its fault. Knows nothing about recording.
+too many likely tokens. It serves suites that must fail; the arm's configuration names it as the fault.
 """
 
 from __future__ import annotations

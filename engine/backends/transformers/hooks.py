@@ -1,10 +1,8 @@
-"""What assisted generation does, seen from inside, for one call of `generate`.
+"""Hooks that observe assisted generation for one call of `generate`.
 
-Two callables are replaced for the length of a `with` block and put back after
-it, whatever happens: the network's `_get_candidate_generator`, whose generator
-is then asked what it drafts and told what was kept, and the module's
-`_speculative_sampling`. The random numbers are those that the original drew:
-its calls are watched, nothing is drawn again. Knows nothing about records.
+A `with` block replaces two callables and always restores them at its end: the network's `_get_candidate_generator`,
+whose generator reports the drafts and receives the accepted tokens, and the module's `_speculative_sampling`. The
+random numbers are those that the original drew: the hooks observe its calls and draw nothing again.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ class HookedStep:
         float32 softmax of the same scores differs from it by rounding.
     p: [E, V] softmax of the processed rows of the committed tokens.
     drafted_p: [N] the same softmax at the drafted tokens, each after the ones before it.
-    matches: what the engine said of accepted tokens, after it cut at an end.
-    sampled: accepted tokens that `_speculative_sampling` returned; None where it was not asked.
-    uniforms: [N] the acceptance numbers; empty where none were drawn.
+    matches: the engine's count of accepted tokens, after it cut at an end.
+    sampled: accepted tokens that `_speculative_sampling` returned; None if it was not called.
+    uniforms: [N] the acceptance numbers; empty if none were drawn.
     """
 
     prefix: tuple[int, ...]
@@ -56,7 +54,7 @@ class HookedStep:
 
     @property
     def finished(self) -> bool:
-        """Whether the engine told what it kept."""
+        """True if the engine reported the accepted tokens."""
         return self.matches is not None
 
 
@@ -68,11 +66,11 @@ class HookedGenerate:
     steps: list[HookedStep] = field(default_factory=list)
     drafter: str | None = None
     left_changed: tuple[str, ...] = ()
-    """What the engine had changed in the network's configuration and not put back; it is put back now."""
+    """The configuration values that the engine changed and did not restore; this call restores them."""
 
 
 class _Numbers(TorchFunctionMode):
-    """Keeps what `torch.rand_like` gives while it is on."""
+    """Keeps the results of `torch.rand_like` while it is active."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +115,7 @@ def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Ho
 
 @contextmanager
 def _same_depth(network: Any, seen: HookedGenerate) -> Iterator[None]:
-    """The early exit's generator writes the number of layers, and does not put it back when it is interrupted."""
+    """The early exit's generator writes the number of layers, and does not restore it when it is interrupted."""
     config = getattr(network, network.base_model_prefix).config
     depth = getattr(config, "num_hidden_layers", None)
     try:
@@ -163,7 +161,7 @@ def _finish(step: HookedStep, after: Tensor, scores: Tensor, matches: int, greed
 
 
 def _laws(scores: Tensor, greedy: bool) -> Floats:
-    """[N + 1, V] what the engine chooses from: the softmax of its scores, or all mass on their argmax."""
+    """[N + 1, V] the engine's distributions: the softmax of its scores, or all mass on their argmax."""
     law = scores.double().softmax(dim=-1)
     if greedy:
         law = torch.zeros_like(law).scatter_(-1, scores.argmax(dim=-1, keepdim=True), 1.0)

@@ -1,4 +1,4 @@
-"""The models of a suite in transformers, and the arms over them. Knows nothing about recording."""
+"""The models of a suite in transformers, and the arms over them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TransformersBackend:
                     f"{draft.source}: as many tokens as the target, which transformers takes for the same tokens; "
                     "use proposer draft_model, or a draft of another size"
                 )
-            # transformers remembers by tokenizer that it pruned a draft: another arm's draft is not that one
+            # transformers caches the pruned state by tokenizer, which is wrong for another arm's draft
             return AssistantModel(network_of(draft), draft.model.facts, copy.deepcopy(draft.tokenizer))
         check_same_tokenizer(target, draft)
         if draft.model.vocabulary != target.model.vocabulary:

@@ -1,9 +1,8 @@
 """Models of transformers in memory, as a suite names them.
 
 Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs
-only beside its target and has no head of its own. What a model's own generation
-configuration asks for is put aside, so that a request means the same p in every
-engine. Knows nothing about arms.
+only beside its target and has no head of its own. A model's own generation configuration is ignored, so that a request
+has the same p in every engine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from engine.core.errors import ModelError
 from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
 
 BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
-"""What the configuration of a DFlash drafter says."""
+"""The architecture in the configuration of a DFlash drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
         network = AutoModel.from_pretrained(path, config=config, dtype=DTYPES[source.dtype], local_files_only=True)
-    except Exception as error:  # transformers raises whatever its parsers raise
+    except Exception as error:  # transformers passes on its parsers' exceptions
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error
     return AssistantNetwork(network.eval(), facts_of(name, opened))

@@ -1,8 +1,7 @@
 """Sampling parameters as transformers' generation configuration.
 
-Refuses what transformers would leave out or read otherwise, so that both engines
-mean the same p. Everything is said explicitly: what is left unset transformers
-fills with its own defaults (50 for `top_k`). Knows nothing about models.
+The module refuses parameters that transformers would drop or interpret differently, so that both engines have the same
+p. It sets every parameter explicitly, because transformers fills unset ones with its own defaults (50 for `top_k`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ REFUSED: Final[Mapping[str, Problem]] = {
         s.min_p > 0 and s.top_p < 1 and not s.greedy
     ),
 }
-"""What cannot be asked for, with the mend."""
+"""Unsupported parameters, each with the fix."""
 
 
 def ends(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -38,7 +37,7 @@ def ends(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def refusal(sampling: SamplingParams, eos_ids: tuple[int, ...], settings: TransformersSettings) -> str | None:
-    """Why a request cannot be served, or None."""
+    """The reason why a request cannot be served, or None."""
     for message, holds in REFUSED.items():
         if holds(sampling, eos_ids):
             return message
@@ -57,7 +56,7 @@ def configuration(
     return GenerationConfig(
         max_new_tokens=sampling.max_new_tokens,
         eos_token_id=list(stops) or None,
-        # there is no padding in a batch of one; transformers warns where it has to choose
+        # there is no padding in a batch of one; transformers warns if it must choose
         pad_token_id=stops[0] if stops else 0,
         use_cache=True,
         return_dict_in_generate=True,

@@ -1,7 +1,7 @@
-"""What an arm asks of assisted generation, checked before anything runs.
+"""An arm's settings for assisted generation, validated before anything runs.
 
-An arm's proposer becomes keys of transformers' generation configuration. Knows
-which keys each kind of proposer takes; knows nothing about models in memory.
+An arm's proposer becomes keys of transformers' generation configuration. The module lists the keys that each kind of
+proposer takes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAYERS: Final = "assistant_early_exit"
 
 _LOSSY: Final[Mapping[str, OptionType]] = {WEIGHT: ScalarOption(1.0, 0.0, 1.0)}
 _DRAFTING: Final[Mapping[str, OptionType]] = {
-    # "heuristic" would carry the draft length from one request into the next
+    # "heuristic" would carry the draft length over to the next request
     SCHEDULE: ChoiceOption("constant", ("constant", "heuristic_transient")),
     "assistant_confidence_threshold": ScalarOption(0.0, 0.0, 1.0),
     **_LOSSY,
@@ -67,7 +67,7 @@ class TransformersSettings:
 
     @property
     def soft(self) -> bool:
-        """Whether the engine's sampled verification compares p with q."""
+        """True if the engine's sampled verification compares p with q."""
         return self.kind is not None and KINDS[self.kind].soft
 
     @property
@@ -77,11 +77,13 @@ class TransformersSettings:
 
     @property
     def bounded(self) -> bool:
-        """Whether no step drafts more than gamma: schedules move it, another tokenizer counts in its own tokens."""
+        """True if no step drafts more than gamma; schedules change the length, and another tokenizer counts its own
+        tokens.
+        """
         return self.kind != "universal" and self.options.get(SCHEDULE, "constant") == "constant"
 
     def protocol(self, asked: Protocol) -> Protocol:
-        """The rule that runs where `asked` is asked for."""
+        """The rule that runs if the suite requests `asked`."""
         if self.weight < 1.0:
             return Protocol.ENSEMBLE
         return Protocol.GREEDY if asked is Protocol.GREEDY else Protocol.CHAIN
@@ -91,7 +93,7 @@ def settings_of(plan: EngineSpec) -> TransformersSettings:
     """The arm's settings.
 
     Raises:
-        InvalidRequest: something that assisted generation does not have, with the mend.
+        InvalidRequest: a setting that assisted generation lacks; the message states the fix.
     """
     if plan.proposer is None:
         return TransformersSettings()
@@ -120,7 +122,7 @@ def _require_engine(name: str, kind: DraftMethod, plan: EngineSpec) -> None:
     if plan.proposer not in ("draft_model", "early_exit"):
         raise InvalidRequest(f"{name}: {ARGMAX} changes how a draft model draws; remove it from engine")
     if not kind.soft or plan.protocol is Protocol.GREEDY:
-        raise InvalidRequest(f"{name}: {ARGMAX} says something about sampled drafts only; use verifier: chain")
+        raise InvalidRequest(f"{name}: {ARGMAX} affects sampled drafts only; use verifier: chain")
 
 
 def generation_keys(settings: TransformersSettings) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def generation_keys(settings: TransformersSettings) -> dict[str, Any]:
         keys = {"use_mtp": True}
     if settings.kind == "dflash":
         keys = {"speculation_type": "dflash"}
-    # set only where it changes something: transformers takes any number for "relaxed"
+    # set only where it has an effect: transformers reads any number as "relaxed"
     return keys | ({WEIGHT: settings.weight} if settings.weight < 1.0 else {})
 
 

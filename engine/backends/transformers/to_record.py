@@ -1,9 +1,7 @@
-"""What was seen of assisted generation, held against its output, as steps of a record.
+"""Observed steps of assisted generation, compared with its output, as steps of a record.
 
-Every fact comes from two places at least: the drafts and the tokens that the
-generator was told of, the answer of `_speculative_sampling`, and the sequence and
-rows that `generate` returns. Where they differ, the record is not believed.
-Knows nothing about transformers.
+Every fact comes from two places at least: the drafts and the tokens that the generator received, the answer of
+`_speculative_sampling`, and the sequence and rows that `generate` returns. If they differ, the record is rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ SOURCES = ("get_candidates", "update_candidate_strategy", "_speculative_sampling
 
 @dataclass(frozen=True, slots=True)
 class GenerateOutput:
-    """What `generate` returned: E new tokens, [E, V] raw rows, [E, V] processed rows."""
+    """The result of `generate`: E new tokens, [E, V] raw rows, [E, V] processed rows."""
 
     tokens: tuple[int, ...]
     logits: Rows
@@ -32,7 +30,7 @@ class GenerateOutput:
 
 
 def mismatches(seen: HookedGenerate, prompt: tuple[int, ...], output: GenerateOutput) -> tuple[str, ...]:
-    """Where the sources differ."""
+    """The differences between the sources."""
     if not seen.steps:
         return ("no candidate generator was asked for drafts",)
     return (*_of_steps(seen, prompt), *_of_output(seen, output))
@@ -123,7 +121,7 @@ def plain(output: GenerateOutput, greedy: bool) -> tuple[ForeignStep, ...]:
 
 
 def told(output: GenerateOutput) -> tuple[ForeignStep, ...]:
-    """What is left where the steps are not known: the tokens, one by one."""
+    """The fallback for unknown steps: the tokens, one by one."""
     return tuple(ForeignStep((), (token,)) for token in output.tokens)
 
 

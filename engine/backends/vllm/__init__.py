@@ -1,11 +1,9 @@
-"""vLLM as a backend: a running engine, recorded step by step by two witnesses inside it.
+"""vLLM as a backend: a running engine, recorded step by step by two hooks inside it.
 
-An engine runs in processes of its own (`driver`, started by `process`). Its
-worker (`hook_worker`) and its scheduler (`hook_scheduler`) write down every
-step; what they wrote is held against each other and against what vLLM says in
-public (`reconcile`) before it becomes a record (`observing`). The hooks wrap
-internals of vLLM, so `guard` looks first whether these are what they were.
-Imported without vLLM; needs it when an arm is first asked for something.
+An engine runs in its own processes (`driver`, started by `process`). A hook in its worker (`hooks.worker`) and one in
+its scheduler (`hooks.scheduler`) record every step; their records are used (`to_record`) only if they match each other
+and vLLM's public outputs and metrics (`reconcile`). The hooks wrap internals of vLLM, so `compat` first checks that
+these are the expected ones. The package imports without vLLM and needs it at an arm's first request.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def open_models(models: Mapping[str, ModelSource]) -> VllmBackend:
     Raises:
         ModelError: a model that cannot be found or read.
     """
-    # the driver imports this package where there is neither transformers nor torch to spare
+    # the driver imports this package and must load neither transformers nor torch early
     from engine.backends.vllm.models import VllmBackend
 
     return VllmBackend(models)

@@ -1,4 +1,4 @@
-"""One arm on vLLM: asks the engine, has every answer reconciled and recorded."""
+"""One arm on vLLM: sends requests to the engine, reconciles every answer and records it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from engine.record.effective import Effective
 from engine.record.foreign import ForeignEngine
 
 AT_ONCE = 4
-"""Requests in one call, times those in flight: what the witnesses wrote is read, and the engine's counters are
-compared, after each call."""
+"""Requests per call, as a multiple of those in flight; after each call the hooks' files are read and the engine's
+counters compared.
+"""
 LEAST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class VllmEngine:
-    """One arm. `setting` says which engine; it is started when something is first asked of it."""
+    """One arm. `setting` identifies the engine, which starts at the first request."""
 
     plan: EngineSpec
     setting: VllmSettings
@@ -35,11 +36,11 @@ class VllmEngine:
     pool: EnginePool
 
     def capabilities(self) -> Capabilities:
-        """The record's level, or that of text and log-probabilities where the hooks could not be put in."""
+        """The record's level, or that of text and log-probabilities if the hooks could not be installed."""
         return Capabilities(level_of(self.plan.level, self._facts(), self.setting))
 
     def effective_config(self) -> Effective:
-        """What runs, read from the running engine."""
+        """The effective configuration, read from the running engine."""
         return effective_of(self.plan, self.setting, self._facts(), self.target)
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
@@ -47,7 +48,7 @@ class VllmEngine:
         return self.target.encode(prompt)
 
     def require(self, requests: Sequence[Request]) -> None:
-        """Check token ids and lengths; parameters that vLLM does not have it refuses itself."""
+        """Check token ids and lengths; vLLM itself refuses parameters that it lacks."""
         context = self.setting.job["arguments"]["max_model_len"]
         for request in requests:
             wrong = [token for token in request.prompt if not 0 <= token < self.target.vocabulary]
@@ -64,16 +65,16 @@ class VllmEngine:
                 )
 
     def memory(self) -> str | None:
-        """None: what a suffix cache remembers of finished requests is not read back."""
+        """None: the state of a suffix cache is not read back."""
         return None
 
     def forget(self) -> None:
-        """Methods that remember begin anew with another engine."""
+        """Start methods with state anew in another engine."""
         if self.plan.proposer == "suffix":
             self.pool.drop(self.setting)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """All requests, `rows` of them in flight; a request that fails alone is an error of its own."""
+        """All requests, `rows` of them in flight; a request that fails alone yields its own error."""
         if not requests:
             return
         self.require(requests)
@@ -114,7 +115,7 @@ class VllmEngine:
 
 
 def _counted(batch: CallOutcomes) -> Reconciliation:
-    """The call's steps against its counters; requests that a stop string ended go on uncounted."""
+    """The call's steps against its counters; requests ended by a stop string continue uncounted."""
     recorded = all(each.worker for each in batch.outcomes if each.failure is None)
     if not batch.call.counters or not recorded or any(each.request.sampling.stop for each in batch.outcomes):
         return NOTHING

@@ -1,11 +1,9 @@
-"""Whether the internals that the hooks wrap are still what the hooks were written for.
+"""Checks that the internals which the hooks wrap are those they were written for.
 
-A hook on a callable whose parameters have changed would record something else
-than it says. So every wrapped callable is looked at first, by the names of its
-parameters, and the version must be one that was tried; whatever does not match
-is a problem, and with any problem the evidence is incomplete. Imports nothing of
-vLLM by itself, and does not know whether a callable with the same parameters
-still does the same.
+A hook on a callable with changed parameters would record wrong values. The module therefore compares the parameter
+names of every wrapped callable, and the version must be a tested one; each mismatch is a problem, and any problem
+makes the evidence incomplete. The module imports nothing of vLLM itself and cannot detect a changed behaviour behind
+the same parameters.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 TRIED: Final = ("0.32.0",)
-"""Versions that the tests ran on."""
+"""Tested versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookPoint:
-    """One callable: where it is, and the parameters that it begins with."""
+    """One callable: its location and its first parameters."""
 
     module: str
     path: str
@@ -36,7 +34,7 @@ class HookPoint:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPoint:
-    """What was found at a point: the callable and the object that holds it, or a problem."""
+    """The result of checking a point: the callable and the object that holds it, or a problem."""
 
     holder: Any = None
     function: Callable[..., Any] | None = None
@@ -61,7 +59,7 @@ V1: Final = (
     ),
     HookPoint("vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", ("logits", "k", "p")),
 )
-"""Model runner V1: a step's raw rows, its verification, and the law of tokens that stand behind a draft."""
+"""Model runner V1: a step's raw rows, its verification, and the law of the tokens after a draft."""
 
 V2: Final = (
     HookPoint("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),
@@ -80,11 +78,11 @@ SCHEDULER: Final = (
         ("self", "scheduler_output", "model_runner_output"),
     ),
 )
-"""The second witness, in another process."""
+"""The scheduler's hook, in another process."""
 
 
 def resolve(point: HookPoint) -> ResolvedPoint:
-    """The callable, if it is there and begins with the expected parameters."""
+    """The callable, if it exists and begins with the expected parameters."""
     try:
         holder: Any = importlib.import_module(point.module)
         *owners, last = point.path.split(".")
@@ -103,6 +101,6 @@ def resolve(point: HookPoint) -> ResolvedPoint:
 
 
 def problems(points: Sequence[HookPoint], version: str) -> list[str]:
-    """Everything that does not match, the version first."""
+    """All mismatches, the version first."""
     unknown = [] if version in TRIED else [f"vLLM {version} was never tried; tried: {', '.join(TRIED)}"]
     return [*unknown, *(found.problem for found in map(resolve, points) if found.problem)]

@@ -1,10 +1,8 @@
-"""`python -m engine.backends.vllm.driver`: one vLLM engine, asked over stdin, answering over stdout.
+"""`python -m engine.backends.vllm.driver`: one vLLM engine, with requests on stdin and answers on stdout.
 
-The first message names the engine's arguments; then requests come and answers
-go, as frames (`engine.backends.vllm.frames`). Every process of the engine is in
-this one's group: when stdin ends, because the parent closed it or died, the
-group ends. What vLLM prints goes to stderr. Knows nothing about suites or
-records; imports vLLM and nothing else that vLLM does not bring.
+The first message holds the engine's arguments; requests and answers follow as frames (`engine.backends.vllm.frames`).
+Every process of the engine is in this one's group: when stdin ends, because the parent closed it or died, the group
+ends. What vLLM prints goes to stderr. This module imports only vLLM and the packages that vLLM itself requires.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from engine.backends.vllm.installed import installed
 from engine.backends.vllm.public_api import counters, output_of, settings_of
 
 CPU_CACHE: Final = 2**30
-"""Bytes of keys and values on a CPU, where the suite does not say."""
+"""Default size of the key-value cache on a CPU, in bytes."""
 ALIVE_EVERY: Final = 2.0
-"""Seconds between two signs of life while an engine works."""
+"""Seconds between two heartbeats while an engine works."""
 
 
 class Driver:
@@ -44,7 +42,7 @@ class Driver:
         write(self._out, Frame(header))
 
     def serve(self) -> None:
-        """Start the engine, then answer until there is no more to answer."""
+        """Start the engine, then answer requests until stdin ends."""
         first = self._inbox.get()
         if first is None:
             return
@@ -57,7 +55,7 @@ class Driver:
         for frame in iter(self._inbox.get, None):
             try:
                 self._answer(frame.header)
-            except Exception as error:  # whatever it was, nothing can be asked of this engine after it
+            except Exception as error:  # after any exception this engine can serve no further request
                 self.say(op="died", kind=type(error).__name__, message=_one_line(error))
                 return
 
@@ -107,7 +105,7 @@ class Driver:
 
 
 def sampling_params(given: Mapping[str, Any]) -> Any:
-    """Parameters of vLLM; forbidden sequences are given as token ids, which its constructor has no word for."""
+    """Parameters of vLLM; forbidden sequences are set as token ids, which its constructor does not accept."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -126,7 +124,7 @@ def start(job: Mapping[str, Any]) -> Any:
     """The engine.
 
     Raises:
-        ValueError: model runner V2 was asked for where there is no GPU.
+        ValueError: model runner V2 was requested on a machine without a GPU.
         Exception: whatever vLLM raises.
     """
     from vllm import LLM
@@ -145,7 +143,7 @@ def start(job: Mapping[str, Any]) -> Any:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What vLLM raises for parameters that it does not have; whatever else it raises is a failure."""
+    """Exceptions that vLLM raises for unknown parameters; any other exception is a failure."""
     from vllm import exceptions
 
     found = (getattr(exceptions, name, None) for name in ("VLLMClientError", "VLLMValidationError"))
@@ -157,7 +155,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _listen(stream: BinaryIO, inbox: queue.SimpleQueue[Frame | None]) -> None:
-    """Pass messages on; with the last one everything ends, also in the middle of a generation."""
+    """Forward messages; after the last one, end the process group even during a generation."""
     try:
         for frame in _frames(stream):
             inbox.put(frame)
@@ -166,7 +164,7 @@ def _listen(stream: BinaryIO, inbox: queue.SimpleQueue[Frame | None]) -> None:
 
 
 def _end() -> None:
-    """End this process and all of the engine's, which are in its group."""
+    """End this process and all engine processes, which share its group."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""What the records of a running vLLM show, where its hooks are believed.
+"""The evidence of a running vLLM with working hooks.
 
-The engine's random numbers are in no record. Settings that vLLM ignores, such as a rule that its model runner does not
-have, show in the effective configuration only.
+No record holds the engine's random numbers. Settings that vLLM ignores, such as a rule that its model runner lacks,
+appear only in the effective configuration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def answer_level(logprobs: int | None) -> int:
 
 
 def level_of(record: RecordLevel, logprobs: int | None) -> int:
-    """The evidence level of a record whose hooks are believed."""
+    """The evidence level of a record from working hooks."""
     return max(LEVELS[record].level, answer_level(logprobs))
 
 
@@ -45,7 +45,7 @@ def rule_of(asked: Protocol, method: str | None) -> Protocol:
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence, as its settings ask for it."""
+    """One arm's evidence, by its settings."""
     plan = settings.plan
     logprobs = plan.engine.get("logprobs", 0)
     answers = frozenset((Part.LOGPROBS,)) if logprobs is not None else frozenset()

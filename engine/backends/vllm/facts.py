@@ -1,7 +1,7 @@
-"""The effective configuration of an arm, from what its engine said when it started.
+"""The effective configuration of an arm, from the facts that its engine reports at the start.
 
-What the driver read from the running objects stands against what was asked
-for: a setting that vLLM ignores shows as a difference.
+The configuration holds the requested settings and those that the driver read from the running objects: a setting that
+vLLM ignores appears as a difference.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import Decoder, Effective, stated
 
 READ: Final = ("rejection_sample_method", "draft_sample_method", "model_runner")
-"""Read from the objects that do it, because vLLM's configuration keeps what it ignores."""
+"""Read from the objects that do the work, because vLLM's configuration keeps settings that it ignores."""
 
 
 def evidence_problems(facts: Mapping[str, Any]) -> list[str]:
-    """What keeps the witnesses from being believed."""
+    """The reasons to reject the hooks' records."""
     return [*facts["worker"]["problems"], *facts["scheduler"]]
 
 
 def level_of(record: RecordLevel, facts: Mapping[str, Any], setting: VllmSettings) -> int:
-    """The arm's evidence level: that of the answers alone where the hooks could not be put in."""
+    """The arm's evidence level: that of the answers alone if the hooks could not be installed."""
     if evidence_problems(facts):
         return evidence.answer_level(setting.logprobs)
     return evidence.level_of(record, setting.logprobs)
@@ -38,17 +38,17 @@ def rule_of(plan: EngineSpec, facts: Mapping[str, Any]) -> Protocol:
 
 
 def is_lossless(facts: Mapping[str, Any]) -> bool:
-    """Whether the rule that runs keeps the target's law."""
+    """True if the running rule keeps the target's law."""
     return bool(facts["worker"]["rejection_sample_method"] != "synthetic")
 
 
 def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, Any], target: LocalTarget) -> Effective:
-    """What runs."""
+    """The effective configuration."""
     worker, settings = facts["worker"], facts["settings"]
     problems = evidence_problems(facts)
     speculative = settings["speculative"] or {}
     read = {name: worker[name] for name in READ if worker[name] is not None}
-    # the draft has settings of the target's names, which are not what was asked for
+    # the draft has settings with the target's names, which are not the requested ones
     runs = {**speculative, **settings["engine"], **read}
     document = {
         "backend": "vllm",

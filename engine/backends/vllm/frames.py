@@ -1,7 +1,6 @@
 """Messages between processes: a JSON header with arrays behind it, each with its length in front.
 
-Nothing in a message can run code when it is read. Knows nothing about what the
-messages mean.
+Reading a message never runs code.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LENGTH: Final = struct.Struct("<Q")
 LAST: Final = "last_"
 """Begins the names of arrays that have an entry per request, not per drafted token."""
 MOST: Final = 2**40
-"""A length above it is damage, not a message."""
+"""A greater length indicates a damaged stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""Which distribution a package was installed from, and a digest of what it installed.
+"""The distribution of an installed package, with a digest of its files.
 
-vLLM is built and published under several names, so its version alone does not
-say what runs. Runs in the driver.
+vLLM is built and published under several names, so its version alone does not identify it. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 def installed(file: str) -> dict[str, Any]:
     """Name and version of the distribution that a module's file belongs to; `record_sha256` is of its list of files.
 
-    That list has the digest of every installed file, so it changes with any of them.
+    The list holds the digest of every installed file, so it changes with any of them.
     """
     here = Path(file).resolve()
     for name in sorted(set(metadata.packages_distributions().get(here.parent.name, ()))):

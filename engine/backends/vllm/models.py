@@ -1,8 +1,7 @@
 """The models of a suite for vLLM: found and digested here, loaded by the engines.
 
-Nothing is started before something is asked of an arm. Arms of the same
-engine share it: so do those that send one request at a time, whatever number of
-them the engine could take.
+An engine starts at an arm's first request. Arms with the same engine share it; an arm that sends one request at a time
+shares an engine of any batch size.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class VllmBackend:
 
     Args:
         models: sources by name.
-        extension: the class that vLLM's worker is extended by.
+        extension: the class that extends vLLM's worker.
     """
 
     def __init__(self, models: Mapping[str, ModelSource], extension: str = EXTENSION) -> None:

@@ -1,6 +1,6 @@
 """From an arm's plan to the arguments of vLLM: the engine's, the draft's, a request's.
 
-Knows vLLM's names for things, and imports nothing of it.
+The module uses vLLM's names without importing it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OURS: Final = (
     "restarts",
     "engines",
 )
-"""Settings that are not arguments of vLLM by the same name."""
+"""Settings that have no vLLM argument of the same name."""
 DTYPES: Final = ("float32", "bfloat16", "float16")
 WITH_MODEL: Final = ("draft_model", "medusa", "eagle", "eagle3", "dflash")
 WITHOUT_MODEL: Final = ("ngram", "suffix")
@@ -56,8 +56,8 @@ class ModelFolders:
 class VllmSettings:
     """One engine. Engines with the same `key` are the same.
 
-    job: what the driver is told: arguments, repair, model runner.
-    requested: what was asked for, by vLLM's names, to be held against what runs.
+    job: the driver's input: arguments, repair, model runner.
+    requested: the requested settings by vLLM's names, for comparison with the effective ones.
     """
 
     python: str
@@ -68,13 +68,13 @@ class VllmSettings:
     start_s: float
     restarts: int
     engines: int
-    """So many run at once; each holds the weights."""
+    """Number of engines at once; each holds the weights."""
     narrow: bool
-    """One request at a time: any engine that is otherwise the same will do."""
+    """One request at a time: any otherwise equal engine fits."""
 
     @property
     def key(self) -> str:
-        """What tells engines apart."""
+        """The engine's identity."""
         return json.dumps([self.python, self.job], sort_keys=True)
 
     @property
@@ -85,10 +85,10 @@ class VllmSettings:
 
 
 def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSION) -> VllmSettings:
-    """The engine that a plan asks for.
+    """The engine for a plan.
 
     Raises:
-        InvalidRequest: a setting that there is not, or that contradicts the plan.
+        InvalidRequest: an unknown setting, or one that contradicts the plan.
     """
     given = dict(plan.engine)
     _require_known(given)
@@ -161,7 +161,7 @@ def speculative(plan: EngineSpec, places: ModelFolders) -> DraftConfig:
     script = options.pop("script", None)
     taken = [name for name in RESERVED if name in options]
     if taken:
-        raise InvalidRequest(f"proposer.options.{taken[0]}: kind and gamma say that; remove it")
+        raise InvalidRequest(f"proposer.options.{taken[0]}: kind and gamma set this; remove it")
     if method in WITH_MODEL and plan.draft is None:
         raise InvalidRequest(f"proposer {method} needs a model; name one of the suite's models under model")
     if method in WITHOUT_MODEL and plan.draft is not None:
@@ -195,7 +195,7 @@ def seed_of(request: Request) -> int:
 
 
 def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
-    """`SamplingParams` of a request; what is off is not mentioned, so that only what is asked for can be refused."""
+    """`SamplingParams` of a request; it omits those that are off, so that vLLM refuses only requested ones."""
     asked = request.sampling
     found: dict[str, Any] = {
         "temperature": asked.temperature,

@@ -1,13 +1,11 @@
-"""Three defects of vLLM 0.32, put right in a running engine, so that other effects can be seen alone.
+"""Fixes for three defects of vLLM 0.32, applied in a running engine so that other effects can be seen alone.
 
 `expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k,
-top-p) are spread over the rows into a copy that is thrown away, so they are
-whatever memory held. Two: top-k over no row at all asks for the largest of
-nothing and ends the engine. `min_tokens`, in the first model runner: the row behind a draft is
-masked by the answer's length before the draft, so that an answer cannot end
-there although it is long enough. An engine that was repaired says so in its
-effective configuration. Knows nothing about other versions: where the names are
-not there, it refuses.
+top-p) are spread over the rows into a copy that is thrown away, so they hold uninitialised memory. Two: top-k over
+zero rows takes the maximum of an empty tensor and ends the engine. `min_tokens`, in the first model runner: the row
+behind a draft is masked by the answer's length before the draft, so that an answer cannot end there although it is
+long enough. The effective configuration of a repaired engine states the repair. A version without these names raises
+AttributeError.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ ALL: Final = "all"
 
 
 def repair(kind: str) -> None:
-    """Put right what `kind` names, in this process.
+    """Apply the fix that `kind` names, in this process.
 
     Raises:
-        AttributeError: this version has not got what is replaced.
+        AttributeError: this version lacks the names to replace.
     """
     from vllm.v1.sample import rejection_sampler
     from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
@@ -64,11 +62,11 @@ def expanded(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0,
 
 
 def repair_lengths(sampler: Any, processor: Any) -> None:
-    """Let `processor` know the drafts while `sampler` works; raises as `repair`.
+    """Pass the drafts to `processor` while `sampler` runs; raises as `repair`.
 
     Args:
         sampler: the class RejectionSampler.
-        processor: the class MinTokensLogitsProcessor. A grammar that leaves no token but an end is not looked at.
+        processor: the class MinTokensLogitsProcessor. The fix ignores grammars that allow only an end token.
     """
     forward, apply = sampler.forward, processor.apply
     assert callable(forward)

@@ -1,8 +1,7 @@
-"""The parent's side of one engine: start it, ask it, and know when it has died.
+"""The parent's side of one engine: start it, send it messages, and detect its death.
 
-The child is alone in its session, so ending it ends all processes of the engine
-and nothing else. What vLLM prints is kept in a file, whose last error line is
-told when it dies. Knows nothing about records.
+The child has its own session, so ending it ends exactly the engine's processes. vLLM's output goes to a file; if the
+engine dies, the message quotes its last error line.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from engine.core.errors import EngineError, ModelError
 
 ERROR_LINE: Final = re.compile(r"([A-Za-z_.]*(Error|Exception|Killed)\b.*)")
 QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Of the engine's environment: it reports to nobody."""
+"""Environment variables that disable the engine's usage reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How an engine is started. `job` is the first message to it."""
+    """The parameters of an engine's start. `job` is the first message to it."""
 
     python: str
     job: Mapping[str, Any]
     start_s: float
-    """Seconds until it must be ready."""
+    """Most seconds until it is ready."""
     silence_s: float
-    """Seconds without a word after which it counts as hung."""
+    """Seconds of silence after which it counts as hung."""
     environment: Mapping[str, str]
 
 
 class EngineDied(Exception):
-    """The engine is gone: what it said last."""
+    """The engine is gone; the message holds its last words."""
 
     def __init__(self, message: str, timeout: bool = False) -> None:
         super().__init__(message)
@@ -114,7 +113,7 @@ class EngineProcess:
         except EngineDied as error:
             raise ModelError(self._why_not(str(error))) from error
         if answer["op"] == "failed":
-            # a process of the engine says why; the one that waits for it only that it failed
+            # the failing process of the engine reports the cause, the process that waits for it only the failure
             words = answer["message"]
             raise ModelError(self._why_not(self._last_words() or words if "core initialization" in words else words))
         facts: Mapping[str, Any] = answer["facts"]
@@ -190,7 +189,7 @@ def _end(child: subprocess.Popen[bytes], home: Path) -> None:
 
 
 def _says(line: str) -> bool:
-    """Whether a line with the name of an error is its report, and not a file's or a class's name."""
+    """True if a line with an error's name reports the error and does not just name a file or class."""
     return bool(re.match(r"[A-Za-z_.]*(Error|Exception)(: .+)?$", line))
 
 

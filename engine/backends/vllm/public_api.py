@@ -1,4 +1,4 @@
-"""What vLLM says by public ways: outputs, metrics of a request, counters, its settled configuration.
+"""vLLM's public interfaces: outputs, metrics of a request, counters, its final configuration.
 
 Runs in the driver.
 """
@@ -13,11 +13,11 @@ COUNTERS: Final = {
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
     "vllm:num_preemptions": "preemptions",
 }
-"""By the names that the records have."""
+"""vLLM's counters by the names in the records."""
 
 
 def output_of(output: Any) -> dict[str, Any]:
-    """A finished request, JSON-able. `logprobs` None where none were asked for; `steps` None without speculation."""
+    """A finished request, JSON-able. `logprobs` None if none were requested; `steps` is None without speculation."""
     (said,) = output.outputs
     tokens = [int(each) for each in said.token_ids]
     metrics = said.spec_decode_metrics
@@ -48,7 +48,7 @@ def counters(engine: Any) -> dict[str, int]:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """What the arguments came to, by the names of the arguments."""
+    """The settings that resulted from the arguments, by argument name."""
     model, schedule, cache, draft = (
         config.model_config,
         config.scheduler_config,

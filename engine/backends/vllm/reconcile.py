@@ -1,9 +1,8 @@
-"""Holds against each other what independent sources say of the same request.
+"""Compares independent accounts of the same request.
 
-The worker's hook, the scheduler's hook, the tokens that the user got, vLLM's
-public metrics of the request, and its counters. A difference means that at least
-one of them is wrong, so that no record built on them is evidence. Knows nothing
-about vLLM.
+The sources are the worker's hook, the scheduler's hook, the tokens that the user received, vLLM's public metrics of
+the request, and its counters. A difference means that at least one of them is wrong, so that no record built on them
+is evidence.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from engine.backends.vllm.spool import SpooledStep
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Public metrics of one request: by step with a draft, how much was drafted and kept."""
+    """Public metrics of one request: for each step with a draft, the numbers of drafted and accepted tokens."""
 
     accepted: tuple[int, ...]
     drafted: tuple[int, ...]
@@ -25,9 +24,9 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SourceReports:
-    """What each source says of one request; None where a source is silent.
+    """Each source's account of one request; None if a source gives none.
 
-    open_end: a stop string ended it, which the engine's core learns later: it may have gone on for some steps.
+    open_end: a stop string ended it, which the engine's core learns later: it may have continued for some steps.
     """
 
     tokens: tuple[int, ...]
@@ -39,14 +38,14 @@ class SourceReports:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Which sources were compared, and every difference in words."""
+    """The compared sources, and every difference in words."""
 
     sources: tuple[str, ...]
     mismatches: tuple[str, ...]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As it is stored with the request."""
+        """The form stored with the request."""
         return {"sources": list(self.sources), "mismatches": list(self.mismatches)}
 
 
@@ -54,7 +53,7 @@ NOTHING: Final = Reconciliation((), ())
 
 
 def reconcile(told: SourceReports) -> Reconciliation:
-    """All sources of one request against each other."""
+    """Compare all sources of one request."""
     witnesses = {"worker": told.worker, "scheduler": told.scheduler}
     heard = {name: steps for name, steps in witnesses.items() if steps is not None}
     found = [line for name, steps in heard.items() for line in _against_tokens(name, steps, told)]
@@ -68,7 +67,7 @@ def reconcile(told: SourceReports) -> Reconciliation:
 
 
 def _against_tokens(name: str, steps: Sequence[SpooledStep], told: SourceReports) -> list[str]:
-    """The steps' tokens begin with the user's; what is more stands in the last step alone."""
+    """The steps' tokens begin with the user's; only the last step may hold more."""
     emitted = [token for step in steps for token in step.emitted]
     if tuple(emitted[: len(told.tokens)]) != told.tokens:
         at = next((i for i, (a, b) in enumerate(zip(emitted, told.tokens, strict=False)) if a != b), len(emitted))
@@ -91,7 +90,7 @@ def _against_each_other(worker: Sequence[SpooledStep], scheduler: Sequence[Spool
 
 
 def _same_drafts(ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """A scheduler that works ahead knows how many tokens are drafted and not yet which: they are -1."""
+    """An asynchronous scheduler knows the number of drafted tokens but not yet the tokens themselves: they are -1."""
     same = all(a == b or b < 0 for a, b in zip(ours, theirs, strict=False))
     return len(ours) == len(theirs) and same
 
@@ -114,7 +113,7 @@ def _at(values: Sequence[Any], index: int) -> Any:
 
 
 def reconcile_counters(steps: Sequence[SpooledStep], counters: Mapping[str, int]) -> Reconciliation:
-    """All steps of all requests of one call against the engine's counters of speculation, if it has any."""
+    """Compare all steps of one call with the engine's speculation counters, if it has any."""
     with_drafts = [step for step in steps if step.drafted]
     own = {
         "drafts": len(with_drafts),

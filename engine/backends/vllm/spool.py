@@ -1,8 +1,7 @@
-"""What the two witnesses wrote down, by request.
+"""The records of the two hooks, by request.
 
 The worker's frames hold rows, the scheduler's lines tokens only. A file that
-ends inside a message is read up to there: the engine died while it wrote. Knows
-nothing about what the steps should be.
+ends inside a message is read up to there; the engine died during a write.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from engine.backends.vllm.frames import LAST, Frame, TruncatedStream, read
 
 @dataclass(frozen=True, slots=True)
 class SpooledStep:
-    """One step of one request: D drafted and E emitted tokens, before anything is cut at a stop."""
+    """One step of one request: D drafted and E emitted tokens, before any cut at a stop."""
 
     drafted: tuple[int, ...]
     emitted: tuple[int, ...]
 
     @property
     def accepted(self) -> int:
-        """Drafted tokens that were kept: a step emits one token more than these."""
+        """The number of accepted drafted tokens; a step emits one token more."""
         return max(0, len(self.emitted) - 1)
 
 
@@ -94,13 +93,13 @@ def _split(frame: Frame) -> Iterator[_NamedStep]:
 
 @dataclass(slots=True)
 class SchedulerLog:
-    """The scheduler's file, read where the last reading ended."""
+    """The scheduler log, read on from the last position."""
 
     path: Path
     _at: int = 0
 
     def steps(self) -> dict[str, list[SpooledStep]]:
-        """What was added, by vLLM's own names of requests."""
+        """The new entries, by vLLM's own names of requests."""
         found: dict[str, list[SpooledStep]] = {}
         if not self.path.exists():
             return found

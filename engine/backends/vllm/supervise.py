@@ -1,9 +1,7 @@
-"""Asks an engine for a batch of requests until each has an answer or a reason why not.
+"""Sends a batch of requests to an engine until each has an answer or a failure reason.
 
-An engine that dies is started again. Who was in flight is tried again alone: a
-request that kills the engine alone is the one that failed, the others go on.
-After a number of deaths the rest is given up, with that as its reason. Knows
-nothing about records.
+A dead engine is restarted, and each request that was in flight is retried alone: a request that kills the engine alone
+has failed, the others continue. After a number of deaths the remaining requests fail with that reason.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from engine.core.types import Request
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
+    """The reason why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
 
     kind: str
     message: str
@@ -29,7 +27,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What holds for all requests that were asked for together; `counters` None where the engine died."""
+    """The facts common to all requests of one call; `counters` is None if the engine died."""
 
     counters: Mapping[str, int] | None = None
     problems: tuple[str, ...] = ()
@@ -37,7 +35,7 @@ class CallFacts:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """One request: vLLM's answer with what the witnesses saw, or a failure."""
+    """One request: vLLM's answer with the hooks' records, or a failure."""
 
     request: Request
     failure: Failure | None = None
@@ -56,10 +54,10 @@ class CallOutcomes:
 
 
 class EnginePool:
-    """The engines that run, a few at once; facts outlive their engine.
+    """The running engines, a few at once; facts outlive their engine.
 
-    The one that was used last makes room: a run asks all arms what they are and then runs them in the same order,
-    so that the others are wanted again earlier.
+    The most recently used engine is evicted: a run first reads all arms' configurations and then runs the arms in the
+    same order, so the other engines are needed earlier.
     """
 
     def __init__(self) -> None:
@@ -67,7 +65,7 @@ class EnginePool:
         self._facts: dict[str, Mapping[str, Any]] = {}
 
     def facts(self, setting: VllmSettings) -> Mapping[str, Any]:
-        """What the engine said when it started first; starts it if it never did."""
+        """The engine's facts from its first start; starts it if it never ran."""
         if setting.key not in self._facts:
             self.engine(setting)
         return self._facts[setting.key]
@@ -88,7 +86,7 @@ class EnginePool:
         return self._running[setting.key]
 
     def drop(self, setting: VllmSettings) -> None:
-        """End an engine that has died, whatever is left of it."""
+        """End all remaining processes of a dead engine."""
         running = self._running.pop(setting.key, None)
         if running is not None:
             running.close()
@@ -107,7 +105,7 @@ def _launch(setting: VllmSettings) -> Launch:
 
 
 class GenerateCall:
-    """One `generate`: its engine, its way of asking, and the deaths so far.
+    """One `generate`: its engine, its settings, and the deaths so far.
 
     Args:
         pool: where engines run.
@@ -153,7 +151,7 @@ class GenerateCall:
         return Failure("not_tried", f"not tried: the engine died {self._deaths} times")
 
     def _call(self, requests: Sequence[Request]) -> CallOutcomes:
-        """Ask once; what the engine had answered before it died counts."""
+        """Send the requests once; answers from before the engine's death count."""
         engine = self._pool.engine(self._setting)
         self._calls += 1
         names = {f"{self._calls}.{index}": request for index, request in enumerate(requests)}

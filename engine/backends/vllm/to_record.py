@@ -1,8 +1,7 @@
-"""From what the witnesses saw of a request to its record.
+"""From the hooks' records of a request to its trace.
 
-The worker's steps are used where they agree with the output; else the
-scheduler's, without rows; else the output alone. Tokens that the engine put
-behind an end are left out and counted. Knows nothing about engines.
+The worker's steps are used if they agree with the output; else the scheduler's, without rows; else the output alone.
+Tokens that the engine emitted after an end are omitted and counted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ INCOMPLETE = 1
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """How records are read: `drawn` says that drafts of sampled requests are drawn from rows."""
+    """Options for reading records: `drawn` is true if drafts of sampled requests are drawn from rows."""
 
     observed: ForeignEngine
     drawn: bool
@@ -37,7 +36,9 @@ class RecordOptions:
 def generation_of(
     outcome: RequestOutcome, call: CallFacts, counted: Reconciliation, reading: RecordOptions
 ) -> Generation:
-    """The request's generation; `counted` is of the whole call, whose mismatches no single request is known for."""
+    """The request's generation; `counted` covers the whole call, whose mismatches cannot be attributed to a single
+    request.
+    """
     if outcome.failure is not None:
         return _failed(outcome, reading)
     request, answer = outcome.request, outcome.answer
@@ -62,7 +63,7 @@ def _failed(outcome: RequestOutcome, reading: RecordOptions) -> Generation:
 
 
 def told_of(outcome: RequestOutcome) -> SourceReports:
-    """What every source says of a request that was answered."""
+    """Every source's account of an answered request."""
     answer, steps = outcome.answer, outcome.answer["steps"]
     return SourceReports(
         tokens=tuple(answer["tokens"]),
@@ -86,7 +87,7 @@ def _steps(outcome: RequestOutcome, told: SourceReports, found: Reconciliation) 
     if outcome.worker is not None and "worker" not in spoilt:
         return outcome.worker
     if outcome.scheduler is not None and "scheduler" not in spoilt:
-        # placeholders of a scheduler that works ahead are no tokens
+        # placeholders of an asynchronous scheduler are no tokens
         return tuple(SpooledRows(valid_drafts(each), 1, None) for each in outcome.scheduler)
     return tuple(SpooledRows(SpooledStep((), (token,)), 1, None) for token in told.tokens)
 
@@ -125,12 +126,12 @@ def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:
             sums["tokens"] += 1
             for name in ("log_p", "entropy", "variance"):
                 sums[name] += each.last[name]
-    # a token that the engine's own law forbids has log p -inf, which JSON has no word for
+    # a token that the engine's own law forbids has log p -inf, which JSON cannot represent
     return {name: value if math.isfinite(value) else None for name, value in sums.items()}
 
 
 def _logprobs(answer: Mapping[str, Any], steps: Sequence[ForeignStep]) -> tuple[float, ...]:
-    """What the user was told, for records without rows."""
+    """The user's log-probabilities, for records without rows."""
     said = answer["logprobs"]
     if said is None or all(each.logits is not None for each in steps):
         return ()

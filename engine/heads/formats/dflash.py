@@ -1,7 +1,6 @@
 """DFlash block drafters: decoder layers that read features of the target beside a block of masks.
 
-Embedding and output matrix are the target's. Knows nothing about how a block is
-drafted.
+Embedding and output matrix are the target's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """EAGLE-3's layouts (Li et al. 2503.01840): as its authors publish it, and as *speculators* writes it.
 
 `d2t` holds offsets: draft token d is the target's token d + d2t[d]. Layer ids count
-as HF's hidden_states do. Knows nothing about how the head drafts.
+as HF's hidden_states do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES: Final = frozenset({"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"})
 CHUNKS: Final = ("input_layernorm", "hidden_norm")
 IDS: Final = "eagle_aux_hidden_state_layer_ids"
 UNKNOWN: Final = ("norm_before_fc", "fc_norm", "parallel_drafting")
-"""Switches of variants that are not computed here."""
+"""Switches of unsupported variants."""
 FUSED: Final = 3
 """Hidden states unless the configuration lists others."""
 
@@ -43,7 +43,7 @@ def matches_speculators(config: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Config:
-    """What a config.json says of a head, beside its layer's sizes.
+    """The fields of a head's config.json apart from its layer's sizes.
 
     fused: width of `fc`'s input. layers: the hidden states that are fused; None leaves them to the target's depth.
     """
@@ -70,7 +70,7 @@ def announced(document: Mapping[str, Any], where: str, norm_before_residual: boo
     """Read a config.json whose layer's sizes stand at its top.
 
     Raises:
-        ModelError: a variant that is not computed here, or fields that do not fit each other.
+        ModelError: an unsupported variant, or fields that contradict each other.
     """
     nested = document.get("eagle_config") or {}
     said = {**document, **nested}
@@ -100,7 +100,7 @@ def _layer_ids(ids: object, where: str) -> tuple[int, ...]:
 
 
 def slots(said: Eagle3Config, first: str = "midlayer.") -> list[TensorSpec]:
-    """The tensors; `first` is what stands before the names of the first layer."""
+    """The tensors; `first` is the prefix of the first layer's names."""
     config, hidden = said.config, said.config.hidden
     found = [
         TensorSpec("fc.weight", "fc.weight", (hidden, said.fused)),
@@ -181,7 +181,7 @@ def read_speculators(folder: ModelFolder) -> HeadCheckpoint:
 
 
 def declared_lossy(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a `speculators_config` declares that does not keep the target's law."""
+    """The declarations of a `speculators_config` that do not keep the target's law."""
     methods: Sequence[Mapping[str, Any]] = config.get("proposal_methods") or ()
     bounds = {"verifier_accept_k": 1, "accept_tolerance": 0}
     return tuple(

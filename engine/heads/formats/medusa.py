@@ -1,9 +1,8 @@
 """Medusa (Cai et al. 2401.10774): the layouts in which its heads are published.
 
-Three dialects of names, told apart by the tensors: that of vLLM, that of the first
+There are three dialects of names, which the tensors distinguish: that of vLLM, that of the first
 Medusa release, and that of its later one, where the heads lie in the base model's
-folder. How many heads there are, and of how many layers, the tensors say; a
-configuration that says otherwise is an error. Knows nothing about how heads draft.
+folder. The tensors determine the numbers of heads and layers; a configuration that contradicts them is an error.
 
 Our names: `block.{h}.{l}.weight` [H, H], `block.{h}.{l}.bias` [H] (optional),
 `head.{h}.weight` [V', H], `token_map` [V'] (optional).
@@ -26,12 +25,12 @@ from engine.models.folder import ModelFolder, read_tensors
 PREFIXES: Final = ("medusa_head.", "medusa_heads.")
 """Before every name of the heads; in the base model's folder, or in a wrapper's."""
 BASE: Final = ("model.", "lm_head.")
-"""How a base model's own tensors begin."""
+"""Prefixes of a base model's own tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class MedusaDialect:
-    """How tensors are called, and which keys of config.json count them.
+    """The names of tensors, and the keys of config.json that count them.
 
     block: pattern of a layer's weight. head: name of an output matrix, where {n} is the number of layers.
     """
@@ -64,7 +63,7 @@ RELEASE: Final = MedusaDialect(
 
 @dataclass(frozen=True, slots=True)
 class MedusaShape:
-    """What the tensors say: names' prefix and dialect, counts, hidden size, rows of an output matrix."""
+    """Facts read from the tensors: names' prefix and dialect, counts, hidden size, rows of an output matrix."""
 
     dialect: MedusaDialect
     prefix: str
@@ -130,7 +129,7 @@ def _shape(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: str)
 
 
 def _require_counts(shape: MedusaShape, config: Mapping[str, Any], where: str) -> None:
-    """Published configurations have said 2 where there were 5 heads, so neither side is believed alone."""
+    """Published configurations have stated 2 for 5 heads, so both sides are compared."""
     counts = (
         (shape.dialect.heads_key, shape.heads, "heads"),
         (shape.dialect.layers_key, shape.layers, "layers per head"),
@@ -145,7 +144,7 @@ def _require_counts(shape: MedusaShape, config: Mapping[str, Any], where: str) -
 
 
 def _vocabulary(config: Mapping[str, Any], shape: MedusaShape) -> int:
-    """Size of the target's vocabulary; the release's own configurations may not have it."""
+    """Size of the target's vocabulary; the release's own configurations may lack it."""
     return int(config.get("vocab_size") or shape.rows)
 
 

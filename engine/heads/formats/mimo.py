@@ -2,8 +2,7 @@
 
 A MiMo module reads the target's state before the final norm, and the state's half
 comes first. In this project's heads the embedding comes first, so the halves are
-swapped; the settings say that the state is to be without the norm. Knows nothing
-about how modules draft, nor how such a folder is made.
+swapped; the settings request the state without the norm.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
     """The modules in a folder, and the output matrix beside them where it is not the embedding.
 
     Raises:
-        ModelError: another layer than qwen2's, a count that is none, or a tensor.
+        ModelError: another layer than qwen2's, an invalid count, or a tensor.
     """
     where, document = folder.name("config.json"), dict(folder.config)
     if document.get("model_type") not in MODEL_TYPES:

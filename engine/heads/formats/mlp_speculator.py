@@ -3,7 +3,7 @@
 One stage per drafted token. With `tie_weights` all stages share one embedding, norm
 and output matrix, and all but the first one projection; a file then holds the first
 copy, or equal ones. Names and keys are those that vLLM's and transformers' readers
-of the format expect. Knows nothing about how a speculator drafts.
+of the format expect.
 
 Our names, for stage i: `emb.{i}` [V, I], `proj.{i}` [I, H or I], `norm.{i}.weight`
 and `norm.{i}.bias` [I], `head.{i}` [V, I].
@@ -32,7 +32,7 @@ UNTIED: Final = {"emb": 0, "head": 0, "ln": 0, "proj": 1}
 
 @dataclass(frozen=True, slots=True)
 class MlpSpeculatorSizes:
-    """What config.json says; `inner` 0 there stands for the target's hidden size."""
+    """The fields of config.json; `inner` 0 there means the target's hidden size."""
 
     stages: int
     vocabulary: int
@@ -88,7 +88,7 @@ def _sizes(config: Mapping[str, Any], where: str) -> MlpSpeculatorSizes:
 
 
 def _require_stages(tensors: Mapping[str, Tensor], prefix: str, sizes: MlpSpeculatorSizes, where: str) -> None:
-    """The number of stages, as the tensors have it; a tied file may hold two of all projections."""
+    """The number of stages by the tensors; a tied file may hold only two of the projections."""
     places = [STAGE.fullmatch(name.removeprefix(prefix)) for name in tensors]
     count = 1 + max((int(place[1]) for place in places if place), default=-1)
     if count != sizes.stages and not (sizes.tied and 2 <= count < sizes.stages):

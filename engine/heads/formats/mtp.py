@@ -3,7 +3,7 @@
 Module k reads the normed embedding of a token and the normed state before it, side
 by side, through one matrix into one decoder layer. Published folders hold the
 modules beside the model that they were trained with; of such a folder only the
-modules are read. Knows nothing about how they draft.
+modules are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODEL_TENSORS: Final = ("model.embed_tokens.weight", "model.norm.weight", "lm_he
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What stands before the published name of each of a module's tensors; None where it has no such tensor."""
+    """The prefix of the published name of each of a module's tensors; None for a tensor that it lacks."""
 
     embedding_norm: str
     hidden_norm: str
@@ -99,7 +99,7 @@ def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
     """Modules in DeepSeek's layout, with llama's attention.
 
     Raises:
-        ModelError: latent attention or experts, which no head's decoder has; a count that is none; a tensor.
+        ModelError: latent attention or experts, which no head's decoder has; an invalid count; a tensor.
     """
     where = folder.name("config.json")
     if folder.config.get("kv_lora_rank") is not None:

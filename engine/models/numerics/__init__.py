@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Final
 from engine.core.registry import NUMERICS, resolve
 
 if TYPE_CHECKING:
-    # names are read without torch, which a mode imports
+    # the registry is read without torch, which a mode imports
     from engine.models.numerics.interface import Numerics
 
 REGISTRY: Final = NUMERICS
 AUTO: Final = "auto"
-"""Asks for the strongest mode of `PREFERENCE` whose probe passes on this machine."""
+"""Selects the strongest mode of `PREFERENCE` whose probe passes on this machine."""
 PREFERENCE: Final = ("tiled", "fixed", "fast")
 FOREIGN: Final = ("fast", AUTO)
-"""What can be asked of a model whose arithmetic is not ours."""
+"""The modes for a model with foreign arithmetic."""
 
 
 def load(name: str) -> Numerics:
     """The mode behind a registered name.
 
     Raises:
-        InvalidRequest: unknown mode; the message lists those that there are.
+        InvalidRequest: unknown mode; the message lists the known ones.
     """
     mode: Numerics = resolve(REGISTRY, name, "numerics mode")()
     return mode

@@ -1,8 +1,8 @@
-"""Where tensors live: moving what a forward needs to the model's device, and asking torch for stable kernels there.
+"""Devices: moving a forward's inputs to the model's device, and selecting torch's stable kernels there.
 
 Placements and layouts are made on the CPU, from Python numbers, and moved once
-per forward. Knows nothing about models. Nothing here has been run on a GPU by
-the tests: the probe decides there, as everywhere, what a mode may promise.
+per forward. The tests have not run this module on a GPU; there, as everywhere, the probe decides which promises a mode
+may make.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def usable_device(name: str, where: str) -> torch.device:
     """The device called `name`.
 
     Raises:
-        ModelError: torch does not know it, or this machine does not have it.
+        ModelError: torch does not know it, or this machine lacks it.
     """
     try:
         device = torch.device(name)
@@ -33,9 +33,10 @@ def usable_device(name: str, where: str) -> torch.device:
 
 
 def ask_for_stable_kernels(device: torch.device) -> None:
-    """Switch off what lets a GPU's products depend on shapes: TF32, reduced precision sums, split reductions.
+    """Switch off the features that make a GPU's products depend on shapes: TF32, reduced precision sums, split
+    reductions.
 
-    These are settings of torch for the whole process. Nothing on a CPU.
+    These torch settings apply to the whole process. On a CPU the function does nothing.
     """
     if device.type != "cuda":
         return

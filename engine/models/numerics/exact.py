@@ -1,11 +1,9 @@
 """The same bits on every machine, by construction: sums on grids, and no library function.
 
 Every sum, of matrix products, attention and norms, is a sum of integers below
-2^53 times a power of two, hence exact in any order; all else is correctly
-rounded float64 operations, one torch call each. So neither shape, batch, tree,
-thread count, instruction set nor machine can show in a logit. What the grids
-cost in accuracy is in docs/numerics/exact.md. Knows nothing about sampling:
-the logits are exact, a distribution made from them is numpy's.
+2^53 times a power of two, hence exact in any order; all other operations are correctly rounded float64 ones, one torch
+call each. A logit therefore does not depend on shape, batch, tree, thread count, instruction set or machine. What the
+grids cost in accuracy is in docs/numerics/exact.md.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, g
 from engine.models.numerics.rotations import rope_tables
 
 VALUE_BITS = 20
-"""Of a value in the cache; what 2^53 leaves after the context's columns is the softmax weights'."""
+"""Bits of a value in the cache; the softmax weights get the bits of 2^53 that the context's columns leave."""
 LARGEST_CONTEXT = 1 << 17
 """Beyond it fewer than 16 bits would be left for a softmax weight."""
 SMALLEST_BIAS = 2.0**-100
@@ -121,7 +119,7 @@ class ExactNumerics:
         return rope_tables(frequencies, positions, torch.float64 if dtype is torch.float64 else torch.float32)
 
     def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:  # noqa: ARG002 - the protocol's
-        """Float64 whatever the model's dtype."""
+        """Tables in float64 for every dtype of the model."""
         return ExactCache(shape)
 
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's

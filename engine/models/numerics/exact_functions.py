@@ -3,8 +3,7 @@
 Library versions of exp differ in the last bits between instruction sets. Here
 every step is an addition, product, quotient, root, rounding or table look-up in
 a torch call of its own, and the table and the constants come from decimal
-arithmetic, so the answer is the same wherever IEEE 754 holds. Knows nothing
-about attention or models.
+arithmetic, so the answer is the same wherever IEEE 754 holds.
 """
 
 from __future__ import annotations

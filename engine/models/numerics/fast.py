@@ -85,7 +85,7 @@ class FastNumerics:
         return FastLayout(placement, heads, pads, mask)
 
     def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
-        """The columns that somebody sees."""
+        """The columns that any query sees."""
         rows, span = batch_rows(layout.placement), layout.placement.span
         keys, values = cache.all_keys[:, rows, :, :span].unbind(), cache.all_values[:, rows, :, :span].unbind()
         return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
@@ -109,7 +109,7 @@ class FastNumerics:
 def rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
     """The norm x / sqrt(mean of x^2 + eps) * weight in few and simple torch calls: its own takes twice as long.
 
-    Each call works on single numbers or whole rows, so that a row's bits depend on nothing but the row.
+    Each call works on single numbers or whole rows, so that a row's bits depend only on the row.
     """
     gain = math.sqrt(width) if weight is None else weight.to(working_dtype(weight.dtype)) * math.sqrt(width)
     floor = eps * width

@@ -6,8 +6,8 @@ is explicit: a query at position t always works on the first
 product with a multiple of ROWS query rows. The softmax's denominator comes from
 the same product as the numerator, through a column of ones beside the values.
 A chain's column is its position, so plain and speculative decoding then do the
-same sums in the same order; a tree puts tokens into other columns, so for trees
-nothing is promised. Attention is in float32 for bfloat16 models.
+same sums in the same order; a tree puts tokens into other columns, so the mode promises nothing for trees. Attention
+is in float32 for bfloat16 models.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class FixedNumerics:
         return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, BUCKET))
 
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
-        """The mask over the largest bucket, and who belongs to which."""
+        """The mask over the largest bucket, and each query's bucket."""
         pads = padding(placement, row_multiple(heads))
         columns = round_up(placement.span, BUCKET)
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
@@ -116,7 +116,7 @@ class FixedNumerics:
         return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
     def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
-        """One product per bucket; each query keeps the answer of its own."""
+        """One product per bucket; each query keeps the result of its own bucket."""
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
@@ -133,8 +133,8 @@ class FixedNumerics:
 def gated_in_parts(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of [N, 2 F], by as many rows at once as torch leaves to one thread.
 
-    Two threads would meet in the middle of a row, and what stands at the end of a thread's share is
-    computed by other instructions than the rest, with another exponential.
+    Two threads would meet in the middle of a row, and the end of a thread's share is computed with other instructions
+    and another exponential than the rest.
     """
     most = max(1, (SERIAL - 1) // (gate_up.shape[-1] // 2))
     if len(gate_up) <= most:

@@ -5,7 +5,7 @@ two such numbers is again an integer times a power of two, and as long as no
 partial sum exceeds 2^53 in magnitude every addition is exact in float64:
 blocking, vector width, fused multiply-adds and threads cannot matter. Each
 operation here is one that IEEE 754 defines to the bit, in a torch call of its
-own, so that no compiler can contract two of them. Knows nothing about models.
+own, so that no compiler can contract two of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALLEST_WEIGHT_PEAK = 2.0**-30
 
 @dataclass(frozen=True, slots=True)
 class FactorBits:
-    """How many bits the two factors of a sum of products may have."""
+    """The numbers of bits of the two factors of a sum of products."""
 
     left: int
     right: int

@@ -1,9 +1,7 @@
-"""What a numerics mode is: the arithmetic of one decoder, as one object.
+"""The interface of a numerics mode: the arithmetic of one decoder, as one object.
 
-A model asks the mode for every product, norm, activation and attention, so the
-bits of its logits are the mode's affair alone. A mode says what it promises;
-`engine.models.numerics.probe.probe` finds out whether this machine keeps the promise.
-Knows nothing about weights' names, tokens or what is committed.
+A model asks the mode for every product, norm, activation and attention, so the mode alone determines the bits of its
+logits. A mode declares its promise; `engine.models.numerics.probe.probe` tests whether this machine keeps it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,9 @@ Norm = Callable[[Tensor], Tensor]
 
 
 class Invariance(IntEnum):
-    """Which placements leave a committed position's logits unchanged, bit by bit. Each contains the ones before."""
+    """The placements that leave a committed position's logits unchanged, bit by bit. Each level contains the ones
+    before.
+    """
 
     NONE = 0
     """The shape of a forward may change the last bits."""
@@ -56,7 +56,7 @@ class RopeTables:
 
 @dataclass(frozen=True, slots=True)
 class HeadSizes:
-    """How attention splits the hidden state."""
+    """The split of the hidden state into attention heads."""
 
     heads: int
     kv_heads: int
@@ -72,14 +72,14 @@ class HeadSizes:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWindow:
-    """What one layer's attention reads, as the mode laid it out: views of the cache's keys and values."""
+    """The keys and values that one layer's attention reads, as views of the cache in the mode's layout."""
 
     keys: Tensor
     values: tuple[Tensor, ...]
 
 
 class AttentionLayout(Protocol):
-    """What one forward's attention needs beside queries, keys and values; made once, used by every layer."""
+    """The further inputs of one forward's attention; made once, used by every layer."""
 
     @property
     def placement(self) -> Placement:
@@ -88,7 +88,7 @@ class AttentionLayout(Protocol):
 
 
 class Numerics(Protocol):
-    """The arithmetic of one decoder. Stateless: everything that a forward needs is passed in.
+    """The arithmetic of one decoder. Stateless: every input of a forward is passed in.
 
     Activations are flat, one row per placed token (padding left out): x is [N, hidden].
     """
@@ -96,7 +96,7 @@ class Numerics(Protocol):
     name: str
     promises: Invariance
     most_tree_nodes: int | None
-    """Tokens beside a chain's, drafts and scouts of one step, that there is room for; None without a limit."""
+    """The most tokens of one step outside a chain, drafts and lookahead tokens together; None without a limit."""
 
     def matrix(self, affine: Affine) -> Matrix:
         """Prepare an affine map, once per model."""
@@ -123,11 +123,11 @@ class Numerics(Protocol):
         ...
 
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
-        """Everything about a placement that the layers share."""
+        """The data of a placement that the layers share."""
         ...
 
     def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
-        """What the layers' attention will read in this forward: views, which see later writes."""
+        """The keys and values that the layers' attention will read: views, which reflect later writes."""
         ...
 
     def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:

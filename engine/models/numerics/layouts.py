@@ -2,8 +2,7 @@
 
 Everything but attention works on flat rows, one per placed token. Attention
 works on [B, W] queries; where rows differ in length, the missing queries are
-copies of another token, and their answers are dropped. Knows nothing about
-arithmetic.
+copies of another token, and their answers are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HIDDEN = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How N flat rows become [batch, width] and back.
+    """The mapping of N flat rows to [batch, width] and back.
 
     Where every batch row has one token, it is repeated; where the rows fill [batch, width], nothing is done;
     else two indices say which goes where.
@@ -83,7 +82,7 @@ def flat(values: Tensor, placement: Placement) -> Tensor:
 
 
 def unflat(rows: Tensor, placement: Placement) -> Tensor:
-    """[N, ...] -> [B, T, ...]; what stands at padding means nothing."""
+    """[N, ...] -> [B, T, ...]; values at padding are meaningless."""
     if not placement.ragged:
         return rows.view(*placement.tokens.shape, *rows.shape[1:])
     pads: Padding = moved(padding(placement), rows.device)
@@ -91,7 +90,9 @@ def unflat(rows: Tensor, placement: Placement) -> Tensor:
 
 
 def additive_mask(placement: Placement, pads: Padding, columns: int, dtype: torch.dtype) -> Tensor:
-    """[B, width, columns]: 0 where a query sees the column, -inf elsewhere; padding sees what it is a copy of."""
+    """[B, width, columns]: 0 where a query sees the column, -inf elsewhere; padding sees the columns of the token that
+    it copies.
+    """
     if placement.branches is None:
         seen = torch.arange(columns) <= padded_positions(placement, pads).unsqueeze(2)
     else:

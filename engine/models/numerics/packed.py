@@ -1,9 +1,8 @@
 """Products with a weight that was laid out once for oneDNN.
 
 Of the kernels that torch has for CPUs this one is both the fastest at 2 to 16
-rows and, where the probe says so, gives a row the same bits whatever the other
-rows are. torch keeps the operator for its compiler and does not document it, so
-its absence is an answer, not an error. Knows nothing about modes.
+rows and, if the probe passes, gives a row the same bits next to any other rows. The operator belongs to torch's
+compiler and is undocumented, so its absence is reported, not raised.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Library powers, sines and cosines differ in the last bits. Here a frequency is
 computed to 60 digits and rounded once to float64. Its rotations are computed in
 fixed point with 192 bits, by the Taylor series for one position and by
-repeated turning for the others. Knows nothing about models' files.
+repeated turning for the others.
 """
 
 from __future__ import annotations

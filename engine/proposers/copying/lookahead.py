@@ -1,12 +1,11 @@
-"""Lookahead decoding (Fu et al. 2402.02057): n-grams that the target itself guesses beside its verification.
+"""Lookahead decoding (Fu et al. 2402.02057): n-grams that the target guesses during verification.
 
 A window of guesses, `window` wide and `levels` - 1 deep, is read by the target in
 the same forward as the draft. The argmax after its last level extends every
 diagonal to an n-gram of `levels` tokens, which goes to the request's pool, and the
 window moves on by one level: Jacobi iteration on many offsets at once. Pool n-grams
 that begin with the last committed token are the draft. It is a deterministic
-function of the prefix, so q is one-hot. No weights, no random choices. Knows
-nothing about temperature: guesses are argmaxes, whatever is sampled.
+function of the prefix, so q is one-hot. No weights, no random choices. Guesses are argmaxes at every temperature.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class LookaheadWindow:
         return list(zip(*self.levels, found, strict=True))
 
     def advanced(self, found: Sequence[int]) -> LookaheadWindow:
-        """One level further: the root went on by one token at least; by how many more does not matter to a guess."""
+        """The window one level further: the root advanced by at least one token; guesses ignore further tokens."""
         return LookaheadWindow((*self.levels[1:], tuple(found)))
 
 
@@ -84,7 +83,7 @@ class NgramPool:
         self._rests: dict[int, list[tuple[int, ...]]] = {}
 
     def add(self, ngram: tuple[int, ...]) -> None:
-        """Keep an n-gram, as the latest."""
+        """Store an n-gram as the latest one."""
         first, *others = ngram
         rest = tuple(others)
         rests = self._rests.setdefault(first, [])
@@ -94,13 +93,13 @@ class NgramPool:
         del rests[: -self._most]
 
     def after(self, token: int) -> list[tuple[int, ...]]:
-        """What follows `token` in the n-grams that begin with it, the latest first."""
+        """The continuations of `token` in the n-grams that begin with it, the latest first."""
         return self._rests.get(token, [])[::-1]
 
 
 @dataclass(frozen=True, slots=True)
 class _LookaheadRow:
-    """What one active request knows."""
+    """The state of one active request."""
 
     window: LookaheadWindow
     pool: NgramPool
@@ -137,20 +136,20 @@ class LookaheadProposer:
         self._rows[context.row] = _LookaheadRow(window, NgramPool(self._settings.guesses))
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
-        """The pool's n-grams after the last committed token as a tree, and the window as scouts."""
+        """The pool's n-grams after the last committed token as a tree, and the window as lookahead tokens."""
         return [self._proposal(context) for context in contexts]
 
     def _proposal(self, context: Context) -> Proposal:
         row = self._rows[context.row]
         paths = row.pool.after(context.history[-1])
         tree = merged([path[: context.depth] for path in paths], context.budget)
-        # without a budget this is the request's last step, and no draft will come of what it scouts
+        # without a budget this is the request's last step, so no later draft could use the lookahead tokens
         looked_ahead = context.budget > 0 and len(tree) + self._settings.lookahead_tokens <= context.room
         kind = QKind.ONE_HOT if len(tree) else QKind.NONE
         return Proposal(tree, kind, lookahead_tokens=row.window.tree() if looked_ahead else Tree())
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - protocol
-        """Collect the window's n-grams and move it on, if it was read."""
+        """If the target read the window, collect its n-grams and advance it."""
         row, looked_ahead = self._rows[context.row], context.read.looked_ahead
         if looked_ahead is None or not len(looked_ahead):
             return

@@ -34,7 +34,7 @@ class NgramProposer:
         """From options `min_ngram` and `max_ngram`.
 
         Raises:
-            InvalidRequest: the smallest suffix is longer than the largest, so that nothing would ever be drafted.
+            InvalidRequest: the smallest suffix is longer than the largest, so that the proposer could never draft.
         """
         options = read("ngram", parts.options)
         return cls(options["min_ngram"], options["max_ngram"])
@@ -56,14 +56,14 @@ class NgramProposer:
         return Proposal()
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Nothing to learn: the history says it all."""
+        """Nothing to update: the history holds the whole state."""
 
     def finish(self, row: int) -> None:
         """Nothing to forget."""
 
 
 def last_occurrence(history: list[int], size: int) -> int | None:
-    """Where the last `size` tokens occurred before, latest first; None if they did not."""
+    """Where the last `size` tokens occurred before, latest first; None if they never did."""
     suffix = history[-size:]
     for start in range(len(history) - size - 1, -1, -1):
         if history[start : start + size] == suffix:

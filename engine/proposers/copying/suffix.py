@@ -1,10 +1,8 @@
 """Suffix decoding (Arctic Inference, 2411.04975): propose what most often followed the longest recurring suffix.
 
-Counts how the request's own history goes on after its longest suffix that has
-occurred before; with `cached_requests`, also how the last finished responses do.
-A draft is as long as the match allows and as far as the counts are sure. It is a
-deterministic function of what was counted, so q is one-hot. No weights. Knows
-nothing about who sent the other requests.
+The proposer counts the continuations of the longest recurring suffix in the request's own history and, with
+`cached_requests`, in the last finished responses. The match's length and the counts' confidence limit the draft. It is
+a deterministic function of what was counted, so q is one-hot. The proposer has no weights.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class ResponseCache:
             self.tree.remove(next(iter(self.tree.texts)))
 
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of the responses in their order; it says all that drafts depend on."""
+        """SHA-256, in hex, of the responses in their order, which are all that drafts depend on."""
         digest = hashlib.sha256()
         for response in self.tree.texts.values():
             digest.update(np.array([len(response), *response], dtype="<i8").tobytes())
@@ -154,7 +152,7 @@ class SuffixProposer:
         best = draft(self._rows[context.row].tree, context, self._settings)
         if self._settings.cached_requests:
             other = draft(self._cache.tree, context, self._settings)
-            # among equals the request's own history wins: it is the nearer source
+            # ties go to the request's own history, the nearer source
             best = max(best, other, key=lambda each: each.score)
         return Proposal(best.tree, QKind.ONE_HOT) if len(best.tree) else Proposal()
 

@@ -1,14 +1,11 @@
-"""How often strings of tokens occur in texts that grow, come and go: a suffix tree kept as its sorted leaves.
+"""Counts of token strings in a changing set of growing texts: a suffix tree stored as its sorted leaves.
 
 The starts of all texts are sorted by the `width` tokens that follow them. The
 occurrences of a string are then an interval, and those of each of its
 continuations an interval within it: a node of the tree is an interval, its
 count the interval's length. A start takes eight bytes, where linked nodes of
 bounded depth take many times as much. Near the end of a growing text a start's
-place still changes; these fewer than `width` starts wait apart and are sorted
-anew whenever the text grows.
-
-Knows nothing about probabilities or requests.
+place still changes; these fewer than `width` starts are kept apart and sorted again whenever the text grows.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class SuffixTree:
     """Counts of every string of at most `width` tokens in a set of numbered texts.
 
     Args:
-        width: longest string that can be asked for, in tokens.
+        width: longest string that can be queried, in tokens.
     """
 
     def __init__(self, width: int) -> None:
@@ -93,7 +90,7 @@ class SuffixTree:
         return Node(len(wanted), self._interval(self._settled, wanted), self._interval(self._waiting, wanted))
 
     def followed(self, node: Node) -> int:
-        """Number of the node's occurrences that a token follows; what follows `width` tokens is not seen."""
+        """Number of the node's occurrences that a token follows; continuations after `width` tokens are not counted."""
         if node.length == self._width:
             return 0
         return sum(span.stop - self._edge(starts, span, node.length, END) for starts, span in self._parts(node))

@@ -2,16 +2,13 @@
 
 A tiny drafter, a second draft model or prompt lookup, drafts a few tokens; the draft
 model reads them in one forward and decides, as a target would, how many of them and
-which token after them it proposes. What it proposes follows its own q exactly, and is
-verified as if it had drafted token by token. Two rules decide, both exact:
+which token after them it proposes. Its proposal follows its own q exactly and is verified like a draft made token by
+token. There are two exact rules:
 
-* matching: the draft model draws its own token at every place, with the number or the
-  noise that is the place's anyway, and goes on while the tiny drafter foresaw it. The
-  proposal is that of `draft_model`, token by token, in fewer forwards;
-* rejection: a drawn token is tested as by the chain rule, with numbers of its own. More
-  of the tiny drafter's tokens are kept, but no single number gives a proposed token.
-
-Knows nothing about the target.
+* matching: the draft model draws its own token at every place, with the number or noise of that place, and continues
+  while the tiny drafter predicted it. The proposal is that of `draft_model`, token by token, in fewer forwards;
+* rejection: a drawn token is tested as by the chain rule, with separate numbers. It keeps more of the tiny drafter's
+  tokens, but no single number determines a proposed token.
 """
 
 from __future__ import annotations
@@ -91,7 +88,7 @@ class CascadeProposer:
         """From the first draft model, the second one or prompt lookup, and two options.
 
         Raises:
-            InvalidRequest: an option that is not taken.
+            InvalidRequest: an unknown option.
             ModelNeeded: there is no draft model.
         """
         options = read("cascade", parts.options)
@@ -147,7 +144,7 @@ class CascadeProposer:
         return {row: to_numpy(logits[row, end - 1 - len(offered[row].tree) : end]) for row, end in ends.items()}
 
     def _match(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
-        """The draft model's own draws, up to and with the first that was not foreseen."""
+        """The draft model's own draws, up to and including the first that the tiny drafter did not predict."""
         before, tokens = len(draft.draws), offered.tree.tokens
         for place, logits in enumerate(rows):
             draft.extend(logits, self._how)

@@ -1,7 +1,6 @@
 """One row's chain while it is being drafted, and how its tokens are drawn.
 
-Shared by all proposers that draft a chain token by token from logits. Knows
-nothing about where the logits come from.
+Shared by all proposers that draft a chain token by token from logits.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from engine.sampling.draw import DraftContext, Draw, DrawRule
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """How every token of a proposer is drawn, and below which confidence none is."""
+    """The draw rule of a proposer's tokens, and the confidence below which drafting stops."""
 
     rule: DraftRule
     draw: DrawRule
@@ -63,7 +62,7 @@ class ChainDraft:
             self.draws.append(how.draw(how.rule, logits, context))
 
     def proposal(self) -> Proposal:
-        """What was drawn, with its q rows if it was drawn from one."""
+        """The drawn tokens, with their q rows if there are any."""
         if not self.draws:
             return Proposal()
         tree = Tree.chain(tuple(each.token for each in self.draws))

@@ -1,9 +1,7 @@
-"""A draft's optimiser step towards the target, while it serves.
+"""A draft's optimiser step towards the target, while serving.
 
-The student keeps float32 weights of its own, so the model that was loaded never
-changes, and hands out a new model after each update. Nothing is random: equal
-lessons in equal order give equal weights on the same machine and thread count.
-Knows nothing about which positions it is taught, nor about caches.
+The student keeps its own float32 weights, so the loaded model never changes, and returns a new model after each
+update. Nothing is random: equal lessons in equal order give equal weights on the same machine and thread count.
 
 Sources: distillation while serving, Liu et al. (Online Speculative Decoding,
 2310.07177); the reverse divergence, Agarwal et al. (2306.13649).
@@ -37,7 +35,7 @@ LONGEST_STEP: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DistillationSample:
-    """What the target said in one sequence.
+    """The target's rows in one sequence.
 
     tokens: T token ids, the context of the last position.
     places: n ascending indices into `tokens`; place i is the last token of its row's context.
@@ -53,7 +51,7 @@ class Student(Protocol):
     """A draft that can be taught."""
 
     def digest(self) -> str:
-        """Hex SHA-256 of what its drafts depend on."""
+        """Hex SHA-256 of the state that its drafts depend on."""
         ...
 
     def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
@@ -70,7 +68,7 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 
 
 def forward_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q): q has to cover what the target says."""
+    """KL(p || q): q must cover the target's support."""
     return (p.exp() * (p - q)).sum(-1)
 
 
@@ -143,7 +141,7 @@ def student_of(model: TargetModel, learning_rate: float, divergence: str) -> Lea
 
 
 def copied(weights: LeanWeights) -> LeanWeights:
-    """The same values in tensors of their own, that ask for no gradients; what is tied stays tied."""
+    """The same values in tensors of their own, that ask for no gradients; tied weights stay tied."""
 
     def own(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
@@ -172,7 +170,7 @@ def copied(weights: LeanWeights) -> LeanWeights:
 
 
 def trained(weights: LeanWeights) -> dict[str, Tensor]:
-    """What an update changes, by name: all but the norms of queries and keys, which heads share."""
+    """The tensors that an update changes, by name: all but the norms of queries and keys, which heads share."""
     found = {"embedding": weights.embedding, "norm": weights.norm}
     if weights.head is not weights.embedding:
         found["head"] = weights.head

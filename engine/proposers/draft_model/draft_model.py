@@ -1,9 +1,9 @@
 """An independent draft model: gamma tokens, one after the other, for all rows at once.
 
-Keeps a cache of its own. After a verdict, the columns that hold accepted tokens
+The proposer keeps its own cache. After a verdict, the columns that hold accepted tokens
 stay valid and the others are overwritten; tokens that the draft has not read
 yet (the recovered or bonus token, and after full acceptance the last drafted
-one) are fed first. Knows nothing about the target.
+one) are fed first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DraftModelProposer:
         """From a draft model and the option `stop_below`.
 
         Raises:
-            InvalidRequest: an option that is not taken, or no draft model.
+            InvalidRequest: an unknown option, or no draft model.
         """
         options = read("draft_model", parts.options)
         if parts.draft is None:
@@ -75,7 +75,7 @@ class DraftModelProposer:
     def replace_model(self, model: TargetModel, contexts: Sequence[Context]) -> None:
         """Draft with other weights of the same shape from here on.
 
-        What the cache holds came of the old ones: the histories of `contexts`, all rows that are active, are read anew.
+        The cache holds values from the old weights, so the histories of `contexts`, all active rows, are read again.
         """
         self._model = model
         for context in contexts:

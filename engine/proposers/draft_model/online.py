@@ -1,19 +1,16 @@
-"""A draft model that learns from the target while it serves (Liu et al., Online Speculative Decoding, 2310.07177).
+"""A draft model that learns from the target while serving (Liu et al., Online Speculative Decoding, 2310.07177).
 
 With `learn` off it is `draft_model`. With it, the target's rows at positions that
 were decided are collected, and after `update_every` of them the draft takes one
 step towards the target. An update happens at the beginning of `propose`, for all
-rows at once: what the draft's cache holds is then read anew, so that q is always
-that of one version, and every proposal says of which.
+rows at once: the draft's cache is then rebuilt, so that q always belongs to one version, which every proposal names.
 
 Why this is lossless. q at a position must not depend on a random number that is
 still to be used there. A draft's numbers are keyed by position, and a step also
 draws tokens behind the one that is refused, whose numbers the next step uses
 again. So only rows that decided an emitted token are collected: their contexts
 are committed, and what is learnt is a function of numbers at committed positions.
-The dropped tokens, and the target's rows after them, are never looked at.
-
-Knows nothing about how a draft is taught.
+The proposer never reads dropped tokens or the target's rows after them.
 """
 
 from __future__ import annotations
@@ -38,19 +35,19 @@ from engine.proposers.parts import ProposerParts
 
 @dataclass(slots=True)
 class _Notes:
-    """What the target said in one request, not yet learnt."""
+    """The target's rows in one request that are not yet learnt."""
 
     history: Sequence[int]
     places: list[int] = field(default_factory=list)
     rows: list[NDArray[np.floating[Any]]] = field(default_factory=list)
 
     def lesson(self) -> DistillationSample:
-        """What there is now."""
+        """The collected rows as one sample."""
         return DistillationSample(tuple(self.history[: self.places[-1] + 1]), tuple(self.places), np.stack(self.rows))
 
 
 class OnlineProposer:
-    """`draft_model` with a student that gives it a new model now and then; None never does."""
+    """`draft_model` with a student that periodically provides a new model; None disables learning."""
 
     def __init__(self, parts: ProposerParts, draft: DraftModelProposer, student: Student | None) -> None:
         options = read("online", parts.options)
@@ -79,7 +76,7 @@ class OnlineProposer:
         """From a draft model and its options.
 
         Raises:
-            InvalidRequest: an option that is not taken, no draft model, or one that cannot learn.
+            InvalidRequest: an unknown option, no draft model, or one that cannot learn.
         """
         options = read("online", parts.options)
         if parts.draft is None:
@@ -89,7 +86,7 @@ class OnlineProposer:
         return cls(parts, draft, student_of(parts.draft, rate, divergence) if options["learn"] else None)
 
     def start(self, context: Context) -> None:
-        """Read the prompt with the draft as it is now."""
+        """Read the prompt with the current draft."""
         self._close(context.row)
         self._draft.start(context)
 
@@ -122,7 +119,7 @@ class OnlineProposer:
                 self._collected += 1
 
     def finish(self, row: int) -> None:
-        """Forget the row, but not what was collected in it."""
+        """Forget the row, but keep the rows collected in it."""
         self._close(row)
         self._draft.finish(row)
 

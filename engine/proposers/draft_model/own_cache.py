@@ -1,7 +1,4 @@
-"""What draft models with a cache of their own have in common: reading a prompt, and keeping within the cache.
-
-Knows nothing about how tokens are drafted.
-"""
+"""Shared by draft models with their own cache: reading a prompt, and staying within the cache."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Sequoia (Chen et al. 2402.12374): the token tree with the most expected tokens, drawn without replacement.
 
-The shape is planned for as many nodes and levels as can be of use, from the chance
-that the b-th tried child of a node is the accepted one, at every level or level by
-level; or it is given. A child's q has lost its earlier siblings. Knows nothing about
-how the rates were measured (`python -m engine.tools.plan_tree` does).
+The shape is planned for all useful nodes and levels, from the probability that the b-th tried child of a node is the
+accepted one, at every level or level by level; or an option sets it. A child's q has lost its earlier siblings.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ class SequoiaProposer(StaticTreeProposer):
         """From the first draft model and the options `rates`, `depth` and `size`, or `shape`.
 
         Raises:
-            InvalidRequest: an option that is none, rates whose sum is above 1, a shape beside what a shape is planned
-                from, or no draft model.
+            InvalidRequest: an unknown option, rates whose sum is above 1, a shape together with options for planning
+                one, or no draft model.
         """
         options = read("sequoia", parts.options)
         if options["shape"]:
@@ -61,7 +59,7 @@ def planned_shape(rates: Rates, size: int, depth: int) -> TreeShape:
 
 
 def _shapes(options: Mapping[str, Any]) -> Callable[[int, int], TreeShape]:
-    """The tree for at most so many nodes in at most so many levels."""
+    """The tree for at most `size` nodes in at most `depth` levels."""
     if "rates" not in options:
         given = shape_of(options["shape"])
         return lambda size, depth: trimmed(given, size, depth)

@@ -2,8 +2,7 @@
 
 Every drafter expands the root `widths[0]` times, each of these nodes `widths[1]`
 times, and so on; the trees hang side by side under the root. Siblings of
-different drafters are drawn independently, each from its drafter's own q. Knows
-nothing about which drafter is the better one.
+different drafters are drawn independently, each from its drafter's own q.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class SpecInferProposer(StaticTreeProposer):
         """From all draft models and the options `widths` and `siblings`.
 
         Raises:
-            InvalidRequest: an option that is none, or no draft model.
+            InvalidRequest: an unknown option, or no draft model.
         """
         options = read("specinfer", parts.options)
         if not parts.drafts:
@@ -47,7 +46,7 @@ class SpecInferProposer(StaticTreeProposer):
 def widths_shape(widths: Sequence[int], size: int) -> TreeShape:
     """`widths[d]` children under every node at depth d, cut to the first `size` nodes, branch after branch.
 
-    A small size so drops the last branches and leaves the first ones their depth.
+    A small size thus drops the last branches and keeps the depth of the first ones.
     """
     parents: list[int] = []
     waiting = _children(ROOT, widths)
@@ -60,7 +59,7 @@ def widths_shape(widths: Sequence[int], size: int) -> TreeShape:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A node that is to come, and the widths below it."""
+    """A node to be added, and the widths below it."""
 
     parent: int
     widths: Sequence[int]

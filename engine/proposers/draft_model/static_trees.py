@@ -2,10 +2,9 @@
 
 Every drafter grows a tree of its own under the common root, level by level, and
 reads it in its own cache; the whole tree is their union. The levels are drawn
-drafter after drafter, so that a draw's order is the node's place among the nodes
-as far from the root. Below a child that repeats the token of an earlier sibling
-nothing is drawn: no rule ever accepts it. Knows nothing about how shapes are
-chosen.
+drafter after drafter, so that a draw's order is the node's place among the nodes of the same depth. Below a child that
+repeats the token of an earlier sibling
+nothing is drawn: no rule ever accepts it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
 @dataclass(frozen=True, slots=True)
 class TreeGrowth:
-    """How trees grow.
+    """The parameters of tree growth.
 
-    shape: of at most so many nodes in at most so many levels; a function of these numbers and nothing else, for what
-        was drawn must not decide what is kept of it.
+    shape: the tree for a largest number of nodes and levels, as a function of these two numbers only, because drawn
+        tokens must not decide which of them are kept.
     """
 
     siblings: Siblings
@@ -84,7 +83,7 @@ class _DrafterTree:
 
     @property
     def growing(self) -> bool:
-        """Some node of the newest level is to have children."""
+        """True if some node of the newest level has children in the shape."""
         return any(node.below for node in self.frontier)
 
 
@@ -100,7 +99,7 @@ class _Grown:
 
     @property
     def order(self) -> int:
-        """How many nodes there are as far from the root as the next one."""
+        """The number of nodes at the depth of the next one."""
         return len(self.nodes) - self.level
 
     def add(self, branch: _DrafterTree, parent: _DraftedNode, place: int, drawn: Draw) -> _DraftedNode:
@@ -126,10 +125,10 @@ def trimmed(shape: TreeShape, size: int, depth: int) -> TreeShape:
 
 
 class DraftReader(Protocol):
-    """Reads committed tokens and drafted nodes of several rows; `TreeReader` says what each call does."""
+    """Reads committed tokens and drafted nodes of several rows; `TreeReader` documents each call."""
 
     def room(self, context: Context) -> int:
-        """How many nodes can be read behind the row's committed tokens."""
+        """The number of nodes that can be read behind the row's committed tokens."""
         ...
 
     def start(self, context: Context) -> None:
@@ -145,7 +144,7 @@ class DraftReader(Protocol):
         ...
 
     def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
-        """What became of the row's tree, whose first `read` nodes were read."""
+        """The verdict on the row's tree, whose first `read` nodes were read."""
         ...
 
     def finish(self, row: int) -> None:
@@ -159,7 +158,7 @@ def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[Tree
 
 
 class StaticTreeProposer:
-    """Draws trees of fixed shapes; the drafters share the budget evenly, the first ones take what is left over."""
+    """Draws trees of fixed shapes; the drafters share the budget evenly, and the first ones take the remainder."""
 
     def __init__(
         self, parts: ProposerParts, readers: Sequence[DraftReader], growth: TreeGrowth, facts: ProposerFacts
@@ -208,7 +207,7 @@ class StaticTreeProposer:
             branch, level = each.branches[drafter], []
             for node, logits in zip(branch.frontier, rows[row], strict=True):
                 draws = self._children(each, node, logits) if node.below else []
-                # fewer than the shape has, if q has fewer tokens
+                # fewer children than in the shape if q has fewer tokens
                 level += [each.add(branch, node, *pair) for pair in zip(node.below, draws, strict=False)]
             branch.frontier = level
 
@@ -229,7 +228,7 @@ class StaticTreeProposer:
         return self._draw_siblings(self._rule, siblings, logits, drafting)
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Each drafter keeps what was accepted of its own tree."""
+        """Each drafter keeps the accepted nodes of its own tree."""
         grown = self._grown.pop(context.row)
         for reader, branch in zip(self._readers, grown.branches, strict=True):
             own = {node.whole: node.own for node in branch.nodes}
@@ -243,7 +242,7 @@ class StaticTreeProposer:
 
 
 def _level(grown: _Grown, branch: _DrafterTree) -> TreeLevel:
-    """What a drafter reads next of its tree; it has read it then."""
+    """The part of its tree that a drafter reads next; marks it as read."""
     tokens = tuple(node.path[-1] for node in branch.nodes)
     parents = tuple(node.parent.own for node in branch.nodes if node.parent is not None)
     first, branch.read = branch.read, len(branch.nodes)

@@ -2,8 +2,7 @@
 
 Node i of a row with n committed tokens sits in column n + i and sees the
 committed columns and its own path, as in the target's forward. After a verdict
-the accepted nodes' columns move to their final places. Knows nothing about how
-children are chosen.
+the accepted nodes' columns move to their final places.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from engine.proposers.interface import Context
 
 @dataclass(frozen=True, slots=True)
 class TreeLevel:
-    """What one row reads next: nodes `first` and later of its tree, after `committed` tokens."""
+    """One row's next input: nodes `first` and later of its tree, after `committed` tokens."""
 
     committed: int
     tree: Tree
@@ -46,7 +45,7 @@ class TreeReader:
         self._valid = [0] * rows
 
     def room(self, context: Context) -> int:
-        """How many nodes still fit behind the row's committed tokens."""
+        """The number of nodes that still fit behind the row's committed tokens."""
         return max(0, self._cache.capacity - len(context.history))
 
     def start(self, context: Context) -> None:
@@ -72,7 +71,7 @@ class TreeReader:
         return {row: logits[row, : level.count] for row, level in levels.items()}
 
     def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
-        """Keep what stays true: the accepted nodes among the `read` first ones, moved to their places."""
+        """Keep the accepted nodes among the first `read` ones, moved to their places."""
         before = len(context.history) - len(verdict.emitted)
         if self._valid[context.row] < before:
             return

@@ -1,12 +1,10 @@
 """Which tree to draft: Sequoia's dynamic programme (Chen et al. 2402.12374) and the size that pays.
 
 rates[b] is the chance that the b-th tried child of a node (from 0) is the accepted
-one, taken as independent of the node. They exclude each other, so that their sum
-is at most 1; children beyond the vector are never accepted. Where acceptance
-depends on the level, rates holds a vector per level, the root's children first, the
-last one also for all deeper levels. Sizes count drafted nodes, never the root, which
-is already committed; depths are levels of drafted nodes. Knows nothing about models,
-about tokens, or about how acceptance and costs are measured.
+one, assumed independent of the node. The events are disjoint, so the sum is at most 1; children beyond the vector are
+never accepted. Where acceptance depends on the level, rates holds a vector per level, the root's children first, the
+last one also for all deeper levels. Sizes count drafted nodes, never the root, which is already committed; depths are
+levels of drafted nodes.
 """
 
 from __future__ import annotations
@@ -108,7 +106,7 @@ class PlanningCosts:
         """Time of one target forward, linear between the measured numbers of tokens.
 
         Raises:
-            InvalidRequest: outside of what was measured.
+            InvalidRequest: a number outside the measured range.
         """
         low, high = self.tokens[0], self.tokens[-1]
         if not low <= tokens <= high:
@@ -123,14 +121,14 @@ class PlanningCosts:
 
 @dataclass(frozen=True, slots=True)
 class ChosenShape:
-    """The shape that emits the most tokens per second, and what that rests on."""
+    """The shape with the most tokens per second, and the estimates behind it."""
 
     planned: PlannedShape
     step_us: float
 
     @property
     def tokens_per_second(self) -> float:
-        """Expected tokens of a step over its time; prompts, sampling and recording are left out."""
+        """Expected tokens of a step over its time; prompts, sampling and recording are omitted."""
         return self.planned.expected_tokens / self.step_us * 1e6
 
 
@@ -139,7 +137,8 @@ class _Table:
     """The programme's cells for every depth d left and number n of nodes below a node; n <= N, d <= D, b < B.
 
     values [D + 1, N + 1]: expected tokens of the best subtree, its top included; -inf where there is none.
-    taken [D + 1, B, N + 1]: the n nodes go to the children from the b-th on: so many to that child, itself included.
+    taken [D + 1, B, N + 1]: of n nodes for the children from the b-th on, the number that goes to that child, itself
+    included.
     """
 
     values: Floats

@@ -1,9 +1,8 @@
 """The target's first layers draft for the whole target (LayerSkip, Elhoushi et al. 2404.16710).
 
-The hidden state after layer E goes through the target's final norm and head. No
-second model and no cache of its own: layers below E write the keys and values that
-the verifying forward will write again. Any checkpoint works; one trained with early
-exits drafts better. Knows nothing about how the layers were trained.
+The hidden state after layer E goes through the target's final norm and head. The proposer needs no second model and no
+cache of its own: layers below E write keys and values that the verifying forward writes again. Any checkpoint works;
+one trained with early exits drafts better.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class EarlyExitProposer(SelfDraftProposer):
         """From the options `exit_layer` (0: half of the layers, at least one) and `stop_below`.
 
         Raises:
-            InvalidRequest: an option that is not taken, a target that cannot run in part, or an exit after its end.
+            InvalidRequest: an unknown option, a target that cannot run in part, or an exit after its end.
         """
         options = read("early_exit", parts.options)
         side = require_divisible("early_exit", parts)

@@ -1,9 +1,8 @@
 """The target without some of its sublayers drafts for itself (Draft & Verify, Zhang et al. 2309.08168).
 
 Attention and feed-forward sublayers are left out by layer; the residual stream passes
-them by. No second model, no training, no cache of its own. Which sublayers can be
-spared depends on the target: `engine.tools.find_skips` searches for them. Knows nothing about
-how the set was found.
+them by. The proposer needs no second model, no training and no cache of its own. Which sublayers can be
+spared depends on the target: `engine.tools.find_skips` searches for them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class SkipSet:
         return len(self.attention) + len(self.ffn)
 
     def part(self, layers: int) -> Sublayers:
-        """What is left of a model of so many layers."""
+        """The part that remains of a model of `layers` layers."""
         return Sublayers(
             tuple(index for index in range(layers) if index not in self.attention),
             tuple(index for index in range(layers) if index not in self.ffn),
@@ -56,7 +55,7 @@ class LayerSkipProposer(SelfDraftProposer):
         """From the options `skip_attention`, `skip_ffn` and `stop_below`.
 
         Raises:
-            InvalidRequest: an option that is not taken, nothing to skip, a target that cannot run in part, or a
+            InvalidRequest: an unknown option, nothing to skip, a target that cannot run in part, or a
                 layer that it does not have.
         """
         options = read("layer_skip", parts.options)

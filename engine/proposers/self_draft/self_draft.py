@@ -1,11 +1,10 @@
 """Drafting with a part of the target, in the loop's own cache.
 
 After every step the target's cache holds all committed tokens but the newest.
-Drafting feeds that one at its column and goes on in the scratch columns after it;
+Drafting feeds that token at its column and continues in the scratch columns after it;
 the drafted part reads the committed keys and values, which are the whole target's.
-The verifying forward begins at the newest token too and writes all of these columns
-anew, so nothing that the part wrote is ever seen by the target. Knows nothing about
-which part is drafted with.
+The verifying forward begins at the newest token too and overwrites all of these columns, so the target never reads
+values that the part wrote.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class SelfDraftProposer:
             each.extend(to_numpy(logits[row, 0]), self._how)
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Nothing to keep: the verifying forward wrote what is committed."""
+        """Nothing to keep: the verifying forward wrote the committed columns."""
 
     def finish(self, row: int) -> None:
         """Nothing to forget."""
@@ -61,7 +60,7 @@ def require_divisible(kind: str, parts: ProposerParts) -> TargetSide:
     """The target, if it can run in part.
 
     Raises:
-        InvalidRequest: there is no target to draft with, or it runs whole only.
+        InvalidRequest: the target is missing, or cannot run in part.
     """
     if parts.target is None:
         raise InvalidRequest(f"proposer {kind} needs the target and its cache")

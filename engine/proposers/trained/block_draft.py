@@ -1,8 +1,7 @@
 """One pass of a DFlash drafter for several rows: logits of the next positions, each given the context only.
 
-The block is the newest committed token and masks. It is always whole, whatever is
-drafted of it, for its rows see one another. Position t of the context holds the
-target's states after token t. Knows nothing about what is drafted from the logits.
+The block is the newest committed token and masks. It always has its full length, because its rows see one another.
+Position t of the context holds the target's states after token t.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 
 class BlockDrafter:
-    """A drafter with its cache, and what the target has newly read of each row."""
+    """A drafter with its cache, and the target's newly read states of each row."""
 
     def __init__(self, parts: ProposerParts, fitted: FittedHead) -> None:
         settings, weights = fitted.head.settings, fitted.model.weights
@@ -65,7 +64,7 @@ class BlockDrafter:
         return cls(parts, fitted)
 
     def room(self, context: Context) -> int:
-        """How many tokens can be drafted: the whole block or, beyond the drafter's context, none."""
+        """The number of tokens that can be drafted: the whole block or, beyond the drafter's context, 0."""
         return self.most if len(context.history) + self.most <= self.context else 0
 
     def start(self, context: Context) -> None:

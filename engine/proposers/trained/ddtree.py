@@ -2,7 +2,6 @@
 
 A prefix's score is the product of its tokens' probabilities at their positions. The
 tree of the best prefixes is a function of the committed tokens, so q is one-hot.
-Knows nothing about checkpoints.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Each position's logits are a function of the committed tokens, so q factorises; what
 is drawn at one position reaches another only through the request's penalties.
-Knows nothing about checkpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """EAGLE (Li et al. 2401.15077): a head that continues the target's last hidden state drafts token by token.
 
 A chain, or with the option `widths` a tree of that shape whose siblings are drawn
-without replacement. Knows nothing about checkpoints.
+without replacement.
 """
 
 from __future__ import annotations

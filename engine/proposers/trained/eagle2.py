@@ -1,7 +1,4 @@
-"""EAGLE-2 (Li et al. 2406.16858): a tree that grows where the head is sure, from a head of EAGLE-1 or EAGLE-3.
-
-Knows nothing about checkpoints.
-"""
+"""EAGLE-2 (Li et al. 2406.16858): a tree that grows where the head is sure, from a head of EAGLE-1 or EAGLE-3."""
 
 from __future__ import annotations
 

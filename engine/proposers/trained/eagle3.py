@@ -1,7 +1,7 @@
 """EAGLE-3 (Li et al. 2503.01840): a head that fuses three hidden states of the target and then feeds on its own output.
 
 A chain, or with the option `dynamic` the tree of EAGLE-2. The head may know a part
-of the vocabulary only; q is 0 elsewhere. Knows nothing about checkpoints.
+of the vocabulary only; q is 0 elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Chains and trees drafted by a head that continues hidden states, whatever the head.
-
-Knows nothing about what the head computes.
-"""
+"""Chains and trees drafted by any head that continues hidden states."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from engine.sampling.transforms import log_sum_exp, transform
 
 
 class FeatureProposer:
-    """What chains and trees share: rows that are read by one reader."""
+    """The common part of chains and trees: rows that one reader reads."""
 
     def __init__(self, reader: FeatureReader, facts: ProposerFacts) -> None:
         self._reader = reader
@@ -79,7 +76,7 @@ class FeatureChain(FeatureProposer):
 
 @dataclass(frozen=True, slots=True)
 class DynamicTreeSize:
-    """How far a dynamic tree looks: `top_k` nodes are expanded at each of `depth` levels, each `top_k` times."""
+    """The limits of a dynamic tree: `top_k` nodes are expanded at each of `depth` levels, each `top_k` times."""
 
     top_k: int
     depth: int
@@ -135,7 +132,8 @@ class _Growing:
 
 
 class DynamicTree(FeatureProposer):
-    """EAGLE-2's tree (Li et al. 2406.16858): what is likely is expanded, and the likeliest nodes of all are drafted.
+    """EAGLE-2's tree (Li et al. 2406.16858): the likeliest nodes are expanded, and the likeliest nodes overall are
+    drafted.
 
     A node's worth is the product of q along its path. Nothing is drawn, so each token is a function of its prefix.
     """
@@ -157,7 +155,7 @@ class DynamicTree(FeatureProposer):
         return [self._proposal(each) for each in growing]
 
     def _wants(self, row: _Growing, depth: int) -> bool:
-        """Whether a level is grown at this depth; picks what is read for it."""
+        """True if a level is grown at this depth; selects the nodes to read for it."""
         context = row.context
         if not context.budget or depth > context.depth:
             return False

@@ -5,7 +5,7 @@ output stands for the state of that second token. EAGLE-1 (Li et al. 2401.15077)
 reads the target's last hidden state and lets the target's own matrix name the
 tokens; EAGLE-3 (2503.01840) fuses several hidden states once per verified token, has
 an output matrix of its own over a part of the vocabulary, and goes on with what its
-layer gave before the norm. Knows nothing about drafts.
+layer gave before the norm.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Column t of a row's cache holds the pair of the state at position t and the token at
 t + 1, for all committed tokens; drafted node i sits behind them and sees its own
 path. Nothing that was drafted is kept: when a drafted token is accepted, its pair is
-read again with the target's own state. Knows nothing about how children are chosen.
+read again with the target's own state.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FeatureReader:
         self._rows = [_ReaderRow() for _ in range(rows)]
 
     def room(self, context: Context) -> int:
-        """How many nodes can be read after the row's pairs; 0 also where a pair is missing."""
+        """The number of nodes that can be read after the row's pairs; 0 if a pair is missing."""
         row, pairs = self._rows[context.row], len(context.history) - 1
         ready = pairs > 0 and row.read + len(row.tokens) == pairs
         return max(0, self._cache.capacity - pairs) if ready else 0

@@ -1,7 +1,4 @@
-"""Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states.
-
-Knows nothing about what a head computes.
-"""
+"""Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ())
 class LastStates:
     """Of each row, the hidden state of the newest token that the target has read: the one before the newest.
 
-    A row whose prompt is one token has none until its first step.
+    A row with a prompt of one token has no state until its first step.
     """
 
     def __init__(self, layer: int) -> None:
@@ -74,7 +71,7 @@ class LastStates:
         return row in self._states
 
     def start(self, context: Context) -> None:
-        """What the row held is void; a prompt of several tokens has been read but its last one."""
+        """Discard the row's state; of a prompt, all tokens but the last have been read."""
         self._states.pop(context.row, None)
         self.update(context)
 

@@ -1,11 +1,10 @@
 """Medusa (Cai et al. 2401.10774): several heads look ahead from one hidden state of the target.
 
 Head i reads the last hidden state h_t, after the final norm, and predicts token
-t + 2 + i; the output matrix has told token t + 1. After a step the newest committed
+t + 2 + i; the output matrix predicted token t + 1. After a step the newest committed
 token has not been read yet, so h_t is that of the token before it, the newest one is
 t + 1, and head 0 gives the first drafted token. No head knows what the others chose.
-Drafts are verified without loss; the paper's typical acceptance is not here. Knows
-nothing about how heads were trained.
+Drafts are verified without loss; `engine.verify.lossy` holds the paper's typical acceptance.
 """
 
 from __future__ import annotations
@@ -172,7 +171,7 @@ class MedusaProposer:
         siblings = SiblingSpec(self._widths[len(path)], Siblings.TOP)
         return self._draw_siblings(DraftRule.GREEDY, siblings, logits, drafting)
 
-    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states say enough
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
         """Keep the state of the last accepted token, or of the root."""
         self._states.update(context)
 

@@ -2,9 +2,8 @@
 
 Stage i turns the state and the newest token into the next state, and the state into
 logits. The first state is the target's last hidden state, after the final norm, of
-the token before the newest; the first token is the newest one. Each stage sees what
-the stages before it drew, which Medusa's heads do not. Knows nothing about how the
-speculator was trained.
+the token before the newest; the first token is the newest one. Unlike Medusa's heads, each stage sees the tokens that
+earlier stages drew.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ class MlpSpeculatorProposer:
                 live, states = [live[place] for place in kept], states[kept]
         return [each.proposal() for each in drafted]
 
-    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states say enough
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
         """Keep the state of the last accepted token, or of the root."""
         self._states.update(context)
 

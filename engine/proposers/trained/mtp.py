@@ -3,8 +3,8 @@
 Position t of a module holds the state after token t and token t + 1. Module 0 reads
 the target's states; module k reads at position t the output of module k - 1 at
 position t - 1. The draft's step s goes through module s mod (number of modules), at
-the position after the step before. Committed positions are read once, with true
-tokens; those of a draft are overwritten by the next. Knows nothing about checkpoints.
+the position after the step before. Committed positions are read once, with the true tokens; the next draft overwrites
+the positions of a draft.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class _Run:
         return _Run(self.first, torch.cat([self.states, states]))
 
     def since(self, position: int) -> _Run:
-        """What is at `position` and later."""
+        """The states at `position` and later."""
         first = max(self.first, position)
         return _Run(first, self.states[first - self.first :])
 
     def until(self, position: int) -> Tensor:
-        """[m, H] what is before `position`."""
+        """[m, H] the states before `position`."""
         return self.states[: max(0, position - self.first)]
 
 
@@ -162,7 +162,7 @@ class MtpProposer:
             each.draft.extend(to_numpy(scores), self._how)
 
     def _inputs(self, step: int, row: int, each: _Drafting) -> _Run:
-        """A module's first round reads what waits for it; what the draft itself made comes behind."""
+        """A module's first round reads its waiting states, followed by the draft's own states."""
         waiting = self._waiting[row]
         if each.outputs is None:
             return waiting[0]

@@ -1,7 +1,7 @@
-"""What runs in a worker, read from the objects that run.
+"""Facts about a worker, read from its running objects.
 
-What was asked for stands in vLLM's configuration and may be ignored: so the
-method of verification is read from the sampler, and the draft's from the drafter.
+vLLM's configuration keeps requested settings that it ignores, so the verification method is read from the sampler and
+the drafting method from the drafter.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ V2_MODULE = "vllm.v1.worker.gpu."
 
 
 def is_v2(runner: Any) -> bool:
-    """Whether this is model runner V2."""
+    """True for model runner V2."""
     return type(runner).__module__.startswith(V2_MODULE)
 
 
 def facts_of(runner: Any) -> dict[str, Any]:
-    """Classes of the runner, drafter and samplers, and how both of them choose."""
+    """Classes of the runner, drafter and samplers, with the verification and drafting methods."""
     newer = is_v2(runner)
     drafter = getattr(runner, "speculator" if newer else "drafter", None)
     verifier = getattr(runner, "rejection_sampler", None)
@@ -42,7 +42,7 @@ def verification(verifier: Any, newer: bool) -> str:
 
 
 def drafting(drafter: Any, newer: bool) -> str:
-    """Whether drafts are drawn from rows that verification is given."""
+    """True if drafts are drawn from rows that verification receives."""
     if newer:
         return "probabilistic" if getattr(drafter, "draft_logits", None) is not None else "greedy"
     return "probabilistic" if getattr(drafter, "_enable_probabilistic_draft_probs", False) else "greedy"

@@ -1,9 +1,9 @@
-"""The second witness: vLLM's scheduler, which writes down what it was told of every step.
+"""The scheduler's hook: a vLLM scheduler that logs its inputs and outputs of every step.
 
 Given to vLLM as `scheduler_cls`, it lives in the engine's core process, sees
 neither rows nor probabilities, and shares no code with the hook in the worker.
-One JSON line per step, into the file that `additional_config` names; flushed, so
-that a dying engine leaves what it did. Changes nothing of what it passes on.
+One JSON line per step, into the file that `additional_config` names; flushed, so that the log survives the engine's
+death. The hook passes everything on unchanged.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ KEY: Final = "specaudit"
 
 
 class LoggingScheduler(Scheduler):  # type: ignore[misc]  # vLLM ships no annotations that mypy reads here
-    """vLLM's scheduler that keeps a diary."""
+    """vLLM's scheduler with a scheduler log."""
 
     specaudit_scheduler_log: TextIO | None = None
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """Write down the step before vLLM cuts it at a stop."""
+        """Log the step before vLLM cuts it at a stop."""
         if self.specaudit_scheduler_log is None:
             path = self.vllm_config.additional_config[KEY]["scheduler"]
-            self.specaudit_scheduler_log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - as long as the engine
+            self.specaudit_scheduler_log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open while it runs
         self.specaudit_scheduler_log.write(line_of(scheduler_output, model_runner_output) + "\n")
         self.specaudit_scheduler_log.flush()
         return super().update_from_output(scheduler_output, model_runner_output)
@@ -38,7 +38,7 @@ class AsyncLoggingScheduler(LoggingScheduler, AsyncScheduler):  # type: ignore[m
 
 
 def line_of(scheduler_output: Any, model_runner_output: Any) -> str:
-    """One step as JSON: by request the tokens that were drafted and those that came out."""
+    """One step as JSON: for each request the drafted and the emitted tokens."""
     sampled, index = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
     drafted = scheduler_output.scheduled_spec_decode_tokens
     steps = [

@@ -1,10 +1,10 @@
-"""A proposer for vLLM that drafts what a file tells it to: verification without any draft model.
+"""A proposer for vLLM that reads its drafts from a file, to exercise verification without a draft model.
 
-For `custom_class`, vLLM's public way to bring one's own proposer. The file is
+vLLM loads it through `custom_class`, its public option for custom proposers. The file is
 JSON: `end`, the end token, and `continuations`, a list of `prompt` and `tokens`
-(both token ids, `tokens` being what the target goes on with) and `way`, how
-drafts of that text differ from it. Drafts are a function of the tokens so far. Knows nothing
-about the model; a text that is not in the file gets no draft.
+(both token ids, `tokens` being the target's own continuation) and `way`, how
+drafts of that text differ from it. Drafts are a function of the tokens so far. A text that is not in the file gets no
+draft.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class DraftPosition:
-    """Where a draft is made: what comes next, the place among the new tokens, and what stands in the file."""
+    """The inputs of a draft: the next tokens, the place among the new tokens, and the file's entry."""
 
     next: tuple[int, ...]
     index: int
@@ -27,23 +27,23 @@ class DraftPosition:
 
 
 def right(place: DraftPosition) -> list[int]:
-    """What the target says."""
+    """The target's own tokens."""
     return list(place.next)
 
 
 def wrong(place: DraftPosition) -> list[int]:
-    """Never what the target says."""
+    """Always wrong."""
     return [(token + 1) % place.vocabulary for token in place.next]
 
 
 def half(place: DraftPosition) -> list[int]:
-    """Right in the first half, wrong behind it."""
+    """Right in the first half, wrong after it."""
     kept = len(place.next) // 2
     return [*place.next[:kept], *wrong(place)[kept:]]
 
 
 def end_inside(place: DraftPosition) -> list[int]:
-    """Right, with an end token in the second place that the target does not say there."""
+    """Right, but with an end token in the second place, where the target has none."""
     return [*place.next[:1], place.end, *place.next[2:]] if len(place.next) > 1 else right(place)
 
 
@@ -54,7 +54,7 @@ def empty(place: DraftPosition) -> list[int]:
 
 
 def varying(place: DraftPosition) -> list[int]:
-    """Right, of another length at every place, none among them."""
+    """Right, with a length that varies by place and may be 0."""
     return list(place.next[: place.index % (len(place.next) + 1)])
 
 
@@ -87,7 +87,7 @@ class DraftScript:
     gamma: int
 
     def draft(self, history: Sequence[int]) -> list[int]:
-        """At most gamma tokens behind `history`; none where the history is not one of the file's texts."""
+        """At most gamma tokens after `history`; none if the file lacks the history's text."""
         for text in self.texts:
             new = tuple(history[len(text.prompt) :])
             if tuple(history[: len(text.prompt)]) == text.prompt and text.tokens[: len(new)] == new:
@@ -107,7 +107,7 @@ def read_script(path: Path, vocabulary: int, gamma: int) -> DraftScript:
 
 
 class ScriptedProposer:
-    """What vLLM calls; see its custom proposers."""
+    """The class that vLLM calls; see its custom proposers."""
 
     def __init__(self, vllm_config: Any) -> None:
         path = vllm_config.additional_config["specaudit"]["script"]
@@ -116,7 +116,7 @@ class ScriptedProposer:
         self._room: int = model.max_model_len
 
     def load_model(self, *args: Any, **named: Any) -> None:
-        """Nothing to load; vLLM calls this on CPUs whether it is there or not."""
+        """Loads nothing; vLLM calls this on CPUs unconditionally."""
 
     def propose(
         self,
@@ -125,7 +125,7 @@ class ScriptedProposer:
         token_ids_cpu: Any,
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """By request; none for one whose prompt is not read to its end."""
+        """Drafts by request; none for a request whose prompt is not fully read."""
         del slot_mappings
         drafts = []
         for row, (sampled, count) in enumerate(zip(sampled_token_ids, num_tokens_no_spec, strict=False)):

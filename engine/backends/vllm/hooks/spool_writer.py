@@ -1,8 +1,6 @@
-"""A file of frames, written by a thread of its own: a step of the engine does not wait until its rows are copied away.
+"""A file of frames, written by a thread of its own: the engine does not wait until a step's rows are copied.
 
-What is put down is written in order. Whoever wants to read flushes first. A
-failure to write is kept and told; frames after it are lost. Knows nothing about
-what frames mean.
+Frames are written in order; a reader must flush first. A write failure is stored and reported; later frames are lost.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Final
 from engine.backends.vllm.frames import Frame, write
 
 WAITING: Final = 64
-"""Frames that may wait; a disk that is slower than the engine holds it up from then on, not the memory."""
+"""Frames that may wait; beyond it, a slow disk delays the engine instead of filling the memory."""
 
 
 class SpoolWriter:
@@ -28,7 +26,7 @@ class SpoolWriter:
         self._thread.start()
 
     def put(self, frame: Frame) -> None:
-        """Have a frame written; its arrays must not change any more."""
+        """Queue a frame for writing; its arrays must no longer change."""
         if self._waiting.qsize() >= WAITING:
             self.flush()
         self._waiting.put(frame)
@@ -55,5 +53,5 @@ class SpoolWriter:
     def _write(self, frame: Frame) -> None:
         try:
             write(self._file, frame)
-        except Exception as error:  # whoever flushes must not wait for ever
+        except Exception as error:  # a flush must not wait for ever
             self.failure = f"the record could not be written: {type(error).__name__}: {error}"

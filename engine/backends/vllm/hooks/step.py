@@ -1,14 +1,11 @@
-"""One step of vLLM's sampler, written down as a frame.
+"""One step of vLLM's sampler as a frame.
 
-Rows are those that decided an emitted token: of a request with a drafts kept,
-the rows of its first a drafted tokens and the one behind them. They are the raw
-logits as the model gave them, before temperature, masks and penalties, and as
-float32 (16-bit rows lose nothing by that); where a grammar is on, vLLM has put
-its mask on them already. Besides them the engine's own numbers: log-probability
-of each drafted and each emitted token by the processed rows, and q where the
-engine has one; where raw rows are not wanted, the processed rows' entropy and
-variance too. Runs in vLLM's worker; knows nothing
-about files.
+Rows are those that decided an emitted token: for a request with a accepted drafts, the rows of its first a drafted
+tokens and the row after them. They are the raw logits as the model gave them, before temperature, masks and penalties,
+and as float32 (16-bit rows lose nothing by that); with a grammar, vLLM has already applied its mask. A frame also
+holds the engine's own numbers: log-probability of each drafted and each emitted token by the processed rows, and q
+where the engine has one; without raw rows, the processed rows' entropy and variance too. The code runs in
+vLLM's worker.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ FAR: Final = -1e18
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Who is in a step, in the order of its rows: B requests, D drafted tokens, D + B rows of raw logits."""
+    """The requests of a step, in the order of its rows: B requests, D drafted tokens, D + B rows of raw logits."""
 
     names: tuple[str, ...]
     discarded: tuple[bool, ...]
-    """[B] the prompt is not read to its end yet; what is sampled is thrown away."""
+    """[B] the prompt is not fully read yet, so the sampled token is discarded."""
     counts: tuple[int, ...]
     """[B] drafted tokens."""
     drafted: tuple[int, ...]
@@ -45,12 +42,13 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRows:
-    """What the engine decided by: processed logits, copies that a frame uses up. Each is None where the step has none.
+    """The inputs of the engine's decisions: processed logits, as copies that a frame consumes. Each is None if the
+    step has none.
 
     logits: [D, V] of drafted places.
-    q: [D, V] what drafts were drawn from.
-    last: [B, V] of the place behind the draft, one for every request, also for those that did not come so far.
-    best: [D] the argmax of drafted places, in the place of `logits` where no request of the step is drawn.
+    q: [D, V] the distributions of the drafts.
+    last: [B, V] of the place behind the draft, one for every request, including requests with a refused draft.
+    best: [D] the argmax of drafted places, instead of `logits` if the step samples no request.
     """
 
     logits: torch.Tensor | None = None
@@ -60,11 +58,11 @@ class DecisionRows:
 
 
 class RowsMisplaced(Exception):
-    """The rows do not lie where this version's metadata say."""
+    """The rows are not at the places that this version's metadata state."""
 
 
 def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: DecisionRows) -> Frame:
-    """The step as a message; `raw` [D + B, V] None where rows are not wanted."""
+    """The step as a message; `raw` [D + B, V] None without raw rows."""
     vocabulary = next((each.shape[1] for each in (raw, law.logits, law.last) if each is not None), None)
     emitted = [_valid(row, vocabulary) for row in batch.sampled.tolist()]
     kept = [i for i, gone in enumerate(batch.discarded) if not gone]
@@ -82,7 +80,7 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
     if law.logits is not None:
         said = [token for i in kept for token in _decided(emitted[i], batch.counts[i])]
         drafted = [batch.drafted[node] for node in nodes]
-        # who has the raw rows has the moments
+        # a reader of the raw rows can compute the moments
         arrays |= _drafted_numbers(_rows(law.logits, nodes).float(), [drafted, said], raw is None)
         if law.q is not None:
             arrays["q"] = _host(_rows(law.q, nodes))
@@ -97,7 +95,7 @@ def _valid(row: Sequence[int], vocabulary: int | None) -> list[int]:
 
 
 def _decided(emitted: Sequence[int], count: int) -> list[int]:
-    """[count] what came out at each drafted place; -1 where nothing did."""
+    """[count] the token emitted at each drafted place; -1 where there is none."""
     return [*emitted[:count], *([-1] * max(0, count - len(emitted)))]
 
 
@@ -114,7 +112,9 @@ def best_of(logits: torch.Tensor) -> Ints:
 
 
 def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
-    """By drafted token: the engine's own log p of it and of what came out there (`tokens` [2][N]), the row's argmax."""
+    """For each drafted token: the engine's own log p of it and of the token emitted there (`tokens` [2][N]), the row's
+    argmax.
+    """
     norm = torch.logsumexp(logits, -1)
     drafted, emitted = _at(logits, norm, tokens)
     found = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}
@@ -122,7 +122,7 @@ def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], mome
 
 
 def _last_numbers(logits: torch.Tensor, said: Sequence[int], moments: bool) -> dict[str, NDArray[Any]]:
-    """By request: log p of the token behind the draft, where one came out."""
+    """For each request: log p of the token after the draft, if one was emitted."""
     norm = torch.logsumexp(logits, -1)
     found = {"log_p": _at(logits, norm, [said])[0], **(_moments(logits, norm) if moments else {})}
     return {LAST + name: each for name, each in found.items()}

@@ -1,14 +1,10 @@
-"""The first witness: vLLM's worker, which writes down every step of its sampler.
+"""The worker's hook: an extension of vLLM's worker that records every step of its sampler.
 
 Given to vLLM as `worker_extension_cls`; methods are reached by the public
-`collective_rpc`. `specaudit_begin` looks at the callables that are wrapped
-(`guard`) and wraps them if all of them match: the runner's own method on the
-runner, verification in its module. A failure of the recording is a problem that
-is kept and told; it never stops the engine. The rows are copied before the
-sampler runs, because it works in place.
-
-V2's adapter follows its interface and is tried on no device here; its q is not
-recorded.
+`collective_rpc`. `specaudit_begin` checks the callables to wrap (`compat`) and wraps them if all match: the runner's
+own method on the runner, verification in its module. A failure of the recording is stored and reported as a problem;
+it never stops the engine. The hook copies the rows before the sampler runs, because the sampler works in place. V2's
+adapter follows its interface but is untested on a device; it does not record q.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from engine.backends.vllm.patches import repair
 
 
 class WorkerLog:
-    """The record of one worker: where it goes, what is held between two calls of the same step, what went wrong."""
+    """The record of one worker: its file, the data held between two calls of the same step, and its problems."""
 
     def __init__(self) -> None:
         self.rows = False
@@ -40,14 +36,14 @@ class WorkerLog:
         self._writer: SpoolWriter | None = None
 
     def go_to(self, path: str, rows: bool) -> None:
-        """Write to another file from here on, with raw rows or without."""
+        """Write to another file from now on, with or without raw rows."""
         self.rows = rows
         if self._writer is not None:
             self._writer.close()
         self._writer = SpoolWriter(path)
 
     def flush(self) -> None:
-        """Wait until all steps are in the file, or are known not to come there."""
+        """Wait until all steps are in the file or have failed."""
         if self._writer is not None:
             self._writer.flush()
             if self._writer.failure is not None:
@@ -55,11 +51,13 @@ class WorkerLog:
 
     @property
     def wanted(self) -> bool:
-        """Whether a step is written down."""
+        """True if the step is recorded."""
         return self.on and self._writer is not None
 
     def see(self, logits: Any, q: Any, brief: bool) -> None:
-        """Hold what drafted places are decided by, or only its argmax; copies, for verification may work in place."""
+        """Hold the processed rows of the drafted places or their argmax; copies, because verification may work in
+        place.
+        """
         began = time.perf_counter()
         try:
             if brief:
@@ -71,7 +69,7 @@ class WorkerLog:
         self.seconds += time.perf_counter() - began
 
     def keep(self, make: Callable[[], StepBatch], raw: Any) -> None:
-        """Write one step; what goes wrong here is a problem of the record, not of the engine."""
+        """Write one step; a failure here is a problem of the record, not of the engine."""
         began = time.perf_counter()
         law, self.law = self.law, DecisionRows()
         try:
@@ -89,7 +87,7 @@ class WorkerLog:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What went wrong so far."""
+        """The problems so far."""
         return tuple(self._problems)
 
 
@@ -100,7 +98,7 @@ class RecordingWorker:
     points_v2: ClassVar[Sequence[guard.HookPoint]] = guard.V2
 
     def specaudit_begin(self, repairs: str | None) -> dict[str, Any]:
-        """Look, wrap, and say what runs here."""
+        """Check and wrap the callables; returns the worker's facts."""
         import vllm
 
         runner: Any = self.model_runner  # type: ignore[attr-defined]  # the worker's own, which this is mixed into
@@ -121,18 +119,18 @@ class RecordingWorker:
         self.specaudit_steps.flush()
 
     def specaudit_facts(self) -> dict[str, Any]:
-        """What runs, what went wrong, and what recording cost; every step so far is in its file then."""
+        """The worker's facts, problems and recording cost; every step so far is then in its file."""
         steps: WorkerLog = self.specaudit_steps
         steps.flush()
         facts = runner_facts.facts_of(self.model_runner)  # type: ignore[attr-defined]  # as above
         return {**facts, "problems": list(steps.problems), "steps": steps.count, "seconds": steps.seconds}
 
     def specaudit_spool(self, path: str, rows: bool) -> None:
-        """Write to this file from here on, with raw rows or without."""
+        """Write to this file from now on, with or without raw rows."""
         self.specaudit_steps.go_to(path, rows)
 
     def specaudit_record(self, on: bool) -> None:
-        """Stop or go on, to measure what recording costs."""
+        """Pause or resume recording, to measure its cost."""
         self.specaudit_steps.on = on
 
 
@@ -162,7 +160,7 @@ def _wrap(point: guard.HookPoint, wrapped: Callable[[Callable[..., Any]], Callab
 
 
 def _truncating(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
-    """The last thing that happens to rows that tokens are drawn from without a draft."""
+    """The last operation on rows from which tokens are drawn without a draft."""
 
     def apply_top_k_top_p(logits: Any, k: Any, p: Any, *args: Any, **named: Any) -> Any:
         processed = function(logits, k, p, *args, **named)
@@ -214,10 +212,10 @@ def _copied(logits: Any, steps: WorkerLog) -> Any:
 
 
 def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
-    """Who was in the step.
+    """The requests of the step.
 
     Raises:
-        Misplaced: the rows of a request are not behind each other.
+        Misplaced: the rows of a request are not contiguous.
     """
     count = runner.input_batch.num_reqs
     counts = tuple(metadata.num_draft_tokens) if metadata is not None else (0,) * count
@@ -237,7 +235,7 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
 
 
 def wrap_v2(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
-    """Wrap the two samplers' calls on their classes: calls look there, not at the object."""
+    """Wrap the two samplers' calls on their classes: calls resolve there, not on the object."""
     for point in points:
         _wrap(point, lambda function: _sampling_v2(function, runner, steps))
 
@@ -256,7 +254,9 @@ def _sampling_v2(function: Callable[..., Any], runner: Any, steps: WorkerLog) ->
 
 
 def batch_v2(input_batch: Any, output: Any) -> StepBatch:
-    """Who was in the step. The first of a request's logits rows reads its last committed token, the others drafts."""
+    """The requests of the step. The first of a request's logits rows reads its last committed token, the others
+    drafts.
+    """
     ends = input_batch.cu_num_logits_np.tolist()
     ids = input_batch.input_ids[input_batch.logits_indices].tolist()
     spans = list(itertools.pairwise(ends))

@@ -1,9 +1,7 @@
 """Attention of chains, batches and trees against one token at a time.
 
-The positions lie around the borders at which kernels and modes change what they
-do: multiples of 128 and 256, and the end of the context up to `FAR`. Columns
-after a query's position hold other tokens, as they do after a rejection.
-Knows nothing about products or about what a mode does inside.
+The positions lie around the borders at which kernels and modes change behaviour: multiples of 128 and 256, and the end
+of the context up to `FAR`. Columns after a query's position hold other tokens, as they do after a rejection.
 """
 
 from __future__ import annotations
@@ -80,12 +78,12 @@ class AttentionProbe:
         return torch.cat([row[:count] for row, count in zip(which, placement.lengths, strict=True)])
 
     def write(self, placement: Placement, tokens: Tensor) -> None:
-        """Put keys and values of `tokens` where the placement says."""
+        """Write keys and values of `tokens` to the placement's columns."""
         data = self.data.at(tokens)
         self.cache.write(0, self.cache.open(moved(aim_at(placement), self.parts.device)), data.keys, data.values)
 
     def attend(self, placement: Placement, tokens: Tensor) -> Tensor:
-        """[N, heads * head_dim] what the placed tokens see."""
+        """[N, heads * head_dim] the attention of the placed tokens."""
         layout = moved(self.mode.layout(placement, self.parts.heads, self.parts.dtype), self.parts.device)
         return self.mode.attend(self.data.at(tokens).queries, self.mode.windows(self.cache, layout)[0], layout)
 
@@ -100,7 +98,7 @@ class AttentionProbe:
 
 
 def chains(mode: Numerics, parts: ModelParts) -> str | None:
-    """Where a chain differs from its tokens one at a time; None if nowhere."""
+    """The first difference between a chain and its tokens one at a time; None if there is none."""
     bench = AttentionProbe(mode, parts, 1, min(parts.heads.context, FAR))
     whole = bench.chain(0, 0, min(bench.cache.capacity, max(BORDERS) + LONGEST))
     for border in _borders(bench.cache.capacity):
@@ -133,7 +131,7 @@ def _borders(capacity: int) -> list[int]:
 
 
 def batches(mode: Numerics, parts: ModelParts) -> str | None:
-    """Where a row of a ragged batch of eight differs from the row alone; None if nowhere."""
+    """The first difference between a row of a ragged batch of eight and the row alone; None if there is none."""
     filled = min(parts.heads.context, max(BORDERS) + LONGEST)
     bench = AttentionProbe(mode, parts, 8, filled)
     wanted = ((0, 1), (3, 9), (125, 4), (127, 1), (130, 5), (0, 0), (250, 9), (257, 2))
@@ -149,7 +147,7 @@ def batches(mode: Numerics, parts: ModelParts) -> str | None:
 
 
 def trees(mode: Numerics, parts: ModelParts) -> str | None:
-    """Where a node of a tree differs from the same path drafted as a chain; None if nowhere."""
+    """The first difference between a node of a tree and the same path drafted as a chain; None if there is none."""
     room = min(parts.heads.context, FAR) - LEVELS * WIDTH
     if room < 2:
         return f"the context of {parts.heads.context} positions is too short to try trees of {LEVELS * WIDTH} nodes"

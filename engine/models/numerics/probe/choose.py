@@ -1,7 +1,6 @@
-"""Which numerics mode a model gets: the one asked for if its probe passes, or the strongest that does.
+"""Which numerics mode a model gets: the requested one if its probe passes, or with `auto` the strongest that passes.
 
-A mode that was asked for by name and fails is refused, never replaced. Knows
-nothing about folders, suites or stores.
+A mode that is requested by name and fails is refused, never replaced.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from engine.models.numerics.probe.model_parts import ModelParts
 from engine.models.numerics.probe.probe import ProbeReport, probe
 
 REQUESTS: Final = (AUTO, *REGISTRY)
-"""What can be asked for."""
+"""The modes that a request may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumericsFacts:
-    """Which arithmetic a model runs with, and why.
+    """A model's arithmetic and the reason for it.
 
-    reason: why it is not what `requested` says or prefers; None where it is.
-    probe: of the mode that runs; None where nothing could be probed.
+    reason: why it differs from the mode that `requested` names or prefers; None if it does not.
+    probe: of the mode that runs; None if nothing could be probed.
     refused: reports of the preferred modes that failed.
-    most_tree_nodes: as the mode has it (`engine.models.numerics.interface.Numerics`).
+    most_tree_nodes: the mode's limit (`engine.models.numerics.interface.Numerics`).
     """
 
     mode: str
@@ -70,10 +69,10 @@ class ModelWithNumerics:
 
 
 def require_known(requested: str, where: str) -> None:
-    """Refuse a request for a mode that there is not.
+    """Refuse an unknown mode.
 
     Raises:
-        InvalidRequest: names the modes that there are.
+        InvalidRequest: the message names the known modes.
     """
     if requested not in REQUESTS:
         raise InvalidRequest(f"{where}: numerics {requested!r} is not one of {', '.join(REQUESTS)}")
@@ -85,11 +84,11 @@ def choose(requested: str, parts: ModelParts, where: str) -> NumericsChoice:
     Args:
         requested: a registered mode, or `auto` for the first of `PREFERENCE` whose probe passes.
         parts: of the model.
-        where: what messages call the model.
+        where: the model's name in messages.
 
     Raises:
-        InvalidRequest: no such mode.
-        NumericsRefused: the mode that was asked for does not keep its promise here.
+        InvalidRequest: an unknown mode.
+        NumericsRefused: the requested mode does not keep its promise here.
     """
     require_known(requested, where)
     if requested == AUTO:
@@ -124,7 +123,7 @@ def foreign(requested: str, where: str) -> NumericsFacts:
     """The facts of a transformers model, which computes as transformers does.
 
     Raises:
-        InvalidRequest: a mode that only our own forward has.
+        InvalidRequest: a mode that only the lean forward has.
     """
     require_known(requested, where)
     if requested not in FOREIGN:
@@ -134,7 +133,7 @@ def foreign(requested: str, where: str) -> NumericsFacts:
 
 
 def scripted() -> NumericsFacts:
-    """The facts of a scripted model: logits are looked up by prefix, whatever the placement."""
+    """The facts of a scripted model: logits are looked up by prefix and do not depend on the placement."""
     return NumericsFacts("scripted", "scripted", Invariance.TREE, "logits are looked up by prefix, not computed")
 
 

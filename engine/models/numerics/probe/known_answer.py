@@ -1,9 +1,9 @@
-"""One small problem with one right answer, for modes that promise the same bits on every machine.
+"""A small problem with a known answer, for modes that promise the same bits on every machine.
 
 The problem is made of fractions that every float type holds, by integer
 arithmetic alone, so no generator and no rounding comes before the mode. The
 digests were computed once; a mode whose arithmetic changes on purpose gets a new
-one. Knows nothing about models.
+one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def known_answer(mode: Numerics, parts: ModelParts) -> str | None:  # noqa: ARG0
 
 @torch.no_grad()
 def digest(mode: Numerics) -> str:
-    """SHA-256 of what a mode makes of the problem: products, norm, gate, rotation and attention, one after another."""
+    """SHA-256 of a mode's results on the problem: products, norm, gate, rotation and attention, one after another."""
     x = mode.norm(numbers(2, HIDDEN), EPS, HIDDEN)(numbers(1, TOKENS, HIDDEN))
     width = (HEADS.heads + 2 * HEADS.kv_heads) * HEADS.head_dim
     qkv = mode.matrix(Affine(numbers(3, width, HIDDEN), numbers(4, width)))(x)

@@ -1,8 +1,8 @@
-"""What a probe tries a numerics mode on: one model's own matrices, norms and head shapes, and fixed data.
+"""A probe's inputs: one model's own matrices, norms and head shapes, and fixed data.
 
 Shapes decide which kernel a library picks, so the model's own are used; the
 weights are the model's too, but their values hardly matter. Activations come
-from a generator with a fixed seed. Knows nothing about modes or promises.
+from a generator with a fixed seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ModelParts:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The weights' device."""
         return self.norm.device
 
     def draw(self, seed: int, *shape: int) -> Tensor:

@@ -1,9 +1,7 @@
-"""Does this machine keep what a numerics mode promises? Tried on one model's shapes, in milliseconds.
+"""A test, on one model's shapes and in milliseconds, that this machine keeps a numerics mode's promise.
 
-Every property is tried through the mode's own methods, so that a kernel that
-depends on the number of its rows is seen, whoever wrote it. A probe can refute a
-promise; it cannot prove one for shapes, positions and data that it did not try.
-Knows nothing about suites or about what is done with its answer.
+Every property is tried through the mode's own methods, so that the probe detects any kernel whose rows depend on their
+number. A probe can refute a promise; it cannot prove one for shapes, positions and data that it did not try.
 """
 
 from __future__ import annotations
@@ -24,12 +22,14 @@ from engine.models.numerics.probe import rows as probe_rows
 from engine.models.numerics.probe.model_parts import ModelParts, difference
 
 Property = Callable[[Numerics, ModelParts], str | None]
-"""What contradicts a property; None if nothing does."""
+"""The first contradiction of a property; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyResult:
-    """One property; `detail` says what was seen where it does not hold. One that was not promised decides nothing."""
+    """One property; `detail` describes the observation if it does not hold. A property that was not promised decides
+    nothing.
+    """
 
     name: str
     held: bool
@@ -40,7 +40,7 @@ class PropertyResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What was found about one mode for one model's shapes.
+    """The result for one mode and one model's shapes.
 
     capability: the instruction set that torch's kernels use.
     """
@@ -64,7 +64,7 @@ class ProbeReport:
 
     @property
     def milliseconds(self) -> float:
-        """How long the probe took."""
+        """The probe's duration."""
         return sum(each.microseconds for each in self.results) / 1000
 
     def facts(self) -> Mapping[str, Any]:
@@ -92,7 +92,7 @@ class PropertyTrial:
 
 @torch.no_grad()
 def probe(parts: ModelParts, mode: Numerics) -> ProbeReport:
-    """Try everything that a mode promises; a mode that promises nothing passes untried.
+    """Test every property that a mode promises; a mode without promises passes untested.
 
     torch's number of threads is changed while `threads` is tried, and restored.
     """
@@ -119,12 +119,12 @@ def _results(parts: ModelParts, mode: Numerics) -> Iterator[PropertyResult]:
 def _tried(run: Property, mode: Numerics, parts: ModelParts) -> str | None:
     try:
         return run(mode, parts)
-    except (EngineError, RuntimeError) as error:  # torch says so where a dtype or device lacks a kernel
+    except (EngineError, RuntimeError) as error:  # torch raises this if a dtype or device lacks a kernel
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def threads(mode: Numerics, parts: ModelParts) -> str | None:
-    """What one thread computes otherwise than all of them do; None if nothing."""
+    """The first result that one thread computes differently from all threads; None if there is none."""
     several = torch.get_num_threads()
     ours = _sample(mode, parts)
     torch.set_num_threads(1)

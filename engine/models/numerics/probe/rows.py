@@ -1,7 +1,7 @@
 """Row by row: products, norms, gates and rotations whose rows must not depend on each other.
 
 Each is computed for many rows at once, then again for other numbers of rows,
-at other places, among other neighbours. Knows nothing about attention.
+at other places, among other neighbours.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from engine.models.numerics.probe.model_parts import ModelParts, difference
 
 COUNTS = (*range(1, 17), 33, 64)
 MANY = 257
-"""Rows of the call that the others are held against: a prefill, and no multiple of anything."""
+"""Rows of the reference call: as many as in a prefill, and not a round number."""
 FEW = 16
 SEED = 41
 
 
 def products(mode: Numerics, parts: ModelParts) -> str | None:
-    """What depends on the rows of a matrix product; None if nothing does."""
+    """The first row dependence of a matrix product; None if there is none."""
     for index, (name, affine) in enumerate(parts.affines.items()):
         rows = parts.draw(SEED + index, MANY, affine.weight.shape[1])
         found = row_dependence(mode.matrix(affine), rows)
@@ -32,7 +32,7 @@ def products(mode: Numerics, parts: ModelParts) -> str | None:
 
 
 def norm(mode: Numerics, parts: ModelParts) -> str | None:
-    """What depends on the rows of a norm, of the hidden state or of queries and keys."""
+    """The first row dependence of a norm, of the hidden state or of queries and keys."""
     hidden = parts.draw(SEED, MANY, len(parts.norm))
     found = row_dependence(mode.norm(parts.norm, parts.eps, len(parts.norm)), hidden)
     if found or not parts.qk_norm:
@@ -42,12 +42,12 @@ def norm(mode: Numerics, parts: ModelParts) -> str | None:
 
 
 def gate(mode: Numerics, parts: ModelParts) -> str | None:
-    """What depends on the rows of an activation."""
+    """The first row dependence of an activation."""
     return row_dependence(mode.gate, parts.draw(SEED, MANY, 2 * parts.ffn))
 
 
 def rotate(mode: Numerics, parts: ModelParts) -> str | None:
-    """What depends on the rows of a rotation; every row has its own position."""
+    """The first row dependence of a rotation; every row has its own position."""
     positions = min(MANY, parts.heads.context)
     tables = mode.rope(parts.frequencies, positions, parts.dtype)
     rope = RopeTables(tables.cos.to(parts.device)[:, None], tables.sin.to(parts.device)[:, None])
@@ -67,7 +67,7 @@ def row_dependence(function: Callable[[Tensor], Tensor], rows: Tensor) -> str | 
     whole = function(rows)
     for count in COUNTS:
         start = _start(count, len(rows))
-        # a copy, for what a kernel does may depend on where in memory its input begins
+        # a copy, because a kernel may depend on the address of its input
         wrong = difference(function(rows[start : start + count].clone()), whole[start : start + count])
         if wrong:
             return f"row {wrong.row} of {count} differs from the same row of {len(rows)}: {wrong}"

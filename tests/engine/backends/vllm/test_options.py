@@ -46,7 +46,7 @@ def test_plain_decoding_has_no_draft():
         ({"proposer": "eagle"}, "proposer eagle needs a model"),
         ({"draft": "draft"}, "proposer ngram drafts without a model"),
         ({"proposer": "custom_class", "options": {}}, "module.Class"),
-        ({"options": {"method": "eagle"}}, "proposer.options.method: kind and gamma say that"),
+        ({"options": {"method": "eagle"}}, "proposer.options.method: kind and gamma set this"),
         ({"options": {"num_speculative_tokens": 2}}, "num_speculative_tokens"),
         ({"proposer": "draft_model", "draft": "draft", "others": ("draft",)}, "remove others"),
         ({"engine": {"max_seqs": 2}}, "engine.max_seqs"),
