@@ -23,7 +23,7 @@ from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
-from engine.record.effective import Numerics
+from engine.record.effective import EffectiveNumerics
 
 PROMISES: Final = ("none", "chain", "tree", "everywhere")
 """Weakest promise first; each includes the ones before it."""
@@ -99,10 +99,10 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-NO_NUMERICS: Final = Numerics(None, None, None, {})
+NO_NUMERICS: Final = EffectiveNumerics(None, None, None, {})
 
 
-def _numerics(arm: ArmRecord) -> Numerics:
+def _numerics(arm: ArmRecord) -> EffectiveNumerics:
     return arm.effective.numerics or NO_NUMERICS
 
 

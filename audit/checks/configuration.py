@@ -17,7 +17,7 @@ from typing import Any
 from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from engine.record.effective import Decoder, Effective
+from engine.record.effective import Effective, LoopOwner
 
 WHOLE_ARM = "the arm"
 BASELINE = "the baseline"
@@ -30,11 +30,11 @@ def _applies(evidence: Evidence) -> str | None:
 
 def _foresee(params: Params, design: Design) -> str | None:
     del params
-    return OURS if design.shown.decoder is Decoder.OWN else None
+    return OURS if design.shown.decoder is LoopOwner.OWN else None
 
 
 @dataclass(frozen=True, slots=True)
-class ArmSettings:
+class SettingsPair:
     """One arm's requested and effective settings."""
 
     place: str
@@ -57,8 +57,8 @@ class ArmSettings:
         ]
 
 
-def _settings(place: str, effective: Effective) -> ArmSettings:
-    return ArmSettings(place, effective.requested, effective.in_effect)
+def _settings(place: str, effective: Effective) -> SettingsPair:
+    return SettingsPair(place, effective.requested, effective.in_effect)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

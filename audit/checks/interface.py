@@ -15,7 +15,7 @@ from audit.evidence.verdicts import CheckResult, Verdict
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core.types import Protocol, RecordLevel
-from engine.record.effective import Decoder
+from engine.record.effective import LoopOwner
 
 Params = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ class PlanAssumptions:
 NOTHING_ASSUMED = PlanAssumptions()
 NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
 """Reason why an engine's random numbers cannot be recomputed."""
-EVERYTHING = ArmEvidence(Decoder.OWN, 4, frozenset(Part), Protocol.CHAIN, drawn=True, promises="everywhere")
+EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), Protocol.CHAIN, drawn=True, promises="everywhere")
 """Declared evidence of a sampled arm on the native engine: every part is recorded."""
 
 
@@ -53,7 +53,7 @@ class Design:
     @property
     def keyed(self) -> bool:
         """True if every random number of the arm comes from a key, or none is drawn."""
-        return self.greedy or self.shown.decoder is Decoder.OWN
+        return self.greedy or self.shown.decoder is LoopOwner.OWN
 
 
 def always_applies(params: Params, design: Design) -> None:

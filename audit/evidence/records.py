@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, overload
 
 from engine.core.types import FinishReason
-from engine.record.effective import Decoder, Effective
+from engine.record.effective import Effective, LoopOwner
 
 if TYPE_CHECKING:
     from engine.record.trace import Trace
@@ -123,7 +123,7 @@ class ArmRecord:
     @property
     def ours(self) -> bool:
         """True if the native engine decoded: its random numbers come from the key, its p is in float64."""
-        return self.effective.decoder is Decoder.OWN
+        return self.effective.decoder is LoopOwner.OWN
 
     @property
     def taken_over(self) -> bool:

@@ -20,21 +20,23 @@ from engine.record.trace import StepView, Trace, steps_of
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Violation:
     """One violation; `step` counts from 0."""
 
     step: int
     message: str
 
 
-def structure_faults(request: RequestRecord) -> Iterator[Fault]:
+def structure_faults(request: RequestRecord) -> Iterator[Violation]:
     """Every contradiction of one request with a well-formed trace."""
     trace = request.trace
     expected = len(trace.header.prompt) + np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
     for view in steps_of(trace, np.flatnonzero(_suspect(trace, expected)).tolist()):
         begin = int(expected[view.index])
         if view.position != begin:
-            yield Fault(view.index, f"the step begins at position {view.position}, the tokens before end at {begin}")
+            yield Violation(
+                view.index, f"the step begins at position {view.position}, the tokens before end at {begin}"
+            )
         yield from _path_faults(trace, view)
         yield from _count_faults(trace, view)
     yield from _end_faults(request)
@@ -69,39 +71,41 @@ def _in_place(trace: Trace) -> NDArray[np.bool_]:
     return np.asarray((trace.row == depth) & (going_on | ends))
 
 
-def _path_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
+def _path_faults(trace: Trace, view: StepView) -> Iterator[Violation]:
     """Violations where emitted tokens or their roles do not follow the step's tree."""
     parents = [int(parent) for parent in trace.node_parent[view.nodes]]
     if trace.header.protocol in (Protocol.CHAIN, Protocol.BLOCK) and parents != list(range(-1, len(parents) - 1)):
-        yield Fault(view.index, f"the {trace.header.protocol} rule was applied to a branching tree")
+        yield Violation(view.index, f"the {trace.header.protocol} rule was applied to a branching tree")
     tokens = trace.node_token[view.nodes]
     node: int | None = -1
     for at in range(view.emitted.start, view.emitted.stop):
         token, role, row = int(trace.token[at]), Role(int(trace.role[at])), int(trace.row[at])
         if node is None:
-            yield Fault(view.index, f"token {token} follows a token that ends the step")
+            yield Violation(view.index, f"token {token} follows a token that ends the step")
             return
         if row != node + 1:
-            yield Fault(view.index, f"token {token} was decided by row {row}, its place in the tree is row {node + 1}")
+            yield Violation(
+                view.index, f"token {token} was decided by row {row}, its place in the tree is row {node + 1}"
+            )
         offered = [child for child, parent in enumerate(parents) if parent == node]
         kept = [child for child in offered if int(tokens[child]) == token]
         if role is Role.ACCEPTED and not kept:
-            yield Fault(view.index, f"token {token} is recorded as accepted but was not drafted there")
+            yield Violation(view.index, f"token {token} is recorded as accepted but was not drafted there")
         if role is Role.RECOVERED and kept and trace.header.protocol in (Protocol.GREEDY, Protocol.GUMBEL):
-            yield Fault(view.index, f"token {token} was drafted there but is recorded as recovered")
+            yield Violation(view.index, f"token {token} was drafted there but is recorded as recovered")
         if role is not Role.ACCEPTED and role is not _last_role(offered, parents):
-            yield Fault(view.index, f"token {token} has role {role.name.lower()}, its place makes it another")
+            yield Violation(view.index, f"token {token} has role {role.name.lower()}, its place makes it another")
         node = kept[0] if role is Role.ACCEPTED and kept else None
     cut = view.index == trace.steps - 1
     if node is not None and not cut:
-        yield Fault(view.index, "the step ends with an accepted token although the generation goes on")
+        yield Violation(view.index, "the step ends with an accepted token although the generation goes on")
 
 
-def _count_faults(trace: Trace, view: StepView) -> Iterator[Fault]:
+def _count_faults(trace: Trace, view: StepView) -> Iterator[Violation]:
     accepted = int(trace.examined_accepted[view.examined].sum())
     emitted = int((trace.role[view.emitted] == Role.ACCEPTED).sum())
     if accepted != emitted:
-        yield Fault(view.index, f"{accepted} drafted tokens were accepted, {emitted} were emitted as accepted")
+        yield Violation(view.index, f"{accepted} drafted tokens were accepted, {emitted} were emitted as accepted")
 
 
 def _last_role(offered: list[int], parents: list[int]) -> Role:
@@ -110,22 +114,22 @@ def _last_role(offered: list[int], parents: list[int]) -> Role:
     return Role.BONUS if parents else Role.PLAIN
 
 
-def _end_faults(request: RequestRecord) -> Iterator[Fault]:
+def _end_faults(request: RequestRecord) -> Iterator[Violation]:
     trace = request.trace
     header, last = trace.header, max(0, trace.steps - 1)
     if request.tokens != trace.tokens:
-        yield Fault(last, "the request's tokens are not those of its record")
+        yield Violation(last, "the request's tokens are not those of its record")
     if request.finish_reason != header.finish_reason:
-        yield Fault(last, f"finish reason {request.finish_reason}, the record says {header.finish_reason}")
+        yield Violation(last, f"finish reason {request.finish_reason}, the record says {header.finish_reason}")
     if not trace.steps:
-        yield Fault(0, "the record holds no step")
+        yield Violation(0, "the record holds no step")
         return
     early = np.flatnonzero(np.isin(trace.token[:-1], list(_end_tokens(trace))))
     for at, step in zip(early.tolist(), numbered(trace.n_emitted).step[early].tolist(), strict=True):
-        yield Fault(step, f"tokens follow the end token {int(trace.token[at])}")
+        yield Violation(step, f"tokens follow the end token {int(trace.token[at])}")
     message = _reason_fault(trace)
     if message is not None:
-        yield Fault(last, message)
+        yield Violation(last, message)
 
 
 def _end_tokens(trace: Trace) -> frozenset[int]:

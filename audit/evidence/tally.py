@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 
 TOLERANCE = 1e-9
 """Absolute or relative tolerance for equal float64 numbers."""
@@ -17,14 +17,14 @@ class Tally:
 
     decisions: int = 0
     recomputed: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Violation] = field(default_factory=list)
 
-    def decision(self, recomputed: bool, faults: list[Fault]) -> None:
+    def decision(self, recomputed: bool, faults: list[Violation]) -> None:
         """Count one decision; several differences in it are one violation."""
         self.decisions += 1
         self.recomputed += recomputed
         if faults:
-            self.faults.append(Fault(faults[0].step, "; ".join(each.message for each in faults)))
+            self.faults.append(Violation(faults[0].step, "; ".join(each.message for each in faults)))
 
 
 def identical(recorded: float, computed: float) -> bool:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.core.types import Protocol, RecordLevel
-from engine.record.effective import Decoder
+from engine.record.effective import LoopOwner
 
 
 class Part(StrEnum):
@@ -71,7 +71,7 @@ class ArmEvidence:
     shape: `chain` or `tree`, of the drafts.
     """
 
-    decoder: Decoder
+    decoder: LoopOwner
     level: int
     parts: frozenset[Part]
     protocol: Protocol
@@ -92,7 +92,7 @@ class Declaration:
     `arm` raises InvalidRequest for settings that the backend rejects.
     """
 
-    decoder: Decoder
+    decoder: LoopOwner
     levels: Mapping[RecordLevel, Shown]
     arm: Callable[[ArmSettings], ArmEvidence]
 

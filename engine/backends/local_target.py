@@ -18,7 +18,7 @@ from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
 from engine.models.reference_pass import Reference, TransformersReference, anchored
-from engine.record.effective import Decoder, Effective, stated
+from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
 
 
@@ -109,7 +109,7 @@ class LocalTarget:
             "gamma": 0,
             "record": plan.level.value,
         }
-        return stated(Decoder.OWN, document)
+        return stated(LoopOwner.OWN, document)
 
     def anchor(self, request: Request, tokens: Sequence[int], plan: EngineSpec) -> Generation:
         """The reference's rows at every one of `tokens`, as a plain generation with the given tokens."""

@@ -28,7 +28,7 @@ from engine.models.reference_pass import Reference, anchored, open_reference
 from engine.proposers.interface import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
-from engine.record.effective import Decoder, Effective, stated
+from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
 from engine.verify.interface import VerifierFacts
 
@@ -93,7 +93,7 @@ class NativeEngine:
             "fault": self._plan.fault,
             "torch_threads": torch.get_num_threads(),
         }
-        return stated(Decoder.OWN, document)
+        return stated(LoopOwner.OWN, document)
 
     def memory(self) -> str | None:
         """Digest of state carried between requests; None if stateless."""
@@ -154,7 +154,7 @@ class NativeEngine:
             "record": self._plan.level.value,
             "torch_threads": torch.get_num_threads(),
         }
-        return stated(Decoder.OWN, document)
+        return stated(LoopOwner.OWN, document)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""

@@ -12,7 +12,7 @@ from engine import verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.core.types import DraftRule, RecordLevel
-from engine.record.effective import Decoder
+from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
@@ -76,7 +76,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     plan = settings.plan
     shown, rule = LEVELS[plan.level], verify.load(plan.protocol, plan.verifier_options).facts
     return ArmEvidence(
-        decoder=Decoder.OWN,
+        decoder=LoopOwner.OWN,
         level=shown.level,
         parts=shown.parts,
         protocol=plan.protocol,
@@ -87,4 +87,4 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     )
 
 
-DECLARED: Final = Declaration(Decoder.OWN, LEVELS, arm_evidence)
+DECLARED: Final = Declaration(LoopOwner.OWN, LEVELS, arm_evidence)

@@ -16,7 +16,7 @@ from engine.core.types import SteadyDrafts
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 
-class Decoder(StrEnum):
+class LoopOwner(StrEnum):
     """The owner of the decoding loop that emitted the tokens."""
 
     OWN = "own"
@@ -26,7 +26,7 @@ class Decoder(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Numerics:
+class EffectiveNumerics:
     """The target's arithmetic. `promises` is the invariance of its bits, `reason` why it is not stronger."""
 
     mode: str | None
@@ -45,7 +45,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BaselineOrigin:
     """The earlier run whose plain arm serves as the reused baseline."""
 
     run: str
@@ -56,7 +56,7 @@ class Origin:
 class Effective:
     """One arm's effective configuration. None where the document does not state a value of the field's type."""
 
-    decoder: Decoder = Decoder.OWN
+    decoder: LoopOwner = LoopOwner.OWN
     backend: str | None = None
     proposer: str | None = None
     proposer_shape: str | None = None
@@ -70,7 +70,7 @@ class Effective:
     """The verification rule that runs."""
     lossless: bool | None = None
     verifier_options: Mapping[str, JSON] = field(default_factory=dict)
-    numerics: Numerics | None = None
+    numerics: EffectiveNumerics | None = None
     beside: Mapping[str, JSON] | None = None
     """Sampling parameters of the requests that share the batch with the arm's own."""
     rows: int | None = None
@@ -83,7 +83,7 @@ class Effective:
     """The requested settings of a foreign engine, by the engine's names."""
     in_effect: Mapping[str, JSON] = field(default_factory=dict)
     """The same settings as read back from the engine; settings that it does not report are missing."""
-    origin: Origin | None = None
+    origin: BaselineOrigin | None = None
     facts: Mapping[str, JSON] = field(default_factory=dict)
     """Everything else that the backend reports, by key; also a known key whose value is of another type."""
     keys: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Effective:
         """
         found = {name: _READ[key](document[key]) for key, name in _FIELDS.items() if key in document}
         stated = {name: value for name, value in found.items() if value is not None}
-        decoder = Decoder.FOREIGN if REQUESTED in document else Decoder.OWN
+        decoder = LoopOwner.FOREIGN if REQUESTED in document else LoopOwner.OWN
         read = cls(decoder=decoder, **stated)
         written = read._written()
         facts = {
@@ -127,7 +127,7 @@ ORIGIN: Final = "earlier"
 REQUESTED: Final = "requested"
 
 
-def stated(decoder: Decoder, document: Mapping[str, Any]) -> Effective:
+def stated(decoder: LoopOwner, document: Mapping[str, Any]) -> Effective:
     """The configuration that a backend reports before an arm runs.
 
     Raises:
@@ -172,11 +172,11 @@ def _steady(value: Any) -> SteadyDrafts | None:
     return None if context is None else SteadyDrafts(context, _whole(value.get("most")))
 
 
-def _numerics(value: Any) -> Numerics | None:
+def _numerics(value: Any) -> EffectiveNumerics | None:
     if not isinstance(value, Mapping) or not value:
         return None
     mode, promises, reason = (_text(value.get(name)) for name in ("mode", "promises", "reason"))
-    return Numerics(mode, promises, reason, value)
+    return EffectiveNumerics(mode, promises, reason, value)
 
 
 def _reported(value: Any) -> Reported | None:
@@ -185,9 +185,9 @@ def _reported(value: Any) -> Reported | None:
     return Reported(_whole(value.get("level")), tuple(map(str, value.get("problems", ()))))
 
 
-def _origin(value: Any) -> Origin | None:
+def _origin(value: Any) -> BaselineOrigin | None:
     run = _text(value.get("run")) if isinstance(value, Mapping) else None
-    return None if run is None else Origin(run, _text(value.get("record_root")))
+    return None if run is None else BaselineOrigin(run, _text(value.get("record_root")))
 
 
 def _plain(value: Any) -> JSON:

@@ -6,7 +6,7 @@ import pytest
 
 from audit.store.canonical import jsonable, sha256_json
 from engine.core.types import SteadyDrafts
-from engine.record.effective import Decoder, Effective, Origin, stated
+from engine.record.effective import BaselineOrigin, Effective, LoopOwner, stated
 
 NATIVE = {
     "backend": "native",
@@ -69,11 +69,11 @@ def test_a_document_is_given_back_as_it_was(name):
 
 def test_what_a_check_reads_is_typed():
     found = Effective.from_json(NATIVE)
-    assert (found.decoder, found.gamma, found.steady_drafts) == (Decoder.OWN, 4, SteadyDrafts(512))
+    assert (found.decoder, found.gamma, found.steady_drafts) == (LoopOwner.OWN, 4, SteadyDrafts(512))
     assert (found.numerics.mode, found.numerics.promises, found.numerics.reason) == ("tiled", "tree", None)
     assert found.facts == {"target": {"loader": "lean"}, "draft": None}
     other = Effective.from_json(FOREIGN)
-    assert (other.decoder, other.requested["speculation"], other.in_effect) == (Decoder.FOREIGN, True, {"model": "a"})
+    assert (other.decoder, other.requested["speculation"], other.in_effect) == (LoopOwner.FOREIGN, True, {"model": "a"})
     assert (other.evidence.level, other.evidence.problems) == (1, ())
 
 
@@ -81,26 +81,26 @@ def test_a_value_of_another_type_is_kept_and_not_read():
     found = Effective.from_json(STRANGE)
     assert (found.gamma, found.steady_drafts, found.numerics, found.lossless, found.rows) == (None,) * 5
     assert found.verifier_options == {}
-    assert found.origin == Origin("01A", None)
+    assert found.origin == BaselineOrigin("01A", None)
     assert set(found.facts) == set(STRANGE)
 
 
 def test_a_fact_is_added_at_the_end():
     found = Effective.from_json(NATIVE).with_fact("earlier", {"run": "01A", "record_root": "ab"})
-    assert found.origin == Origin("01A", "ab")
+    assert found.origin == BaselineOrigin("01A", "ab")
     assert json.dumps(found.to_json()) == json.dumps({**NATIVE, "earlier": {"run": "01A", "record_root": "ab"}})
 
 
 @pytest.mark.parametrize(
     ("decoder", "change", "message"),
     [
-        (Decoder.OWN, {"requested": {}}, "has the form of one that is not"),
-        (Decoder.FOREIGN, {}, "has the form of one that is not"),
-        (Decoder.OWN, {"gamma": "four"}, "gamma of the effective configuration is 'four'"),
+        (LoopOwner.OWN, {"requested": {}}, "has the form of one that is not"),
+        (LoopOwner.FOREIGN, {}, "has the form of one that is not"),
+        (LoopOwner.OWN, {"gamma": "four"}, "gamma of the effective configuration is 'four'"),
     ],
 )
 def test_a_backend_cannot_state_what_is_no_configuration(decoder, change, message):
     with pytest.raises(ValueError, match=message):
         stated(decoder, NATIVE | change)
     with pytest.raises(ValueError, match="lacks lossless"):
-        stated(Decoder.OWN, {key: value for key, value in NATIVE.items() if key != "lossless"})
+        stated(LoopOwner.OWN, {key: value for key, value in NATIVE.items() if key != "lossless"})

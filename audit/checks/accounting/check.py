@@ -22,7 +22,7 @@ from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.evidence.origin import foreign_tokens
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
-from audit.evidence.structure import Fault, structure_faults
+from audit.evidence.structure import Violation, structure_faults
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
@@ -39,7 +39,7 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.TOKENS) else "the engine names no tokens, or its end tokens are not known"
 
 
-def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *, ours: bool = True) -> list[Fault]:
+def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *, ours: bool = True) -> list[Violation]:
     """Every contradiction of one request that this evidence level can show, by step.
 
     `ours` is false for p computed by another engine in its own precision: check honoured compares that p with the row.
@@ -47,7 +47,7 @@ def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *,
     trace = request.trace
     fault = shape_fault(trace)
     if fault is not None:
-        return [Fault(0, fault)]
+        return [Violation(0, fault)]
     found = [*structure_faults(request), *length_faults(trace, lengths), *text_faults(request)]
     if trace.header.lossless:
         found.extend(mask_faults(trace))
@@ -55,7 +55,7 @@ def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *,
     return sorted(found, key=lambda each: each.step)
 
 
-def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Fault]:
+def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Violation]:
     trace, recorded = request.trace, request.trace.header.level
     if recorded is not RecordLevel.TOKENS and level >= Level.L1:
         yield from number_faults(trace, ours=ours)

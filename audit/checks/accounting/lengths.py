@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from engine.core.types import SteadyDrafts
 from engine.record.effective import Effective
 from engine.record.trace import Trace
@@ -38,18 +38,18 @@ def declared(effective: Effective) -> DeclaredLengths:
     return DeclaredLengths(effective.gamma, effective.steady_drafts)
 
 
-def length_faults(trace: Trace, lengths: DeclaredLengths) -> Iterator[Fault]:
+def length_faults(trace: Trace, lengths: DeclaredLengths) -> Iterator[Violation]:
     """Steps that drafted more or fewer tokens than the arm declares."""
     gamma = lengths.gamma
     if gamma is None:
         return
     for step in np.flatnonzero(trace.n_drafted > gamma):
-        yield Fault(int(step), f"{int(trace.n_drafted[step])} tokens were drafted, gamma is {gamma}")
+        yield Violation(int(step), f"{int(trace.n_drafted[step])} tokens were drafted, gamma is {gamma}")
     if lengths.steady is None:
         return
     due = _due(trace, gamma, lengths.steady)
     for step in np.flatnonzero(trace.n_drafted < due):
-        yield Fault(
+        yield Violation(
             int(step),
             f"{int(trace.n_drafted[step])} tokens were drafted where {int(due[step])} were due, gamma is {gamma}",
         )

@@ -17,7 +17,7 @@ import numpy as np
 from audit.checks.accounting.columns import strange_drafts, strange_numbers, strange_tops
 from audit.evidence.columns import numbered
 from audit.evidence.records import RequestRecord
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.errors import EngineError
 from engine.core.types import FinishReason, Floats
@@ -30,7 +30,7 @@ def steps_by_token(trace: Trace) -> list[int]:
     return np.repeat(np.arange(trace.steps), trace.n_emitted).tolist()
 
 
-def text_faults(request: RequestRecord) -> Iterator[Fault]:
+def text_faults(request: RequestRecord) -> Iterator[Violation]:
     """Stop strings that remain in the text.
 
     A stop string completed before `min_tokens` may remain, and one at an end token may be part of its spelling.
@@ -40,38 +40,40 @@ def text_faults(request: RequestRecord) -> Iterator[Fault]:
         return
     for stop in sampling.stop:
         if stop in request.text:
-            yield Fault(last, f"the text contains the stop string {stop!r}")
+            yield Violation(last, f"the text contains the stop string {stop!r}")
 
 
-def mask_faults(trace: Trace) -> Iterator[Fault]:
+def mask_faults(trace: Trace) -> Iterator[Violation]:
     """Ends before `min_tokens` and forbidden sequences: such tokens have probability 0 under every row."""
     header, sampling, tokens = trace.header, trace.header.sampling, trace.tokens
     steps = steps_by_token(trace)
     ends = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else header.eos_ids)))
     for at, token in enumerate(tokens[: sampling.min_tokens]):
         if token in ends:
-            yield Fault(steps[at], f"token {at + 1} is the end {token}, min_tokens is {sampling.min_tokens}")
+            yield Violation(steps[at], f"token {at + 1} is the end {token}, min_tokens is {sampling.min_tokens}")
     if header.finish_reason is FinishReason.STOP and len(tokens) < sampling.min_tokens:
-        yield Fault(max(0, trace.steps - 1), f"stopped after {len(tokens)} tokens, min_tokens is {sampling.min_tokens}")
+        yield Violation(
+            max(0, trace.steps - 1), f"stopped after {len(tokens)} tokens, min_tokens is {sampling.min_tokens}"
+        )
     for word in sampling.bad_words:
         for at in range(len(word), len(tokens) + 1):
             if tokens[at - len(word) : at] == word:
-                yield Fault(steps[at - 1], f"the forbidden sequence {list(word)} was emitted")
+                yield Violation(steps[at - 1], f"the forbidden sequence {list(word)} was emitted")
 
 
-def number_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+def number_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
     """Recorded probabilities of emitted and examined tokens, p only where it is recorded; level `scalars` and above."""
     steps = numbered(trace.n_emitted).step
     for at in np.flatnonzero(strange_numbers(trace, ours=ours)).tolist():
         for message in _emitted_faults(trace, at, ours):
-            yield Fault(int(steps[at]), f"token {int(trace.token[at])}: {message}")
+            yield Violation(int(steps[at]), f"token {int(trace.token[at])}: {message}")
     strange = np.flatnonzero(strange_drafts(trace, ours=ours))
     for view in steps_of(trace, np.unique(numbered(trace.n_examined).step[strange]).tolist()):
         for x in range(view.examined.start, view.examined.stop):
             token = int(trace.node_token[view.nodes][int(trace.examined_node[x])])
             for what, value in (("p", float(trace.examined_p[x])), ("q", float(trace.examined_q[x]))):
                 if not (_probable(value) or ((what == "q" or not ours) and math.isnan(value))):
-                    yield Fault(view.index, f"{what} of drafted token {token} is {value:.10g}")
+                    yield Violation(view.index, f"{what} of drafted token {token} is {value:.10g}")
 
 
 def _emitted_faults(trace: Trace, at: int, ours: bool) -> Iterator[str]:
@@ -93,7 +95,7 @@ def _probable(value: float) -> bool:
     return 0.0 <= value <= 1.0 + TOLERANCE
 
 
-def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
     """The largest entries of each row against the emitted token, and p where it is `ours`; level `topk`."""
     steps = numbered(trace.n_emitted).step
     for at in np.flatnonzero(strange_tops(trace)).tolist():
@@ -104,12 +106,12 @@ def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
         # a row with fewer possible tokens than entries ends in -inf
         falling = bool(np.all(scores[1:] <= scores[:-1]))
         if not falling or len(set(ids.tolist())) < len(ids) or not lse >= scaled[0] - TOLERANCE:
-            yield Fault(step, f"token {token}: the recorded largest scores contradict each other")
+            yield Violation(step, f"token {token}: the recorded largest scores contradict each other")
         elif trace.header.lossless:
             found = np.flatnonzero(ids == token)
             rank = int(found[0]) if len(found) else len(ids)
             for message in _outside(trace, at, rank, np.asarray(scaled - lse), ours):
-                yield Fault(step, f"token {token}: {message}")
+                yield Violation(step, f"token {token}: {message}")
 
 
 def _outside(trace: Trace, at: int, rank: int, logs: Floats, ours: bool) -> Iterator[str]:
@@ -130,7 +132,7 @@ def _outside(trace: Trace, at: int, rank: int, logs: Floats, ours: bool) -> Iter
         yield f"p {float(trace.p[at]):.10g} is below {math.exp(own):.10g}, what the row gives before truncation"
 
 
-def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
+def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
     """Recorded log-probability, margin, and p where it is `ours`, against the row; level `full`."""
     header = trace.header
     start, history = len(header.prompt), [*header.prompt, *trace.tokens]
@@ -139,7 +141,7 @@ def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
         try:
             row = transform(logits, history[: start + at], start, header.sampling, header.eos_ids)
         except EngineError as error:
-            yield Fault(step, f"token {token}: its row gives no distribution ({error})")
+            yield Violation(step, f"token {token}: its row gives no distribution ({error})")
             continue
         wide = logits.astype(np.float64)
         second, first = np.partition(row.scores, -2)[-2:] if len(wide) > 1 else (-math.inf, row.scores[0])
@@ -150,6 +152,6 @@ def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Fault]:
         )
         for what, recorded, value in computed:
             if not same(recorded, value):
-                yield Fault(step, f"token {token}: {what} recorded {recorded:.10g}, its row gives {value:.10g}")
+                yield Violation(step, f"token {token}: {what} recorded {recorded:.10g}, its row gives {value:.10g}")
         if row.p[token] == 0 and header.lossless and trace.p[at] != 0:
-            yield Fault(step, f"token {token} is outside the support that its row gives")
+            yield Violation(step, f"token {token} is outside the support that its row gives")

@@ -21,7 +21,7 @@ from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
-from audit.evidence.structure import Fault, structure_faults
+from audit.evidence.structure import Violation, structure_faults
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from engine.core.types import RecordLevel
@@ -35,7 +35,7 @@ class _Replayed:
 
     decisions: int
     recomputed: int
-    faults: tuple[Fault, ...]
+    faults: tuple[Violation, ...]
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -53,12 +53,12 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.lossless else LOSSY
 
 
-def _replay(request: RequestRecord, strange: tuple[Fault, ...]) -> _Replayed:
+def _replay(request: RequestRecord, strange: tuple[Violation, ...]) -> _Replayed:
     trace = request.trace
-    damaged = () if request.intact else (Fault(0, "the stored record no longer has the digest stored with it"),)
+    damaged = () if request.intact else (Violation(0, "the stored record no longer has the digest stored with it"),)
     fault = shape_fault(trace)
     if fault is not None:
-        return _Replayed(max(1, len(trace.token)), 0, (*damaged, Fault(0, fault)))
+        return _Replayed(max(1, len(trace.token)), 0, (*damaged, Violation(0, fault)))
     tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
     # decisions first: a wrong decision explains the contradictions that follow from it
     faults = (

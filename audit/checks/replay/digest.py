@@ -6,22 +6,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from engine.core.types import RecordLevel
 from engine.record.recorder import digests
 from engine.record.trace import Trace
 
 
-def digest_faults(trace: Trace) -> Iterator[Fault]:
+def digest_faults(trace: Trace) -> Iterator[Violation]:
     """A violation for each row with another digest; the trace's columns are well-formed.
 
     Traces of version 1 have no digests; below `full` there are no rows to compare.
     """
     found, tokens = trace.logits_digest, len(trace.token)
     if len(found) not in (0, tokens):
-        yield Fault(0, f"column logits_digest has {len(found)} entries for {tokens} tokens")
+        yield Violation(0, f"column logits_digest has {len(found)} entries for {tokens} tokens")
     elif trace.header.level is RecordLevel.FULL and len(found):
         ends = np.cumsum(trace.n_emitted, dtype=np.int64)
         for at in np.flatnonzero(found != digests(trace.logits)):
             step = int(np.searchsorted(ends, at, side="right"))
-            yield Fault(step, f"token {int(trace.token[at])}: the recorded row does not have the recorded digest")
+            yield Violation(step, f"token {int(trace.token[at])}: the recorded row does not have the recorded digest")

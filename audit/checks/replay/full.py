@@ -14,7 +14,7 @@ import numpy as np
 
 from audit.checks.replay.block import BlockStep, block_faults, spare_rows
 from audit.checks.replay.rules import NO_NODE, RULES, DecisionPlace, OfferedToken, Ruling
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.trees import depths, orders
 from engine.core.types import Examined, Floats, Protocol, QKind, Role, Tree
@@ -110,10 +110,10 @@ class _ReplayStep:
         if not same(recorded, rejection):
             self.tally.decision(True, [self._differs("residual mass", recorded, rejection)])
 
-    def _fault(self, message: str) -> Fault:
-        return Fault(self.view.index, message)
+    def _fault(self, message: str) -> Violation:
+        return Violation(self.view.index, message)
 
-    def _differs(self, what: str, recorded: float, computed: float) -> Fault:
+    def _differs(self, what: str, recorded: float, computed: float) -> Violation:
         return self._fault(f"{what} recorded {recorded:.10g}, replay gives {computed:.10g}")
 
     def _place(self, at: int, depth: int, node: int) -> DecisionPlace:
@@ -143,7 +143,7 @@ class _ReplayStep:
                 continue
             self.tally.decision(True, list(self._tried_faults(tried, left.pop(0))))
 
-    def _tried_faults(self, tried: Examined, x: int) -> Iterator[Fault]:
+    def _tried_faults(self, tried: Examined, x: int) -> Iterator[Violation]:
         trace = self.trace
         if int(trace.examined_node[x]) != tried.node:
             yield self._fault(f"node {int(trace.examined_node[x])} was examined where the rule examines {tried.node}")
@@ -162,7 +162,7 @@ class _ReplayStep:
             was, rule = ("accepted", "rejects") if not tried.accepted else ("rejected", "accepts")
             yield self._fault(f"{name} was {was}, the rule {rule} it (u {tried.uniform:.6g}, p {tried.p:.6g})")
 
-    def _token_faults(self, at: int, place: DecisionPlace, ruling: Ruling) -> Iterator[Fault]:
+    def _token_faults(self, at: int, place: DecisionPlace, ruling: Ruling) -> Iterator[Violation]:
         trace = self.trace
         token, role = int(trace.token[at]), Role(int(trace.role[at]))
         where = f"position {place.position}"
@@ -199,7 +199,7 @@ class _ReplayStep:
         draw = DraftedDraw(q, token, node, self.view.position + depths(tree)[node] - 1, orders(tree)[node])
         self.tally.decision(*self._draw_outcome(draw))
 
-    def _draw_outcome(self, made: DraftedDraw) -> tuple[bool, list[Fault]]:
+    def _draw_outcome(self, made: DraftedDraw) -> tuple[bool, list[Violation]]:
         """Whether the draw could be recomputed, and the differences."""
         q, node, position = made.q, made.node, made.position
         if not abs(float(q.sum()) - 1.0) <= TOLERANCE or np.any(q < 0):

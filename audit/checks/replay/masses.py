@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from audit.checks.replay.columns import PURPOSES, ROUNDED, strange_steps
 from audit.evidence.decisions import Decisions, LumpedDecisions, lumped_decisions
 from audit.evidence.draft_places import NO_NODE
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, same
 from engine.core.types import QKind, Role
 from engine.record.trace import StepView, Trace, steps_of
@@ -69,7 +69,7 @@ class _Replay:
             tally.decision(True, list(self.token(view, depth, at)))
         return tally
 
-    def draw(self, view: StepView, depth: int, x: int) -> tuple[bool, list[Fault]]:
+    def draw(self, view: StepView, depth: int, x: int) -> tuple[bool, list[Violation]]:
         """Whether a drafted token's draw could be recomputed, and the differences."""
         trace, node = self.trace, int(self.trace.examined_node[x])
         u, token = float(trace.node_uniform[view.nodes][node]), int(trace.node_token[view.nodes][node])
@@ -84,25 +84,27 @@ class _Replay:
             message = f"drafted token {token} at position {position}: {_interval(below, own, u)}"
         else:
             return True, []
-        return True, [Fault(view.index, message)]
+        return True, [Violation(view.index, message)]
 
-    def test(self, view: StepView, depth: int, x: int) -> Iterator[Fault]:
+    def test(self, view: StepView, depth: int, x: int) -> Iterator[Violation]:
         """Check an acceptance test, and its p and q against the place's cells."""
         trace, position = self.trace, view.position + depth
         u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
         key = self.randomness.uniform(position, Purpose.ACCEPT)
         if u != key:
-            yield Fault(view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}")
+            yield Violation(
+                view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}"
+            )
         if bool(trace.examined_accepted[x]) != (u * q < p):
             was = "accepted" if trace.examined_accepted[x] else "rejected"
-            yield Fault(
+            yield Violation(
                 view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}"
             )
         at = view.emitted.start + depth
         if at < view.emitted.stop and self.made.drafted[at] != NO_NODE:
             yield from self._cell_faults(view, at, p, q)
 
-    def _cell_faults(self, view: StepView, at: int, p: float, q: float) -> Iterator[Fault]:
+    def _cell_faults(self, view: StepView, at: int, p: float, q: float) -> Iterator[Violation]:
         cell = int(self.made.drafted[at])
         if cell == self.made.p.shape[1] - 1:
             return
@@ -110,27 +112,27 @@ class _Replay:
             held = float(law[at, cell])
             if not math.isclose(number, held, rel_tol=ROUNDED, abs_tol=ROUNDED):
                 message = f"{what} of drafted token {int(self.exact.refused[at])} recorded {number:.10g}"
-                yield Fault(view.index, f"{message}, its cell holds {held:.10g}")
+                yield Violation(view.index, f"{message}, its cell holds {held:.10g}")
 
-    def token(self, view: StepView, depth: int, at: int) -> Iterator[Fault]:
+    def token(self, view: StepView, depth: int, at: int) -> Iterator[Violation]:
         """Check an emitted token: its p, its number, and that the number chooses the token."""
         trace, position = self.trace, view.position + depth
         token, role = int(trace.token[at]), Role(int(trace.role[at]))
         where = f"{role.name.lower()} token {token} at position {position}"
         if not same(float(trace.p[at]), float(trace.row_p[at])):
-            yield Fault(
+            yield Violation(
                 view.index, f"p of the {where} recorded {float(trace.p[at]):.10g}, its row gives {trace.row_p[at]:.10g}"
             )
         u, purpose = float(trace.uniform[at]), PURPOSES.get(role)
         key = math.nan if purpose is None else self.randomness.uniform(position, purpose)
         if u != key and not (math.isnan(u) and math.isnan(key)):
-            yield Fault(view.index, f"number of the {where} recorded {u:.10g}, key gives {key:.10g}")
+            yield Violation(view.index, f"number of the {where} recorded {u:.10g}, key gives {key:.10g}")
             return
         if role is Role.RECOVERED:
             yield from self._residual_faults(view, at)
         if purpose is not None and not self._draw_of(at, role).right:
             drawn = self._draw_of(at, role)
-            yield Fault(view.index, f"{where}: {_interval(drawn.below, drawn.own, u * drawn.total)}")
+            yield Violation(view.index, f"{where}: {_interval(drawn.below, drawn.own, u * drawn.total)}")
 
     def _draw_of(self, at: int, role: Role) -> InverseCdfDraw:
         exact, u = self.exact, float(self.trace.uniform[at])
@@ -140,10 +142,10 @@ class _Replay:
             return InverseCdfDraw(u, float(exact.residual_below[at]), own, left)
         return InverseCdfDraw(u, float(exact.p_below[at]), float(exact.p[at]), 1.0)
 
-    def _residual_faults(self, view: StepView, at: int) -> Iterator[Fault]:
+    def _residual_faults(self, view: StepView, at: int) -> Iterator[Violation]:
         recorded, computed = float(self.trace.residual_mass[view.index]), float(self.exact.residual_sum[at])
         if not same(recorded, computed):
-            yield Fault(view.index, f"residual mass recorded {recorded:.10g}, its row gives {computed:.10g}")
+            yield Violation(view.index, f"residual mass recorded {recorded:.10g}, its row gives {computed:.10g}")
 
 
 def _interval(below: float, own: float, at: float) -> str:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from audit.checks.replay.masses import replay_masses
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from audit.evidence.tally import Tally
 from engine.core.types import Protocol, RecordLevel, Role
 from engine.record.trace import StepView, Trace, steps_of
@@ -46,23 +46,25 @@ def _argmax_is_known(trace: Trace, at: int) -> bool:
     return greedy and trace.header.level is RecordLevel.TOPK and float(trace.margin[at]) > 0
 
 
-def _argmax_faults(trace: Trace, view: StepView, at: int) -> Iterator[Fault]:
+def _argmax_faults(trace: Trace, view: StepView, at: int) -> Iterator[Violation]:
     token, top = int(trace.token[at]), int(trace.top_id[at, 0])
     if token != top:
-        yield Fault(view.index, f"emitted token {token}, the largest recorded score is that of {top}")
+        yield Violation(view.index, f"emitted token {token}, the largest recorded score is that of {top}")
 
 
-def _accept_faults(trace: Trace, view: StepView, x: int, position: int, randomness: Randomness) -> Iterator[Fault]:
+def _accept_faults(trace: Trace, view: StepView, x: int, position: int, randomness: Randomness) -> Iterator[Violation]:
     u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
     key = randomness.uniform(position, Purpose.ACCEPT)
     if u != key:
-        yield Fault(view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}")
+        yield Violation(view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}")
     if bool(trace.examined_accepted[x]) != (u * q < p):
         was = "accepted" if trace.examined_accepted[x] else "rejected"
-        yield Fault(view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}")
+        yield Violation(
+            view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}"
+        )
 
 
-def _number_faults(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[Fault]:
+def _number_faults(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[Violation]:
     """Check the number behind a recovered, bonus or plain token."""
     for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
         role, recorded = Role(int(trace.role[at])), float(trace.uniform[at])
@@ -70,4 +72,4 @@ def _number_faults(trace: Trace, view: StepView, randomness: Randomness) -> Iter
         key = math.nan if purpose is None else randomness.uniform(view.position + depth, purpose)
         if recorded != key and not (math.isnan(recorded) and math.isnan(key)):
             where = f"{role.name.lower()} token at position {view.position + depth}"
-            yield Fault(view.index, f"number of the {where} recorded {recorded:.10g}, key gives {key:.10g}")
+            yield Violation(view.index, f"number of the {where} recorded {recorded:.10g}, key gives {key:.10g}")

@@ -15,31 +15,31 @@ from itertools import pairwise
 import numpy as np
 
 from audit.evidence.records import ArmRecord, RequestRecord
-from audit.evidence.structure import Fault
+from audit.evidence.structure import Violation
 from engine.core.versions import DraftVersion
 from engine.record.trace import Trace
 
 
-def version_faults(trace: Trace) -> Iterator[Fault]:
+def version_faults(trace: Trace) -> Iterator[Violation]:
     """Violations within one request; the trace's columns are well-formed."""
     listed = {each.number: each for each in trace.header.draft_versions}
     if not len(trace.draft_version):
         if listed:
-            yield Fault(0, "draft versions are listed, but no step says which one drafted")
+            yield Violation(0, "draft versions are listed, but no step says which one drafted")
         return
     numbers = trace.draft_version.tolist()
     for step, (before, now) in enumerate(pairwise(numbers), start=1):
         if now < before:
-            yield Fault(step, f"draft version {now} drafted after version {before}")
+            yield Violation(step, f"draft version {now} drafted after version {before}")
     for step, number in enumerate(numbers):
         if number not in listed:
-            yield Fault(step, f"draft version {number} is not one of those that the record lists")
+            yield Violation(step, f"draft version {number} is not one of those that the record lists")
     for each in listed.values():
         if not each.sound:
-            yield Fault(_first(trace, each), f"{_named(each)} does not have the digest of its parent and update")
+            yield Violation(_first(trace, each), f"{_named(each)} does not have the digest of its parent and update")
 
 
-def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Fault, ...]]:
+def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Violation, ...]]:
     """By request id, a violation for each version that does not descend from the arm's configured draft."""
     configured = arm.effective.draft_version
     known = _descendants(arm, configured)
@@ -57,13 +57,13 @@ def _descendants(arm: ArmRecord, configured: object) -> frozenset[DraftVersion]:
     return frozenset(known)
 
 
-def _strangers(request: RequestRecord, known: frozenset[DraftVersion], configured: object) -> Iterator[Fault]:
+def _strangers(request: RequestRecord, known: frozenset[DraftVersion], configured: object) -> Iterator[Violation]:
     trace = request.trace
     if configured is not None and trace.steps and not len(trace.draft_version):
-        yield Fault(0, "the arm's draft learns, but the record does not say which version drafted")
+        yield Violation(0, "the arm's draft learns, but the record does not say which version drafted")
     for each in trace.header.draft_versions:
         if each not in known:
-            yield Fault(_first(trace, each), f"{_named(each)} does not descend from the arm's configured draft")
+            yield Violation(_first(trace, each), f"{_named(each)} does not descend from the arm's configured draft")
 
 
 def _first(trace: Trace, version: DraftVersion) -> int:

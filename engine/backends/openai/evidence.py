@@ -11,7 +11,7 @@ from typing import Final
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.backends.openai.settings import OpenAISettings, settings_of
 from engine.core.types import Protocol, RecordLevel
-from engine.record.effective import Decoder
+from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
@@ -54,11 +54,11 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     if plan.proposer is not None and own.server in COUNTING:
         parts.add(Part.COUNTS)
     return ArmEvidence(
-        decoder=Decoder.FOREIGN,
+        decoder=LoopOwner.FOREIGN,
         level=level_of(own),
         parts=frozenset(parts),
         protocol=rule_of(plan.protocol, plain=plan.proposer is None),
     )
 
 
-DECLARED: Final = Declaration(Decoder.FOREIGN, LEVELS, arm_evidence)
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)

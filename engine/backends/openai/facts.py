@@ -18,7 +18,7 @@ from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 from engine.core.types import Protocol
-from engine.record.effective import Decoder, Effective, stated
+from engine.record.effective import Effective, LoopOwner, stated
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
@@ -74,7 +74,7 @@ def arm_facts(
         "effective": in_effect,
         "evidence": {"level": level_of(settings), "problems": []},
     }
-    return stated(Decoder.FOREIGN, document)
+    return stated(LoopOwner.FOREIGN, document)
 
 
 def request_facts(

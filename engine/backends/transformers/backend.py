@@ -33,7 +33,7 @@ from engine.backends.transformers.to_record import SOURCES, GenerateOutput, logp
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import LoadedModel
-from engine.record.effective import Decoder, Effective, stated
+from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.sampling.stopping import StopRule
 
@@ -103,7 +103,7 @@ class TransformersEngine:
             "effective": self._compared(self._protocol.value, settings.gamma),
             "torch_threads": torch.get_num_threads(),
         }
-        return stated(Decoder.FOREIGN, document)
+        return stated(LoopOwner.FOREIGN, document)
 
     def _compared(self, protocol: str, gamma: int) -> dict[str, Any]:
         """A plain arm verifies nothing: transformers does not run the rule that a suite plans for it."""

@@ -11,7 +11,7 @@ from typing import Final
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.backends.transformers.settings import settings_of
 from engine.core.types import Protocol, RecordLevel
-from engine.record.effective import Decoder
+from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
@@ -36,7 +36,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     accounts = frozenset((Part.ACCOUNTS,)) if own.kind is not None else frozenset()
     protocol = own.protocol(plan.protocol)
     return ArmEvidence(
-        decoder=Decoder.FOREIGN,
+        decoder=LoopOwner.FOREIGN,
         level=shown.level,
         parts=shown.parts | accounts,
         protocol=protocol,
@@ -45,4 +45,4 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     )
 
 
-DECLARED: Final = Declaration(Decoder.FOREIGN, LEVELS, arm_evidence)
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)

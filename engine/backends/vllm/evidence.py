@@ -12,7 +12,7 @@ from typing import Final
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.backends.vllm.options import DRAWING
 from engine.core.types import Protocol, RecordLevel
-from engine.record.effective import Decoder
+from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
@@ -52,7 +52,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     asked = plan.options.get("rejection_sample_method", "block" if plan.protocol is Protocol.BLOCK else None)
     probabilistic = plan.options.get("draft_sample_method") == "probabilistic"
     return ArmEvidence(
-        decoder=Decoder.FOREIGN,
+        decoder=LoopOwner.FOREIGN,
         level=level_of(plan.level, logprobs),
         parts=LEVELS[plan.level].parts | answers,
         protocol=rule_of(plan.protocol, asked),
@@ -61,4 +61,4 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     )
 
 
-DECLARED: Final = Declaration(Decoder.FOREIGN, LEVELS, arm_evidence)
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)

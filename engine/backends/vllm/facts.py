@@ -14,7 +14,7 @@ from engine.backends.local_target import LocalTarget
 from engine.backends.vllm import evidence
 from engine.backends.vllm.options import VllmSettings
 from engine.core.types import Protocol, RecordLevel
-from engine.record.effective import Decoder, Effective, stated
+from engine.record.effective import Effective, LoopOwner, stated
 
 READ: Final = ("rejection_sample_method", "draft_sample_method", "model_runner")
 """Read from the objects that do the work, because vLLM's configuration keeps settings that it ignores."""
@@ -69,4 +69,4 @@ def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, An
         "effective": {name: runs[name] for name in setting.requested if name in runs},
         "evidence": {"level": level_of(plan.level, facts, setting), "problems": problems},
     }
-    return stated(Decoder.FOREIGN, document)
+    return stated(LoopOwner.FOREIGN, document)
