@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import click
 
-from audit.commands import installed
 from audit.errors import CannotDecide, UserError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -100,6 +99,9 @@ class LazyGroup(click.Group):
 
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
+        # package metadata takes as long to import as the rest of the command line
+        from audit.commands import installed
+
         click.echo("\n".join(installed.version_lines()))
         context.exit()
 
