@@ -78,9 +78,9 @@ def test_transformers_arms(tmp_path):
     assert differences(suite, tmp_path) == {}
 
 
-def shown(engine, target, greedy=False, **settings):
+def shown(backend, target, greedy=False, **settings):
     plan = EngineSpec(**{"protocol": Protocol.CHAIN, "gamma": 3, **settings})
-    return declared(engine).arm(ArmSettings(plan, greedy, ModelSource(target)))
+    return declared(backend).arm(ArmSettings(plan, greedy, ModelSource(target)))
 
 
 VLLM = {
