@@ -28,7 +28,8 @@ def test_arms_end_as_they_were_planned(tmp_path):
     document = {
         "backend": "vllm",
         "models": {"target": "bundled:target", "draft": "bundled:medium_draft"},
-        "engine": ENGINE,
+        # unmodified vLLM breaks sampled drafts, and acceptance_drift raises an alarm where it was planned not to run
+        "engine": ENGINE | {"repair": "all"},
         "sampling": {"max_new_tokens": 12},
         "arms": arms,
     }
