@@ -107,7 +107,7 @@ def found_of(*lines):
 
 def test_the_sentence_says_what_was_and_was_not_seen():
     text = " ".join(sentence(found_of(("a", (0, 10)), ("b", (9, 9)), ("c", (0, 3)), (None, (0, 1)))).split())
-    assert "`a` 2, `b` at most 1, `c` 3 of 10 seeds at 2; without a fault 1 of 10 seeds were" in text
+    assert "`a` 2, `b` at most 1, `c` 3 of 10 seeds at 2; without a fault, 1 of 10 seeds report one" in text
 
 
 @pytest.mark.parametrize("page", ["# x\n\n<!-- power -->\n\n## Parameters\n", "# x\n\n## Parameters\n"])
