@@ -19,6 +19,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.attach:command",
         "Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.",
     ),
+    "coverage": (
+        "audit.commands.coverage:command",
+        "Show the situations that RUN met and how often its checks examined each.",
+    ),
     "db": ("audit.commands.db:command", "Maintain the provenance store."),
     "doctor": (
         "audit.commands.doctor:command",

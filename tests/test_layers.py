@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = {
     "engine": "core sampling record verify models heads proposers decode faults backends tools train",
-    "audit": "errors text stats evidence checks suite store runs report gate attach sweep selftest minimize api "
-    "commands cli",
+    "audit": "errors text stats evidence coverage checks suite store runs report gate attach sweep selftest minimize "
+    "api commands cli",
 }
 ROOMS = {"engine": 13, "audit": 17}
 """The most folders and loose modules at a package's root."""

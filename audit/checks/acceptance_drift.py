@@ -27,7 +27,7 @@ import scipy
 from numpy.typing import NDArray
 
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.errors import UserError
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -45,7 +45,7 @@ ALIKE = "domains alike"
 """Name of the unweighted mean over domains. Rates differ far more between domains than within one,
 and the mix of a run is random."""
 POWER = 0.9
-NOTHING_DRAFTED = "nothing was drafted"
+NOTHING_DRAFTED = NoEvidence("nothing was drafted")
 NOTHING_RECORDED = "no rate was recorded for this pair"
 
 

@@ -17,8 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
+from audit.coverage.catalogue import Group
+from audit.coverage.examined import until_parted
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
@@ -52,7 +54,7 @@ class _PairComparison:
 
 
 def _applies(evidence: Evidence) -> str | None:
-    return "no baseline arm to compare with" if evidence.baseline is None else None
+    return NoEvidence("no baseline arm to compare with") if evidence.baseline is None else None
 
 
 def _foresee(params: Params, design: Design) -> str | None:
@@ -177,4 +179,6 @@ CHECK = Check(
     null="every row of logits is the baseline's, bit by bit",
     effect="share of positions that differ",
     plan=at_least("min_positions", "compared positions"),
+    covers=frozenset({Group.DRAFTING, Group.BATCH, Group.PROMPTS, Group.TREES, Group.CONTEXTS}),
+    examines=until_parted,
 )

@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 
 from audit.checks.equality.rerun import Rerun, compare, shares_state
-from audit.checks.interface import Check, Design, Params, evaluate, needs_nothing
+from audit.checks.interface import Check, Design, NoEvidence, Params, evaluate, needs_nothing
 from audit.checks.law import check as law
 from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmKind, Evidence, Level
@@ -48,12 +48,12 @@ class Contrast:
 
 
 LOSSY = "the verifier declares itself lossy; its law may depend on the draft length"
-TOO_LITTLE = "under rejection the law at another draft length needs evidence L3"
+TOO_LITTLE = NoEvidence("under rejection the law at another draft length needs evidence L3")
 
 
 def _applies(evidence: Evidence) -> str | None:
     if ArmKind.OTHER_GAMMA not in evidence.companions:
-        return "there is no arm regamma to compare with"
+        return NoEvidence("there is no arm regamma to compare with")
     if not all(request.trace.header.lossless for request in evidence.candidate.requests):
         return LOSSY
     if not _coupled(evidence) and evidence.companions[ArmKind.OTHER_GAMMA].level < Level.L3:

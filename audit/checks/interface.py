@@ -10,14 +10,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from audit.coverage.catalogue import Group
+from audit.coverage.count import Examined, every_token
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Verdict
+from audit.evidence.verdicts import LACKING, CheckResult, Verdict
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import LoopOwner
 
 Params = Mapping[str, Any]
+
+
+class NoEvidence(str):
+    """Why a check lacks its evidence: it ends `not_run` and leaves its arm undecided.
+
+    A plain text instead says why the claim does not exist for the arm, which leaves nothing to decide.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +72,20 @@ def always_applies(params: Params, design: Design) -> None:
     del params, design
 
 
+def examine_all(evidence: Evidence) -> Examined:
+    """`examines` of a check that looks at every emitted token."""
+    del evidence
+    return every_token
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A named instrument.
 
     `defaults` holds all parameters with their default values; a suite may
     override these names only. `applies` returns why the check does not apply to
-    an arm, or None; `foresee` answers the same before the arm has run, from the
-    suite and the backend's declared evidence. `null` is the hypothesis under
+    an arm, or None (see `NoEvidence` for the two kinds of reasons); `foresee` answers
+    the same before the arm has run, from the suite and the backend's declared evidence. `null` is the hypothesis under
     test, `effect` the unit of effect, bound and margin. `plan` computes how much
     evidence the margin needs before a model is loaded, or None if any amount is
     enough. The parameters `alpha` and `confidence` are error probabilities: a
@@ -93,6 +110,10 @@ class Check:
     failures: bool = False
     external: bool = False
     foresee: Callable[[Params, Design], str | None] = always_applies
+    covers: frozenset[Group] = frozenset()
+    """Groups of situations that the claim is about; empty for a claim that is not about speculation."""
+    examines: Callable[[Evidence], Examined] = examine_all
+    """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
 
 
 def needs_nothing(params: Params, design: Design) -> None:
@@ -103,7 +124,8 @@ def needs_nothing(params: Params, design: Design) -> None:
 def foreseen(check: Check, params: Params, design: Design) -> str | None:
     """Why a check will end `not_run`, or None: the counterpart of `evaluate` before the run."""
     if design.level < check.needs:
-        return f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
+        level = f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
+        return _outranking(check.foresee(params, design)) or NoEvidence(level)
     return check.foresee(params, design)
 
 
@@ -112,12 +134,23 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
 
     Evidence below the level that the check needs gives `not_run`, never a pass.
     """
+    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
+        return not_run(NoEvidence("no request was answered; see the liveness check"))
+    reason = check.applies(evidence)
     if evidence.candidate.level < check.needs:
         have, need = evidence.candidate.level.name, check.needs.name
-        return CheckResult(Verdict.NOT_RUN, f"needs evidence {need}, the arm has {have}")
-    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
-        return CheckResult(Verdict.NOT_RUN, "no request was answered; see the liveness check")
-    reason = check.applies(evidence)
+        return not_run(_outranking(reason) or NoEvidence(f"needs evidence {need}, the arm has {have}"))
     if reason is not None:
-        return CheckResult(Verdict.NOT_RUN, reason)
+        return not_run(reason)
     return check.run(evidence, {**check.defaults, **overrides})
+
+
+def _outranking(reason: str | None) -> str | None:
+    """The reason if it stands whatever the evidence level: the claim does not exist for the arm."""
+    return None if isinstance(reason, NoEvidence) else reason
+
+
+def not_run(reason: str) -> CheckResult:
+    """The result of a check that did not run."""
+    details = {LACKING: True} if isinstance(reason, NoEvidence) else {}
+    return CheckResult(Verdict.NOT_RUN, str(reason), details=details)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
@@ -29,7 +29,7 @@ MAX_FINDINGS = 20
 
 def _applies(evidence: Evidence) -> str | None:
     arm = evidence.candidate
-    return None if len(arm.requests) or len(arm.failed) else "the arm has no requests"
+    return None if len(arm.requests) or len(arm.failed) else NoEvidence("the arm has no requests")
 
 
 def _error(request: RequestRecord) -> Mapping[str, Any]:

@@ -23,7 +23,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.coverage.catalogue import Group
+from audit.coverage.examined import anchored_or_until_parted
 from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
@@ -68,14 +70,16 @@ class ReferenceCloseness:
     single: tuple[Finding, ...]
 
 
-NOT_EQUAL = "tokens equal the baseline's only at temperature 0 and under shared randomness, and there is no anchor arm"
+NOT_EQUAL = NoEvidence(
+    "tokens equal the baseline's only at temperature 0 and under shared randomness, and there is no anchor arm"
+)
 
 
 def _applies(evidence: Evidence) -> str | None:
     if ArmKind.ANCHOR in evidence.companions or (evidence.baseline is not None and _equal_tokens(evidence)):
         return None
     if evidence.baseline is None:
-        return "there is neither a baseline nor an anchor arm to compare with"
+        return NoEvidence("there is neither a baseline nor an anchor arm to compare with")
     return NOT_EQUAL
 
 
@@ -256,4 +260,6 @@ CHECK = Check(
     effect="mean absolute difference in nats",
     plan=needs_nothing,
     companions=(ArmKind.ANCHOR,),
+    covers=frozenset({Group.DRAFTING}),
+    examines=anchored_or_until_parted,
 )

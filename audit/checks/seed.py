@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare, shares_state
-from audit.checks.interface import Check, Params, needs_nothing
+from audit.checks.interface import Check, NoEvidence, Params, needs_nothing
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
@@ -51,7 +51,7 @@ class CompanionComparison:
 
 def _applies(evidence: Evidence) -> str | None:
     if not any(kind in evidence.companions for kind in ARMS):
-        return "there is no arm repeat, alone or reversed to compare with"
+        return NoEvidence("there is no arm repeat, alone or reversed to compare with")
     return None
 
 

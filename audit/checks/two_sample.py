@@ -26,7 +26,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.coverage.catalogue import EVERY_GROUP
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
@@ -69,7 +70,7 @@ SHARED = "the arms share their random numbers and are no independent samples; se
 
 def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
-        return "there is no baseline arm to compare with"
+        return NoEvidence("there is no baseline arm to compare with")
     headers = [request.trace.header for request in evidence.candidate.requests]
     if any(header.sampling.greedy for header in headers):
         return GREEDY
@@ -233,4 +234,5 @@ CHECK = Check(
     null="given the prompt, answers of candidate and baseline have the same law",
     effect="largest difference in the mean of a stated feature",
     plan=needs_nothing,
+    covers=EVERY_GROUP,
 )

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
+from audit.report.coverage import coverage_lines
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
 from audit.runs.interim_looks import interim_look_lines
@@ -109,6 +110,7 @@ def print_results(found: Results) -> None:
     click.echo()
     echo_rows(VERDICTS, verdict_rows(found.checks))
     lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms)]
+    lines += coverage_lines(found.coverage)
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))
     looks = "".join(f"\n{line}" for line in interim_look_lines(found.run.events))

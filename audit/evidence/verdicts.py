@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+LACKING: Final = "lacking"
+"""Key of `CheckResult.details`, true where a check is `not_run` for want of evidence."""
 
 
 class Verdict(StrEnum):

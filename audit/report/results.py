@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.store import Attachment, Store, StoredCheck, StoredDecision, StoredRun
+from audit.store import Attachment, Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
 from audit.store.canonical import jsonable
 from audit.text.documents import mistake
 from audit.text.staged_files import staged
@@ -24,13 +24,15 @@ class Results:
     format: int
     run: StoredRun
     checks: tuple[StoredCheck, ...]
+    coverage: tuple[StoredCoverage, ...]
     decisions: tuple[StoredDecision, ...]
     attachments: tuple[Attachment, ...]
 
 
 def results(store: Store, run: str) -> Results:
     """Read a run's results."""
-    return Results(FORMAT, store.load_run(run), store.checks(run), store.decisions(run), store.attachments(run))
+    checks, coverage = store.checks(run), store.coverage(run)
+    return Results(FORMAT, store.load_run(run), checks, coverage, store.decisions(run), store.attachments(run))
 
 
 def write_results(found: Results, path: Path) -> None:

@@ -7,15 +7,18 @@ later, elsewhere, without the models.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.interface import Check, evaluate
+from audit.coverage.catalogue import CATALOGUE
+from audit.coverage.count import ArmCoverage, count
+from audit.coverage.rule import held_back, held_back_unaccepted, needed
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look
-from audit.store import Store, StoredCheck
+from audit.store import SituationCount, Store, StoredCheck
 
 NEIGHBOURS = 8
 """Number of cached arms: neighbouring candidates share a baseline and its controls; more would fill the memory."""
@@ -32,10 +35,30 @@ def judge(
             continue
         announce(planned.name)
         evidence = evidence_for(planned, listed, record_of)
+        judged = {name: load(name) for name in planned.spec.checks}
+        coverage = count(evidence.candidate, {name: check.examines(evidence) for name, check in judged.items()})
+        floors = needed(evidence.candidate, coverage, planned.spec.coverage)
         for name, overrides in planned.spec.checks.items():
-            check = load(name)
-            result = _with_look(evaluate(check, evidence, at_interim_look(check, overrides, look)), look)
-            store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result)
+            check = judged[name]
+            result = evaluate(check, evidence, at_interim_look(check, overrides, look))
+            result = held_back(result, check.covers, coverage.examined[name], floors)
+            result = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
+            counts = coverage_of(check, result, coverage, floors)
+            store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result, counts)
+
+
+def coverage_of(
+    check: Check, result: CheckResult, coverage: ArmCoverage, floors: Mapping[str, int]
+) -> tuple[SituationCount, ...]:
+    """The situations of the check's claim, to be stored with its result; none for a check that did not run."""
+    if result.verdict is Verdict.NOT_RUN:
+        return ()
+    examined = coverage.examined[check.name]
+    return tuple(
+        SituationCount(name, occurred, examined[name], floors.get(name))
+        for name, occurred in coverage.occurred.items()
+        if CATALOGUE[name].group in check.covers
+    )
 
 
 def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
@@ -46,16 +69,18 @@ def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
 
 
 def exit_code(checks: Iterable[StoredCheck]) -> int:
-    """0 if every check that ran is certified, 1 with a fault, else 3.
+    """0 if every check is certified that has a claim about its arm, 1 with a fault, else 3.
 
-    A check that does not apply (`not_run`) decides nothing by itself, but an arm
-    without a single certified check is not a pass.
+    A check whose claim does not exist for the arm (`not_run`) decides nothing. A check
+    that is `not_run` for want of evidence leaves the arm undecided, and so does an arm
+    without a single certified check.
     """
     verdicts: dict[str, set[Verdict]] = {}
-    for each in checks:
-        verdicts.setdefault(each.arm, set()).add(each.verdict)
-    if any(Verdict.FAULT in found for found in verdicts.values()):
+    undecided = False
+    for check in checks:
+        verdicts.setdefault(check.arm, set()).add(check.verdict)
+        undecided |= check.lacking or check.verdict is Verdict.INCONCLUSIVE
+    if any(Verdict.FAULT in of_arm for of_arm in verdicts.values()):
         return 1
-    certified = all(Verdict.CERTIFIED in found for found in verdicts.values())
-    inconclusive = any(Verdict.INCONCLUSIVE in found for found in verdicts.values())
-    return 0 if verdicts and certified and not inconclusive else 3
+    certified = all(Verdict.CERTIFIED in of_arm for of_arm in verdicts.values())
+    return 0 if verdicts and certified and not undecided else 3

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0002"
+REVISION: Final = "0003"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -42,6 +42,7 @@ APPEND_ONLY: Final = (
     "decode_step",
     "token_trace",
     "check_result",
+    "coverage",
     "gate_decision",
     "attachment",
 )
@@ -272,6 +273,19 @@ class CheckRow(Base):
     findings: Mapped[list[Any]] = mapped_column(JSON)
     details: Mapped[Json] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
+class CoverageRow(Base):
+    """A situation of one arm, as one check examined it; missing where the record cannot show the situation."""
+
+    __tablename__ = "coverage"
+
+    check_result_id: Mapped[int] = mapped_column(ForeignKey("check_result.id"), primary_key=True)
+    situation: Mapped[str] = mapped_column(String(64), primary_key=True)
+    occurred: Mapped[int] = mapped_column(BigInteger)
+    examined: Mapped[int] = mapped_column(BigInteger)
+    least: Mapped[int | None] = mapped_column(BigInteger)
+    """Occurrences that the check had to examine; NULL if the arm's settings do not ask for the situation."""
 
 
 class GateDecisionRow(Base):

@@ -111,6 +111,11 @@ SELECT arm, check_name, claim, verdict, level, n, effect, bound, margin, p_value
 FROM v_check WHERE run = :run ORDER BY arm, check_name
 """
 
+COVERAGE: Final = """
+SELECT arm, check_name, situation, occurred, examined, least, short
+FROM v_coverage WHERE run = :run ORDER BY arm, check_name, situation
+"""
+
 DRAFT_VERSIONS: Final = """
 SELECT arm, draft_version, draft_sha256, n_requests, n_steps, n_drafted, n_accepted, draft_acceptance_rate
 FROM v_draft_version WHERE run = :run ORDER BY arm, draft_version, draft_sha256
@@ -122,6 +127,7 @@ NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
     {
         "acceptance": NamedQuery("accepted and emitted tokens by arm and domain", ACCEPTANCE),
         "checks": NamedQuery("verdicts by arm and check", CHECKS),
+        "coverage": NamedQuery("situations that each check examined, by arm", COVERAGE),
         "divergent": NamedQuery("requests whose output differs from a baseline at the same sampling", DIVERGENT),
         "draft_versions": NamedQuery("accepted tokens by version of a draft that learns", DRAFT_VERSIONS),
         "positions": NamedQuery("unconditional acceptance by draft position", POSITIONS),

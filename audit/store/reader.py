@@ -23,6 +23,7 @@ from audit.store.models import (
     ArtifactRow,
     AttachmentRow,
     CheckRow,
+    CoverageRow,
     DecodeStepRow,
     EnvironmentRow,
     GateDecisionRow,
@@ -43,6 +44,7 @@ from audit.store.values import (
     RunSummary,
     StoredArm,
     StoredCheck,
+    StoredCoverage,
     StoredDecision,
     StoredEvent,
     StoredRun,
@@ -354,6 +356,21 @@ def _check(row: CheckRow, arm: str) -> StoredCheck:
         findings=tuple(Finding(**finding) for finding in row.findings),
         details=row.details,
         created_at=row.created_at,
+    )
+
+
+def coverage(session: Session, ulid: str) -> tuple[StoredCoverage, ...]:
+    """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
+    latest = _latest_checks(find_run(session, ulid).id)
+    rows = session.execute(
+        select(CoverageRow, CheckRow.name, ArmRow.name)
+        .join(CheckRow, CheckRow.id == CoverageRow.check_result_id)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .where(CheckRow.id.in_(latest))
+        .order_by(ArmRow.id, CheckRow.name, CoverageRow.situation)
+    )
+    return tuple(
+        StoredCoverage(arm, check, row.situation, row.occurred, row.examined, row.least) for row, check, arm in rows
     )
 
 

@@ -28,7 +28,9 @@ from audit.store.values import (
     RequestKey,
     RunStatus,
     RunSummary,
+    SituationCount,
     StoredCheck,
+    StoredCoverage,
     StoredDecision,
     StoredRun,
 )
@@ -121,9 +123,22 @@ class Store:
         """Close a run: status, end, number of tokens, exit code, record root."""
         self._write(lambda session: writer.finish_run(session, run, status, exit_code))
 
-    def add_check(self, run: str, arm: str, check: str, claim: str, level: Level, result: CheckResult) -> None:
-        """Record a check's result; it supersedes an earlier one of the same arm and check."""
-        self._write(lambda session: writer.add_check(session, run, arm, check, claim, level, result))
+    def add_check(
+        self,
+        run: str,
+        arm: str,
+        check: str,
+        claim: str,
+        level: Level,
+        result: CheckResult,
+        coverage: Sequence[SituationCount] = (),
+    ) -> None:
+        """Record a check's result and what it examined; it supersedes an earlier one of the same arm and check."""
+        self._write(lambda session: writer.add_check(session, run, arm, check, claim, level, result, coverage))
+
+    def coverage(self, run: str) -> tuple[StoredCoverage, ...]:
+        """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
+        return self._read(lambda session: reader.coverage(session, run))
 
     def checks(self, run: str) -> tuple[StoredCheck, ...]:
         """The last result of each arm and check, arms in the suite's order, checks by name."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
-from audit.evidence.verdicts import Finding, Verdict
+from audit.evidence.verdicts import LACKING, Finding, Verdict
 from engine.record.effective import Effective
 
 Json = Mapping[str, Any]
@@ -188,6 +188,41 @@ class StoredCheck:
     findings: tuple[Finding, ...]
     details: Json
     created_at: datetime
+
+    @property
+    def lacking(self) -> bool:
+        """True if the check is `not_run` for want of evidence; False where its claim does not exist for the arm."""
+        return bool(self.details.get(LACKING))
+
+
+@dataclass(frozen=True, slots=True)
+class SituationCount:
+    """A situation in one arm: its occurrences, and those that one check examined.
+
+    `least` is the number that the check had to examine; None if the arm's settings do not ask for the situation.
+    """
+
+    situation: str
+    occurred: int
+    examined: int
+    least: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCoverage:
+    """A situation in one arm, as the last result of one check examined it (`SituationCount`)."""
+
+    arm: str
+    check: str
+    situation: str
+    occurred: int
+    examined: int
+    least: int | None
+
+    @property
+    def short(self) -> bool:
+        """True if the check examined the situation too rarely."""
+        return self.least is not None and self.examined < self.least
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from audit.store.models import (
     AttachmentRow,
     Base,
     CheckRow,
+    CoverageRow,
     DecodeStepRow,
     EnvironmentRow,
     GateDecisionRow,
@@ -37,7 +38,7 @@ from audit.store.models import (
     TokenTraceRow,
 )
 from audit.store.ulid import new_ulid
-from audit.store.values import ArtifactRef, Attachment, NewArm, NewRun, RunStatus, StoredDecision
+from audit.store.values import ArtifactRef, Attachment, NewArm, NewRun, RunStatus, SituationCount, StoredDecision
 from engine.core.types import Generation, Role
 
 if TYPE_CHECKING:
@@ -256,7 +257,14 @@ def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int) -
 
 
 def add_check(
-    session: Session, ulid: str, arm_name: str, check: str, claim: str, level: Level, result: CheckResult
+    session: Session,
+    ulid: str,
+    arm_name: str,
+    check: str,
+    claim: str,
+    level: Level,
+    result: CheckResult,
+    coverage: Sequence[SituationCount] = (),
 ) -> None:
     """Insert a check's result; NaN becomes NULL in columns and null in JSON."""
     run = find_run(session, ulid)
@@ -276,6 +284,9 @@ def add_check(
         **{name: number(getattr(result, name)) for name in numbers},
     )
     session.add(row)
+    if coverage:
+        session.flush()
+        session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(each)} for each in coverage])
 
 
 def _details(result: CheckResult) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
+from audit.coverage.catalogue import CATALOGUE
+from audit.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
@@ -178,7 +180,17 @@ class _Loader:
             verifier_options=options,
             engine=self._engine((*place, "engine"), entry.get("engine")),
             beside=self._beside((*place, "beside"), entry.get("beside")),
+            coverage=self._coverage(place, entry.get("coverage", {})),
         )
+
+    def _coverage(self, arm: Place, overrides: Mapping[str, Any]) -> CoverageRule:
+        """The arm's floors: its own keys, else the suite's."""
+        values = {**self._document.data.get("coverage", {}), **overrides}
+        waived = tuple(values.get("waive", ()))
+        for index, name in enumerate(waived):
+            place = (*arm, "coverage", "waive") if "waive" in overrides else ("coverage", "waive")
+            self._known((*place, index), "situation", name, CATALOGUE)
+        return CoverageRule(int(values.get("least", LEAST)), waived)
 
     def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The backend's own settings, validated against the backend's schema."""

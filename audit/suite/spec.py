@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from audit.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from engine.backends.engine_spec import ModelSource
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 
@@ -85,6 +86,8 @@ class CandidateSpec:
     """The backend's own settings; they override those of the suite."""
     beside: SamplingParams | None = None
     """Sampling parameters of a neighbour: another request with the same prompt in the same batch."""
+    coverage: CoverageRule = DEFAULT_FLOORS
+    """How often the arm's checks must examine each situation before they may certify it."""
 
 
 @dataclass(frozen=True, slots=True)

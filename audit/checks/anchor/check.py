@@ -31,7 +31,9 @@ from audit.checks.anchor.rows import (
     noise_between,
     unanchored,
 )
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.coverage.catalogue import Group
+from audit.coverage.examined import anchored
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper
@@ -42,7 +44,7 @@ from engine.backends.evidence import Part
 from engine.core.errors import EngineError
 from engine.core.types import Floats
 
-NO_ANCHOR = "there is no anchor arm: the backend has no reference pass over given tokens"
+NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +237,6 @@ CHECK = Check(
     effect="total variation per token",
     plan=_plan,
     companions=(ArmKind.ANCHOR,),
+    covers=frozenset({Group.DRAFTING, Group.BATCH}),
+    examines=anchored,
 )

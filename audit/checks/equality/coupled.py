@@ -20,8 +20,10 @@ import math
 import numpy as np
 
 from audit.checks.equality.triage import Instrument, judge_equality
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
+from audit.coverage.catalogue import EVERY_GROUP
+from audit.coverage.examined import until_parted
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -38,7 +40,7 @@ GREEDY = "at temperature 0 see greedy_equality"
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
     if evidence.baseline is None:
-        return "there is no baseline arm to compare with"
+        return NoEvidence("there is no baseline arm to compare with")
     if not all(request.trace.header.protocol is Protocol.GUMBEL for request in requests):
         return OTHER_RULE
     if any(request.trace.header.sampling.greedy for request in requests):
@@ -132,4 +134,6 @@ CHECK = Check(
     null="every token is the one that the target alone would have drawn from the same numbers, up to noise",
     effect="real divergences per 1000 tokens",
     plan=at_least("min_tokens", "compared tokens"),
+    covers=EVERY_GROUP,
+    examines=until_parted,
 )

@@ -18,8 +18,10 @@ from __future__ import annotations
 import numpy as np
 
 from audit.checks.equality.triage import Instrument, judge_equality
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
+from audit.coverage.catalogue import EVERY_GROUP
+from audit.coverage.examined import until_parted
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -32,7 +34,7 @@ SAMPLED = "greedy equality holds at temperature 0 only; at other temperatures se
 
 def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
-        return "there is no baseline arm to compare with"
+        return NoEvidence("there is no baseline arm to compare with")
     if not all(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
         return SAMPLED
     return None
@@ -81,4 +83,6 @@ CHECK = Check(
     null="every token is the one that the target alone would have chosen, up to the engine's noise",
     effect="real divergences per 1000 tokens",
     plan=at_least("min_tokens", "compared tokens"),
+    covers=EVERY_GROUP,
+    examines=until_parted,
 )

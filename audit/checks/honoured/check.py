@@ -23,7 +23,8 @@ import numpy as np
 
 from audit.checks.honoured.causes import cause
 from audit.checks.honoured.rows import TokenComparison, compared_rows
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.coverage.catalogue import Group
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
@@ -56,12 +57,12 @@ GREEDY = "a greedy row has no probabilities; see greedy_equality"
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
     if not len(requests):
-        return "the arm has no requests"
+        return NoEvidence("the arm has no requests")
     header = requests[0].trace.header
     if header.sampling.greedy:
         return GREEDY
     if header.level not in (RecordLevel.TOPK, RecordLevel.FULL):
-        return f"recorded at level {header.level}: the rows are not there"
+        return NoEvidence(f"recorded at level {header.level}: the rows are not there")
     return None
 
 
@@ -152,4 +153,5 @@ CHECK = Check(
     null="the engine's probabilities are those of the request's parameters",
     effect="share of probabilities that are not",
     plan=_plan,
+    covers=frozenset({Group.PARAMETERS, Group.BATCH}),
 )

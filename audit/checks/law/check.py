@@ -26,6 +26,7 @@ from audit.checks.interface import Check, Design, Params
 from audit.checks.law.battery import ComponentTest, battery
 from audit.checks.law.table import LawEvidence, moments_of, tabulate
 from audit.checks.plans import plan_law
+from audit.coverage.catalogue import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import Evidence, Level
@@ -201,4 +202,5 @@ CHECK = Check(
     null="each emitted token is drawn from its recorded p given all that came before",
     effect="total variation per emitted token",
     plan=plan_law,
+    covers=frozenset({Group.DRAFTING, Group.PARAMETERS, Group.BATCH, Group.TREES}),
 )

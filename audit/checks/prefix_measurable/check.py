@@ -25,6 +25,7 @@ import scipy
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
+from audit.coverage.catalogue import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
@@ -218,4 +219,5 @@ CHECK = Check(
     null="whether a drafted token is kept for verification is decided by its prefix",
     effect="share of kept drafted tokens missing below a threshold of q",
     plan=_plan,
+    covers=frozenset({Group.DRAFTING}),
 )

@@ -1,0 +1,30 @@
+"""`audit coverage`: the situations that a run met, and how often its checks examined them."""
+
+from __future__ import annotations
+
+import click
+
+from audit.commands.options import json_option, store_option, wide_option
+from audit.commands.tables import echo_json, echo_rows
+from audit.report.coverage import BY_CHECK, SITUATIONS, check_rows, situation_rows
+from audit.store import Store
+
+
+@click.command("coverage")
+@click.argument("run", default="latest")
+@click.option("--by-check", is_flag=True, help="One row per check, not only the check that examined least.")
+@json_option
+@wide_option
+@store_option
+def command(run: str, by_check: bool, as_json: bool, store: str) -> None:
+    """Show the situations that RUN met and how often its checks examined each."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        coverage = opened.coverage(opened.resolve(run))
+    if as_json:
+        echo_json(coverage)
+    elif not coverage:
+        click.echo("the record of this run shows no steps of speculation", err=True)
+    elif by_check:
+        echo_rows(BY_CHECK, check_rows(coverage))
+    else:
+        echo_rows(SITUATIONS, situation_rows(coverage))

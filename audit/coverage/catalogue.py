@@ -1,0 +1,109 @@
+"""The catalogue of situations that speculative engines get wrong.
+
+Each entry recognises its situation from a request's record alone. A recogniser
+returns a mask over the emitted tokens with one mark per occurrence, or None
+where the record lacks the facts. An entry without a recogniser names a
+situation that no backend records yet.
+
+To add a situation, add one function, one entry here and one page in
+docs/situations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from audit.coverage import context, drafting, ends
+from audit.coverage.view import Mask, RequestView
+
+Recogniser = Callable[[RequestView], Mask | None]
+
+
+class Group(StrEnum):
+    """A theme of situations; a check's claim covers whole groups."""
+
+    DRAFTING = "drafting"
+    ENDS = "ends"
+    PARAMETERS = "parameters"
+    BATCH = "batch"
+    PROMPTS = "prompts"
+    TREES = "trees"
+    CONTEXTS = "contexts"
+    EVENTS = "events"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One situation. `remedy` says what brings it about, after the words "to reach it,"."""
+
+    name: str
+    group: Group
+    recognise: Recogniser | None
+    remedy: str
+
+
+PROMPTS: Final = "add prompts or samples"
+NOT_RECORDED: Final = "no backend records it yet"
+
+
+def _entries() -> tuple[Situation, ...]:
+    d, e, a, b = Group.DRAFTING, Group.ENDS, Group.PARAMETERS, Group.BATCH
+    p, t, c, v = Group.PROMPTS, Group.TREES, Group.CONTEXTS, Group.EVENTS
+    together = "give more requests than batch_size, and batch_size 2 or more"
+    return (
+        Situation("nothing_drafted", d, drafting.nothing_drafted, "use a copying proposer, or add prompts"),
+        Situation("rejected_first", d, drafting.rejected_first, PROMPTS),
+        Situation("rejected_middle", d, drafting.rejected_middle, "use gamma 3 or more, and add prompts or samples"),
+        Situation("rejected_last", d, drafting.rejected_last, "use gamma 2 or more, and add prompts or samples"),
+        Situation("kept_whole", d, drafting.kept_whole, "lower gamma, use a better draft, or add prompts or samples"),
+        Situation("after_nothing_drafted", d, drafting.after_nothing_drafted, "use a copying proposer, or add prompts"),
+        Situation("after_rejection", d, drafting.after_rejection, PROMPTS),
+        Situation(
+            "after_kept_whole", d, drafting.after_kept_whole, "lower gamma, use a better draft, or raise max_new_tokens"
+        ),
+        Situation("recovered_token", d, drafting.recovered_token, "use a draft unlike the target, or add prompts"),
+        Situation("bonus_token", d, drafting.bonus_token, "lower gamma, use a better draft, or add prompts or samples"),
+        Situation("plain_token", d, drafting.plain_token, "use a copying proposer, or add prompts"),
+        Situation("small_residual", d, drafting.small_residual, "use a draft close to the target, or add samples"),
+        Situation("outside_truncation", d, drafting.outside_truncation, "set top_k or top_p, and add samples"),
+        Situation("end_in_draft", e, ends.end_in_draft, "raise max_new_tokens, so that answers end by themselves"),
+        Situation(
+            "end_at_draft_end", e, ends.end_at_draft_end, "raise max_new_tokens, so that answers end by themselves"
+        ),
+        Situation("stop_string_in_draft", e, ends.stop_string_in_draft, "set stop to a text that answers contain"),
+        Situation("stop_string_across_steps", e, None, NOT_RECORDED),
+        Situation("length_in_draft", e, ends.length_in_draft, "lower max_new_tokens, so that it ends answers"),
+        Situation("min_tokens_in_draft", e, ends.min_tokens_in_draft, "set min_tokens, and add prompts"),
+        Situation("penalty_in_draft", a, ends.penalty_in_draft, "set a penalty, and add prompts"),
+        Situation("ban_in_draft", a, ends.ban_in_draft, "set logit_bias or bad_words, and add prompts"),
+        Situation("row_reused", b, context.row_reused, "give more requests than batch_size"),
+        Situation("rows_finish_together", b, context.rows_finish_together, "give answers of equal max_new_tokens"),
+        Situation("neighbour_joins", b, context.neighbour_joins, together),
+        Situation("mixed_parameters", b, context.mixed_parameters, "set mixed: true, and batch_size 2 or more"),
+        Situation("mixed_lengths", b, context.mixed_lengths, "use batch_size 2 or more, and prompts of unlike lengths"),
+        Situation("mixed_drafts", b, context.mixed_drafts, "use batch_size 2 or more"),
+        Situation("long_prompt", p, context.long_prompt, f"add prompts of {context.CHUNK} tokens or more"),
+        Situation("shared_prefix", p, context.shared_prefix, "add prompts that begin alike, or raise samples"),
+        Situation("block_border", p, context.block_border, "raise max_new_tokens"),
+        Situation("preempted", p, None, NOT_RECORDED),
+        Situation("tree_branch", t, drafting.tree_branch, "use a proposer that drafts trees, and add prompts"),
+        Situation("tree_deep", t, drafting.tree_deep, "use a proposer that drafts deep trees, and add prompts"),
+        Situation("context_short", c, context.context_short, "add short prompts"),
+        Situation("context_medium", c, context.context_medium, "add prompts of 64 to 255 tokens"),
+        Situation("context_long", c, context.context_long, "add prompts of 256 tokens or more"),
+        Situation("likely_token", c, context.likely_token, PROMPTS),
+        Situation("unlikely_token", c, context.unlikely_token, "raise the temperature, or add samples"),
+        Situation("near_tie", c, context.near_tie, PROMPTS),
+        Situation("grammar", v, None, NOT_RECORDED),
+        Situation("tool_call", v, None, NOT_RECORDED),
+        Situation("filter", v, None, NOT_RECORDED),
+    )
+
+
+CATALOGUE: Final[Mapping[str, Situation]] = MappingProxyType({each.name: each for each in _entries()})
+"""Situations by name, in the order in which they are reported."""
+EVERY_GROUP: Final = frozenset(Group)

@@ -1,0 +1,58 @@
+"""The coverage tables of a run, as rows, and its one line per arm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from audit.store import StoredCoverage
+
+SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
+BY_CHECK: Final = ("arm", "check", "situation", "occurred", "examined", "floor")
+IN_WORDS: Final = (
+    ("recovered_token", "rejections"),
+    ("kept_whole", "drafts kept whole"),
+    ("row_reused", "rows reused"),
+    ("mixed_parameters", "steps beside other parameters"),
+)
+"""Situations of the line per arm."""
+MISSED: Final = 0.05
+"""Probability of no wrong occurrence among the examined ones at the printed bound."""
+
+
+def zero_hit_bound(examined: int) -> float:
+    """The largest share of wrong occurrences that `examined` occurrences without a wrong one leave possible.
+
+    The exact 95 % bound, about 3 / n ("rule of three"; Hanley and Lippman-Hand 1983); 1 without any.
+    """
+    return 1.0 - MISSED ** (1.0 / examined) if examined else 1.0
+
+
+def situation_rows(coverage: Sequence[StoredCoverage]) -> list[tuple[Any, ...]]:
+    """One row per arm and situation, with the check that examined it least."""
+    rows = []
+    for arm, situation in dict.fromkeys((each.arm, each.situation) for each in coverage):
+        own = [each for each in coverage if (each.arm, each.situation) == (arm, situation)]
+        least = min(own, key=lambda each: each.examined)
+        bound = zero_hit_bound(least.examined) if least.examined else None
+        rows.append((arm, situation, least.occurred, least.least, least.check, least.examined, bound))
+    return rows
+
+
+def check_rows(coverage: Iterable[StoredCoverage]) -> list[tuple[Any, ...]]:
+    """One row per arm, check and situation."""
+    return [(each.arm, each.check, each.situation, each.occurred, each.examined, each.least) for each in coverage]
+
+
+def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
+    """One line per arm: the counts of the main situations, and what a check examined too rarely."""
+    return [_line(arm, coverage) for arm in dict.fromkeys(each.arm for each in coverage)]
+
+
+def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
+    own = [each for each in coverage if each.arm == arm]
+    occurred = {each.situation: each.occurred for each in own}
+    counts = ", ".join(f"{occurred[name]} {words}" for name, words in IN_WORDS if name in occurred)
+    short = sorted({each.situation for each in own if each.short})
+    missing = f"; too few examined: {', '.join(short)}" if short else ""
+    return f"coverage of {arm}: {counts}{missing}"
