@@ -39,19 +39,6 @@ REGISTRY: Final[Mapping[str, str]] = {
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }
 
-STANDARD: Final = (
-    "accounting",
-    "replay",
-    "rng_streams",
-    "greedy_equality",
-    "coupled_equality",
-    "bitwise",
-    "law",
-    "q_contract",
-    "acceptance_theory",
-)
-"""Default checks of an arm. They need no companion arms, no recorded rates and no extra sample sizes."""
-
 
 def names() -> tuple[str, ...]:
     """The registered checks, in the order in which they are reported."""

@@ -6,17 +6,18 @@ import click
 
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import echo_json, echo_rows
-from audit.report.coverage import BY_CHECK, SITUATIONS, check_rows, situation_rows
+from audit.report.coverage import BY_CHECK, SITUATIONS, check_rows, in_order, situation_rows
 from audit.store import Store
 
 
 @click.command("coverage")
 @click.argument("run", default="latest")
 @click.option("--by-check", is_flag=True, help="One row per check, not only the check that examined least.")
+@click.option("--all", "everything", is_flag=True, help="Also situations that neither occurred nor have a floor.")
 @json_option
 @wide_option
 @store_option
-def command(run: str, by_check: bool, as_json: bool, store: str) -> None:
+def command(run: str, by_check: bool, everything: bool, as_json: bool, store: str) -> None:
     """Show the situations that RUN met and how often its checks examined each."""
     with Store.open(store, create=False, read_only=True) as opened:
         coverage = opened.coverage(opened.resolve(run))
@@ -25,6 +26,6 @@ def command(run: str, by_check: bool, as_json: bool, store: str) -> None:
     elif not coverage:
         click.echo("the record of this run shows no steps of speculation", err=True)
     elif by_check:
-        echo_rows(BY_CHECK, check_rows(coverage))
+        echo_rows(BY_CHECK, check_rows(in_order(coverage, everything=everything)))
     else:
-        echo_rows(SITUATIONS, situation_rows(coverage))
+        echo_rows(SITUATIONS, situation_rows(in_order(coverage, everything=everything)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from audit.coverage.catalogue import CATALOGUE
 from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
@@ -26,6 +27,16 @@ def zero_hit_bound(examined: int) -> float:
     The exact 95 % bound, about 3 / n ("rule of three"; Hanley and Lippman-Hand 1983); 1 without any.
     """
     return 1.0 - MISSED ** (1.0 / examined) if examined else 1.0
+
+
+def in_order(coverage: Iterable[StoredCoverage], *, everything: bool) -> list[StoredCoverage]:
+    """Arms as they come, situations in the catalogue's order; without `everything` only those that occurred or have
+    a floor.
+    """
+    kept = [each for each in coverage if everything or each.occurred or each.least is not None]
+    places = {name: place for place, name in enumerate(CATALOGUE)}
+    arms = {arm: place for place, arm in enumerate(dict.fromkeys(each.arm for each in kept))}
+    return sorted(kept, key=lambda each: (arms[each.arm], places.get(each.situation, len(places))))
 
 
 def situation_rows(coverage: Sequence[StoredCoverage]) -> list[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
+from audit.checks.standard import standard_checks
 from audit.coverage.catalogue import CATALOGUE
 from audit.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
@@ -169,13 +170,14 @@ class _Loader:
         if verifier is Protocol.GREEDY and not sampling.greedy:
             problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
             raise self._document.error((*place, "verifier"), problem)
+        record = RecordLevel(entry.get("record", self._document.data.get("record", "full")))
         return CandidateSpec(
             name=entry["name"],
             proposer=self._proposer((*place, "proposer"), entry["proposer"]),
             verifier=verifier,
             sampling=sampling,
-            record=RecordLevel(entry.get("record", self._document.data.get("record", "full"))),
-            checks=self._checks((*place, "checks"), entry.get("checks"), defaults),
+            record=record,
+            checks=self._checks((*place, "checks"), entry.get("checks"), defaults, record),
             fault=self._fault((*place, "fault"), entry.get("fault")),
             verifier_options=options,
             engine=self._engine((*place, "engine"), entry.get("engine")),
@@ -245,9 +247,10 @@ class _Loader:
             raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
 
-    def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
+    def _checks(self, place: Place, entry: Any, defaults: Parameters, record: RecordLevel) -> Parameters:
         if entry is None:
-            entry = list(checks.STANDARD)
+            level = backends.declared(self._backend).levels[record].level
+            entry = list(standard_checks(level, ours=self._kind.ours))
         if isinstance(entry, list):
             for index, name in enumerate(entry):
                 self._known((*place, index), "check", name, checks.REGISTRY)

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from audit import checks
+from audit.checks.standard import FULL
 from audit.evidence.records import ArmKind
 from audit.runs import arms
 from audit.suite.loader import load_suite
@@ -67,6 +68,6 @@ def test_a_companion_runs_at_most_so_many_requests_of_the_candidate(suite, monke
 
 def test_an_arm_that_names_no_checks_gets_the_standard_ones_and_no_further_arms(suite):
     sampled = next(arm for arm in suite.arms if arm.name == "sampled")
-    assert tuple(sampled.checks) == checks.STANDARD
-    assert all(name in checks.REGISTRY and not checks.load(name).companions for name in checks.STANDARD)
+    assert tuple(sampled.checks) == FULL
+    assert all(name in checks.REGISTRY and not checks.load(name).companions for name in FULL)
     assert not any(arm.of for arm in arms.plan_arms(suite))

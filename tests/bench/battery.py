@@ -23,8 +23,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks import STANDARD, load
+from audit.checks import load
 from audit.checks.interface import evaluate
+from audit.checks.standard import FULL
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from engine.core.types import RecordLevel
 from engine.record.effective import Effective
@@ -206,7 +207,7 @@ def main(
     with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
         list(pool.map(partial(write, workload), [list(range(most))[start::processes] for start in range(processes)]))
     click.echo(f"evidence made in {time.perf_counter() - began:.0f} s (not counted)")
-    selected = tuple(chosen.split(",")) if chosen else STANDARD
+    selected = tuple(chosen.split(",")) if chosen else FULL
     sizes = []
     for share in SHARES:
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:

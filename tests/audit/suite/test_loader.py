@@ -42,11 +42,11 @@ class TestValid:
         assert suite.cases[1].prompt == "Once"
 
     def test_checks_merge_the_suites_parameters_and_default_to_the_standard_ones(self, suite):
-        from audit.checks import STANDARD
+        from audit.checks.standard import FULL
 
         greedy, sampled = suite.arms
         assert greedy.checks == {"greedy_equality": {}, "replay": {}}
-        assert set(sampled.checks) == set(STANDARD)
+        assert set(sampled.checks) == set(FULL)
         assert sampled.checks["law"] == {"leak_margin": 0.06}
 
     def test_an_arms_parameters_win_over_the_suites(self, tmp_path):

@@ -1,0 +1,38 @@
+"""The default checks of an arm, by the evidence that its record gives.
+
+Every list is made of checks that need no recorded rates and no extra sample
+sizes. A list may name checks whose claim does not exist for the arm's rule or
+temperature; these end `not_run` and decide nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FULL: Final = (
+    "accounting",
+    "replay",
+    "rng_streams",
+    "greedy_equality",
+    "coupled_equality",
+    "bitwise",
+    "law",
+    "q_contract",
+    "acceptance_theory",
+)
+"""With p, q and decisions on record."""
+TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise", "two_sample")
+"""With tokens and texts only: what the arm emits is compared with the baseline."""
+FOREIGN: Final = ("liveness", "configuration", "reconciliation")
+"""For an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
+SERVED: Final = (*FOREIGN, "accounting", "greedy_equality", "two_sample", "seed")
+"""For another engine without p and q on record."""
+DECISIONS: Final = 3
+"""The evidence level from which p, q and decisions are on record."""
+
+
+def standard_checks(level: int, *, ours: bool) -> tuple[str, ...]:
+    """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine."""
+    if level >= DECISIONS:
+        return FULL if ours else (*FOREIGN, *FULL)
+    return TOKENS if ours else SERVED
