@@ -26,7 +26,7 @@ from engine.core.types import (
     StepRecord,
     Timing,
 )
-from engine.decode.row_state import RowState
+from engine.decode.row_state import BatchPlace, RowState
 from engine.decode.seams import LoopParts
 from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.models.placement import Placed, place
@@ -94,11 +94,13 @@ class Loop:
     def _decode_all(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Generation]:
         queue = deque(requests)
         rows: dict[int, RowState] = {}
+        first = requests[0].id if requests else ""
+        number = 0
         while queue or rows:
             # 1) admit: a free row takes the next request and reads its prompt but the last token
             for row in range(self._options.rows):
                 if row not in rows and queue:
-                    rows[row] = self._admit(row, queue.popleft())
+                    rows[row] = self._admit(BatchPlace(first, row, number), queue.popleft())
             # 2) propose: one proposal per active row
             active = [rows[row] for row in sorted(rows)]
             contexts = [self._context(state) for state in active]
@@ -119,18 +121,19 @@ class Loop:
                 if state.reason is not None:
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
+            number += 1
             yield from writer.ready()
 
-    def _admit(self, row: int, request: Request) -> RowState:
+    def _admit(self, place: BatchPlace, request: Request) -> RowState:
         randomness = self._parts.numbers(request.sampling.seed, request.stream)
         stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
-        recorder = Recorder(self._header(request)) if self._options.record else None
+        recorder = Recorder(self._header(request, place)) if self._options.record else None
         fresh = self._verifier.facts.fresh_numbers
-        state = RowState(row, request, randomness, stops, recorder, list(request.prompt), fresh)
+        state = RowState(place.row, request, randomness, stops, recorder, list(request.prompt), fresh)
         prompt, hidden = state.history[:-1], self._want.hidden
         read = NOTHING_READ
         if prompt:
-            placement = chain_placement([prompt], [0], self._cache.trash, first_row=row)
+            placement = chain_placement([prompt], [0], self._cache.trash, first_row=place.row)
             forward = self._target.forward(self._cache, placement, WantedOutputs(logits=False, hidden=hidden))
             read = TargetOutputs({layer: forward.hidden[layer][0] for layer in hidden})
         self._proposer.start(replace(self._context(state), read=read))
@@ -139,7 +142,7 @@ class Loop:
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
 
-    def _header(self, request: Request) -> TraceHeader:
+    def _header(self, request: Request, place: BatchPlace) -> TraceHeader:
         facts = self._verifier.facts
         return TraceHeader(
             request=request.id,
@@ -154,6 +157,7 @@ class Loop:
             finish_reason=FinishReason.LENGTH,
             prompt=request.prompt,
             coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
+            facts=place.facts(),
         )
 
     def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> Forward:

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from engine.core.types import FinishReason, Generation, Request
 from engine.proposers.interface import Context, Shape
 from engine.record.recorder import Recorder
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlace:
+    """The place that a request takes in a run of the loop: step k of the request is the run's round `round + k`.
+
+    `loop` is the name of the run's first request. Names are unique within an arm, so requests of an arm were decoded
+    in one batch exactly if they have the same `loop`.
+    """
+
+    loop: str
+    row: int
+    round: int
+
+    def facts(self) -> dict[str, Any]:
+        """The place as facts of a trace's header."""
+        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -316,3 +316,18 @@ def test_steps_are_counted_from_zero_within_each_request(monkeypatch):
 def test_the_record_level_changes_no_token(level):
     wanted = varied(5, SAMPLED)
     assert outputs(generate(Setup(level=level), wanted)) == outputs(generate(Setup(), wanted))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_facts_of_a_request_say_when_and_where_it_ran(rows):
+    found = traces(generate(Setup(rows=rows), varied(9, SAMPLED)))
+    assert {each.header.facts["loop"] for each in found.values()} == {"r0"}
+    batches = {}
+    for trace in found.values():
+        for step in range(trace.steps):
+            batches.setdefault(trace.header.facts["round"] + step, []).append((trace, step))
+    for number, batch in batches.items():
+        assert {int(trace.batch[step]) for trace, step in batch} == {len(batch)}, number
+        assert len({trace.header.facts["row"] for trace, _ in batch}) == len(batch)
+        assert {trace.header.facts["row"] for trace, _ in batch} <= set(range(rows))
+    assert sorted(batches) == list(range(len(batches)))
