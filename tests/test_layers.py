@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = {
     "engine": "core sampling record verify models heads proposers decode faults backends tools train",
-    "audit": "errors text stats evidence coverage checks suite store runs report gate attach sweep selftest minimize "
+    "audit": "errors text stats evidence checks suite store runs report gate attach sweep selftest minimize "
     "api commands cli",
 }
 ROOMS = {"engine": 13, "audit": 17}

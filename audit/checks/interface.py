@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.coverage.catalogue import Group
-from audit.coverage.count import Examined, every_token
+from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.count import Examined, every_token
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, Verdict
 from audit.stats.sample_size import SampleSize

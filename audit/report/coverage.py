@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from audit.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.rule import CORE
 from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
 BY_CHECK: Final = ("arm", "check", "situation", "occurred", "examined", "floor")
 IN_WORDS: Final = (
     ("recovered_token", "rejections"),
-    ("kept_whole", "drafts kept whole"),
+    ("bonus_token", "drafts kept whole"),
     ("row_reused", "rows reused"),
     ("mixed_parameters", "steps beside other parameters"),
 )
@@ -63,7 +64,9 @@ def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
 def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     own = [each for each in coverage if each.arm == arm]
     occurred = {each.situation: each.occurred for each in own}
-    counts = ", ".join(f"{occurred[name]} {words}" for name, words in IN_WORDS if name in occurred)
+    counts = ", ".join(
+        f"{occurred.get(name, 0)} {words}" for name, words in IN_WORDS if name in CORE or occurred.get(name)
+    )
     short = sorted({each.situation for each in own if each.short})
     missing = f"; too few examined: {', '.join(short)}" if short else ""
     return f"coverage of {arm}: {counts}{missing}"

@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 
 from audit.checks import load
 from audit.checks.interface import Check, evaluate
-from audit.coverage.catalogue import CATALOGUE
-from audit.coverage.count import ArmCoverage, count
-from audit.coverage.rule import held_back, held_back_unaccepted, needed
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.count import ArmCoverage, count
+from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look

@@ -15,8 +15,8 @@ from typing import Any, Final
 import schemas
 from audit import checks
 from audit.checks.standard import standard_checks
-from audit.coverage.catalogue import CATALOGUE
-from audit.coverage.rule import LEAST, CoverageRule
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.coverage.rule import DEFAULT_FLOORS, CoverageRule
+from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from engine.backends.engine_spec import ModelSource
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 

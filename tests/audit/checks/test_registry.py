@@ -55,7 +55,7 @@ def test_an_unknown_name_is_a_users_error_that_lists_the_known_ones():
 @pytest.mark.parametrize("name", ["replay", "law", "acceptance_theory"])
 def test_evidence_below_the_needed_level_is_no_pass(name):
     one = arm(world(1), Setup(), 1)
-    low = Evidence(type(one)(one.name, one.kind, Level.L2, {}, one.requests))
+    low = Evidence(type(one)(one.name, one.kind, Level.L2, one.effective, one.requests))
     assert evaluate(load(name), low, {}).verdict is Verdict.NOT_RUN
 
 

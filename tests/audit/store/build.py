@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.store import ArtifactRef, NewArm, NewRun, RunStatus, Store
+from audit.store import ArtifactRef, NewArm, NewRun, RunStatus, SituationCount, Store
 from audit.store.connection import open_engine, open_readonly, parse_url
 from engine.core.types import (
     Emitted,
@@ -108,6 +108,7 @@ def start(**changes: object) -> NewRun:
     return replace(begun, **changes)
 
 
+COUNTS = (SituationCount("bonus_token", 9, 4, 10), SituationCount("near_tie", 3, 3, None))
 RESULT = CheckResult(
     verdict=Verdict.CERTIFIED,
     summary="all equal",
@@ -133,7 +134,7 @@ def fill(store: Store) -> str:
 def fill_finished(store: Store) -> str:
     """As `fill`, with two checks, and finished with exit code 1."""
     run = fill(store)
-    store.add_check(run, "spec", "replay", "replay", Level.L4, RESULT)
+    store.add_check(run, "spec", "replay", "replay", Level.L4, RESULT, COUNTS)
     store.add_check(run, "spec", "law", "law", Level.L3, replace(RESULT, verdict=Verdict.FAULT, summary="too far"))
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.coverage.batch import batches
-from audit.coverage.catalogue import CATALOGUE
-from audit.coverage.context import PREFIX
-from audit.coverage.view import ArmFacts, Mask, view_of
+from audit.evidence.coverage.batch import batches
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.context import PREFIX
+from audit.evidence.coverage.view import ArmFacts, Mask, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
 
 Examined = Callable[[RequestRecord], Mask]

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from audit.coverage.catalogue import CATALOGUE, Group
-from audit.coverage.count import ArmCoverage, steps_known
+from audit.evidence.coverage.catalogue import CATALOGUE, Group
+from audit.evidence.coverage.count import ArmCoverage, steps_known
 from audit.evidence.records import ArmRecord
 from audit.evidence.verdicts import CheckResult, Verdict
 from engine.core.types import SamplingParams
@@ -47,7 +47,7 @@ def expected(arm: ArmRecord, coverage: ArmCoverage) -> tuple[str, ...]:
 def _by_batch(arm: ArmRecord) -> Iterator[str]:
     yield "row_reused"
     if (arm.effective.rows or 1) > 1:
-        yield from ("neighbour_joins", "mixed_lengths", "mixed_drafts")
+        yield "mixed_lengths"
     if arm.effective.beside is not None:
         yield "mixed_parameters"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.coverage.view import Mask, RequestView, known
+from audit.evidence.coverage.view import Mask, RequestView, known
 
 CHUNK: int = 128
 """Prompts of this length or more; engines read them in chunks."""

@@ -17,8 +17,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from audit.coverage import context, drafting, ends
-from audit.coverage.view import Mask, RequestView
+from audit.evidence.coverage import context, drafting, ends
+from audit.evidence.coverage.view import Mask, RequestView
 
 Recogniser = Callable[[RequestView], Mask | None]
 

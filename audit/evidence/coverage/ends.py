@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.coverage.view import Mask, RequestView
+from audit.evidence.coverage.view import Mask, RequestView
 from engine.core.types import FinishReason, Role
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.coverage.view import Mask, RequestView, draft_depths
+from audit.evidence.coverage.view import Mask, RequestView, draft_depths
 from engine.core.types import Role
 from engine.record.trace import steps_of
 

@@ -1,0 +1,123 @@
+"""Counts of situations: recounted by plain loops, for every proposer and rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.count import count, every_token, no_token
+from audit.evidence.records import ArmKind, ArmRecord, Level
+from engine.core.types import Protocol, Request, SamplingParams
+from engine.record.effective import Effective
+from tests.audit.checks.simulator import record
+from tests.audit.evidence.coverage.by_hand import counted
+from tests.engine.build import Setup, generate, requests, traces
+from tests.support.proposer_cases import PAIRS, made, ragged, setup_of
+from tests.support.tiers import first_rejection, slow_unless
+
+GAMMA = 4
+SAMPLINGS = (
+    SamplingParams(temperature=0.9, top_k=6, repetition_penalty=1.2, min_tokens=4, stop_token_ids=(6,)),
+    SamplingParams(temperature=1.0, top_p=0.9, presence_penalty=0.2, bad_words=((3,), (1, 2)), min_tokens=2),
+    SamplingParams(temperature=1.0, min_p=0.05, frequency_penalty=0.1, stop=("ga", "d")),
+    SamplingParams(temperature=0.7, bad_words=((1, 2), (4, 5, 6)), repetition_penalty=0.9),
+)
+UNREACHED = {"long_prompt", "context_medium", "context_long", "shared_prefix", "tree_deep", "mixed_parameters"}
+
+
+def arm_of(setup: Setup, wanted: list[Request], shape: str) -> ArmRecord:
+    listed = list(traces(generate(setup, wanted)).values())
+    facts = {"proposer": setup.proposer, "proposer_shape": shape, "gamma": GAMMA, "rows": setup.rows}
+    effective = Effective.from_json(facts)
+    return ArmRecord("a", ArmKind.CANDIDATE, Level.L4, effective, tuple(record(trace) for trace in listed))
+
+
+def greedy_where_needed(protocol: Protocol, sampling: SamplingParams) -> SamplingParams:
+    return replace(sampling, temperature=0.0) if protocol is Protocol.GREEDY else sampling
+
+
+def both_counts(kind: str, protocol: Protocol, samplings=SAMPLINGS) -> Counter[str]:
+    """Compares the two counts at every sampling; returns their sum."""
+    seen: Counter[str] = Counter()
+    shape = made(kind, "independent").facts.shape
+    for sampling in samplings:
+        setup = setup_of(kind, protocol=protocol, gamma=GAMMA, rows=3, eos_ids=(7,))
+        arm = arm_of(setup, ragged(7, greedy_where_needed(protocol, sampling)), shape)
+        coverage = count(arm, {"all": every_token, "none": no_token})
+        by_hand = counted([each.trace for each in arm.requests], GAMMA, tree=shape == "tree")
+        recorded = {name: occurred for name, occurred in coverage.occurred.items() if name != "mixed_parameters"}
+        assert recorded == {name: by_hand[name] for name in recorded}
+        assert set(by_hand) <= set(CATALOGUE)
+        assert coverage.examined["all"] == coverage.occurred
+        assert set(coverage.examined["none"].values()) == {0}
+        seen.update(by_hand)
+    return seen
+
+
+@pytest.mark.parametrize(("kind", "protocol"), slow_unless(PAIRS, first_rejection(PAIRS)))
+def test_every_proposer_and_rule_is_counted_as_by_hand(kind, protocol):
+    seen = both_counts(kind, protocol, SAMPLINGS[:2])
+    assert sum(seen.values()) > 100
+
+
+def test_the_samplings_reach_what_short_scripts_can_reach():
+    seen = both_counts("specinfer", Protocol.TREE) + both_counts("draft_model", Protocol.CHAIN)
+    seen += both_counts("ngram", Protocol.CHAIN)
+    recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
+    assert recognised - {name for name, times in seen.items() if times} == UNREACHED
+
+
+def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():
+    prompt = tuple(i * i % 7 for i in range(250))
+    listed = [replace(each, prompt=prompt[: 250 - 170 * i] + (i,)) for i, each in enumerate(requests(2, SAMPLINGS[3]))]
+    setup = setup_of("specinfer", protocol=Protocol.TREE, gamma=8, rows=2, likeness=0.98)
+    arm = arm_of(setup, [replace(each, sampling=replace(each.sampling, max_new_tokens=40)) for each in listed], "tree")
+    occurred = count(arm, {}).occurred
+    by_hand = counted([each.trace for each in arm.requests], GAMMA, tree=True)
+    assert {name: occurred[name] for name in UNREACHED - {"mixed_parameters"}} == {
+        name: by_hand[name] for name in UNREACHED - {"mixed_parameters"}
+    }
+    assert all(by_hand[name] for name in UNREACHED - {"mixed_parameters"})
+
+
+def test_steps_beside_other_parameters_are_those_in_the_recorded_rounds():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=1)
+    arm = arm_of(setup, ragged(2, SAMPLINGS[0]), "chain")
+    second = arm.requests[1]
+    facts = {**second.trace.header.facts, "unlike": [[0, 0], [second.trace.header.facts["round"], 10_000]]}
+    marked = replace(second, trace=replace(second.trace, header=replace(second.trace.header, facts=facts)))
+    occurred = count(replace(arm, requests=(arm.requests[0], marked)), {}).occurred
+    assert occurred["mixed_parameters"] == second.trace.steps > 1
+
+
+def test_a_part_of_the_tokens_is_a_part_of_the_count():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
+    arm = arm_of(setup, ragged(5, SAMPLINGS[0]), "chain")
+    coverage = count(arm, {"first": lambda request: np.arange(len(request.tokens)) < 5})
+    first, every = coverage.examined["first"], coverage.occurred
+    assert 0 < first["recovered_token"] < every["recovered_token"]
+    assert all(first[name] <= every[name] for name in every)
+
+
+def test_rows_of_two_runs_of_the_loop_are_not_neighbours():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=1)
+    listed = ragged(2, SAMPLINGS[0])
+    apart = [arm_of(setup, [each], "chain").requests[0] for each in listed]
+    arm = replace(arm_of(setup, listed, "chain"), requests=tuple(apart))
+    assert count(arm, {}).occurred["row_reused"] == 0
+    assert count(arm_of(setup, listed, "chain"), {}).occurred["row_reused"] == 1
+
+
+def test_an_old_record_without_rows_and_rounds_leaves_the_batch_unknown():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
+    arm = arm_of(setup, ragged(3, SAMPLINGS[0]), "chain")
+    old = tuple(
+        replace(each, trace=replace(each.trace, header=replace(each.trace.header, facts={}))) for each in arm.requests
+    )
+    occurred = count(replace(arm, requests=old), {}).occurred
+    assert "row_reused" not in occurred
+    assert occurred["recovered_token"] > 0

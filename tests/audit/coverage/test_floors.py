@@ -1,0 +1,139 @@
+"""No pass without coverage, as a user sees it: exit codes, words, tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from audit.store import Store
+from tests.audit.invoke import invoke
+
+SUITE = """\
+version: 1
+name: floors
+backend: scripted
+seed: 3
+batch_size: {batch}
+samples: {samples}
+models: {{target: "scripted:1", draft: "scripted:2"}}
+workloads: [{{name: chat, prompts: prompts.jsonl}}]
+sampling: {{temperature: {temperature}, max_new_tokens: 24, ignore_eos: true}}
+arms:
+  - name: spec
+    proposer: {{kind: draft_model, model: draft, gamma: {gamma}}}
+    verifier: {rule}
+{more}"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    exit_code: int
+    output: str
+    store: str
+
+    def query(self, *arguments: str) -> str:
+        return invoke(*arguments, "--store", self.store).stdout
+
+
+def ran(folder: Path, more: str = "", prompts: int = 30, **changes: object) -> Ran:
+    settings = {"batch": 4, "samples": 1, "temperature": 0.7, "gamma": 3, "rule": "chain", **changes}
+    lines = "".join(f"    {line}\n" for line in more.splitlines())
+    (folder / "suite.yaml").write_text(SUITE.format(more=lines, **settings))
+    words = ("the sea", "a cat and a dog", "once", "no", "they say that it never rains", "ok then")
+    listed = [{"id": f"p{i}", "prompt": words[i % 6] + "abcdefg"[i % 7]} for i in range(prompts)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in listed))
+    store = str(folder / "audit.db")
+    done = invoke("run", str(folder / "suite.yaml"), "--store", store, "--results", str(folder / "results.json"))
+    return Ran(done.exit_code, done.stdout + done.stderr, store)
+
+
+CHECKS = "checks: [accounting, replay]\n"
+
+
+@pytest.fixture(scope="module")
+def covered(tmp_path_factory) -> Ran:
+    return ran(tmp_path_factory.mktemp("covered"), CHECKS)
+
+
+def test_enough_of_every_situation_is_a_pass(covered):
+    assert covered.exit_code == 0, covered.output
+    assert "coverage of spec: " in covered.output
+    assert "drafts kept whole" in covered.output
+
+
+def test_coverage_is_a_table_by_situation_and_by_check(covered):
+    table = covered.query("coverage", "latest", "--wide")
+    assert table.splitlines()[0].split()[:5] == ["arm", "situation", "occurred", "floor", "examined"]
+    assert "after_kept_whole" in table
+    assert "tree_branch" not in table
+    assert "tree_branch" in covered.query("coverage", "latest", "--all", "--wide")
+    by_check = covered.query("coverage", "--by-check", "--wide")
+    assert "accounting" in by_check
+    assert "replay" in by_check
+
+
+def test_coverage_is_in_results_views_and_named_queries(covered):
+    found = json.loads((Path(covered.store).parent / "results.json").read_text())["coverage"]
+    listed = json.loads(covered.query("coverage", "--json"))
+    assert found == listed
+    sql = "SELECT COUNT(*) AS n FROM v_coverage WHERE run = :run AND short = 0"
+    counted = covered.query("query", "--sql", sql, "--param", "run=latest", "--format", "csv")
+    assert counted.split() == ["n", str(len(listed))]
+    assert len(covered.query("query", "coverage", "--format", "csv").splitlines()) == len(listed) + 1
+
+
+def test_too_few_requests_are_undecided_and_the_situation_is_named(tmp_path):
+    few = ran(tmp_path, CHECKS, prompts=5)
+    assert few.exit_code == 3
+    assert "row_reused 1 of 10" in few.output
+    assert "give more requests than batch_size" in few.output
+    assert "too few examined: " in few.output
+
+
+def test_a_suite_may_ask_for_less_and_waive(tmp_path):
+    assert ran(tmp_path, CHECKS + "coverage: {least: 1}\n", prompts=6).exit_code == 0
+    assert ran(tmp_path, CHECKS + "coverage: {waive: [row_reused]}\n", prompts=6).exit_code == 0
+
+
+def test_an_unknown_situation_is_one_line(tmp_path):
+    wrong = ran(tmp_path, "coverage: {waive: [row_resued]}\n")
+    assert wrong.exit_code == 2
+    assert 'suite.yaml:14: unknown situation "row_resued"; did you mean row_reused?' in wrong.output
+
+
+def test_an_arm_whose_speculation_accepted_nothing_certifies_nothing(tmp_path):
+    more = "checks: [accounting]\ncoverage: {least: 0}\n"
+    nothing = ran(tmp_path, more, rule="{kind: synthetic, length: 1}")
+    assert nothing.exit_code == 3
+    assert "no drafted token was accepted" in nothing.output
+
+
+def test_less_evidence_is_no_pass(tmp_path):
+    """At `record: tokens` no default check sees what the rule accepts, so the arm must stay undecided."""
+    less = ran(tmp_path, "record: tokens\nfault: accepts_everything\n")
+    assert less.exit_code in (1, 3), less.output
+
+
+def test_a_check_without_its_evidence_leaves_the_arm_undecided(tmp_path):
+    lacking = ran(tmp_path, "record: tokens\nchecks: [accounting, law]\n")
+    assert lacking.exit_code == 3
+    assert "needs evidence L3, the arm has L0" in lacking.output
+
+
+def test_a_check_without_a_claim_decides_nothing(tmp_path):
+    greedy = ran(tmp_path, "checks: [greedy_equality, law]\n", temperature=0, rule="greedy")
+    assert greedy.exit_code == 0, greedy.output
+    assert "at temperature 0 there is no law to test" in greedy.output
+
+
+def test_a_check_counts_only_what_it_examined(tmp_path):
+    """Tokens after a sampled arm parted from its baseline do not count for the comparison with it."""
+    run = ran(tmp_path, "checks: [replay, bitwise]\ncoverage: {least: 1}\n", prompts=12)
+    with Store.open(run.store, create=False, read_only=True) as store:
+        counts = {(each.check, each.situation): each for each in store.coverage(store.resolve("latest"))}
+    replayed, compared = counts["replay", "recovered_token"], counts["bitwise", "recovered_token"]
+    assert replayed.examined == replayed.occurred == compared.occurred
+    assert 0 < compared.examined < compared.occurred
