@@ -11,12 +11,12 @@ from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
 BY_CHECK: Final = ("arm", "check", "situation", "occurred", "examined", "floor")
-IN_WORDS: Final = (
-    ("recovered_token", "rejections"),
-    ("bonus_token", "drafts kept whole"),
-    ("row_reused", "rows reused"),
-    ("mixed_parameters", "steps beside other parameters"),
-)
+IN_WORDS: Final = {
+    "recovered_token": "rejections",
+    "bonus_token": "drafts kept whole",
+    "row_reused": "rows reused",
+    "mixed_parameters": "steps beside other parameters",
+}
 """Situations of the line per arm."""
 MISSED: Final = 0.05
 """Probability of no wrong occurrence among the examined ones at the printed bound."""
@@ -64,9 +64,8 @@ def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
 def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     own = [each for each in coverage if each.arm == arm]
     occurred = {each.situation: each.occurred for each in own}
-    counts = ", ".join(
-        f"{occurred.get(name, 0)} {words}" for name, words in IN_WORDS if name in CORE or occurred.get(name)
-    )
+    shown = {name: words for name, words in IN_WORDS.items() if name in CORE or occurred.get(name)}
+    counts = ", ".join(f"{occurred.get(name, 0)} {words}" for name, words in shown.items())
     short = sorted({each.situation for each in own if each.short})
     missing = f"; too few examined: {', '.join(short)}" if short else ""
     return f"coverage of {arm}: {counts}{missing}"

@@ -1,6 +1,6 @@
 """What the other rows of a batch did in each step of a request, from the facts that the requests recorded.
 
-A request records the run of the loop that served it (`loop`), its row and the
+A request records the call of the loop that served it (`call`), its row and the
 round in which it was admitted (`row`, `round`), and the rounds in which a row with
 other sampling parameters was active (`unlike`). Every active row takes one step
 per round, so step k ran in round `round` + k. Neighbours that a backend does not
@@ -43,12 +43,12 @@ class _Stay:
 
 def batches(requests: Iterable[RequestRecord]) -> Mapping[str, BatchFacts]:
     """Facts by request id, for the requests that record their row and round."""
-    loops: dict[str, list[_Stay]] = {}
+    calls: dict[str, list[_Stay]] = {}
     for request in requests:
         facts = request.trace.header.facts
         if "row" in facts and "round" in facts:
-            loops.setdefault(str(facts.get("loop")), []).append(_stay(request))
-    return {stay.key: facts for stays in loops.values() for stay, facts in _facts(stays)}
+            calls.setdefault(str(facts.get("call")), []).append(_stay(request))
+    return {stay.key: facts for stays in calls.values() for stay, facts in _facts(stays)}
 
 
 def _stay(request: RequestRecord) -> _Stay:

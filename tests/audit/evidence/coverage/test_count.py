@@ -73,7 +73,7 @@ def test_the_samplings_reach_what_short_scripts_can_reach():
 
 def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():
     prompt = tuple(i * i % 7 for i in range(250))
-    listed = [replace(each, prompt=prompt[: 250 - 170 * i] + (i,)) for i, each in enumerate(requests(2, SAMPLINGS[3]))]
+    listed = [replace(each, prompt=(*prompt[: 250 - 170 * i], i)) for i, each in enumerate(requests(2, SAMPLINGS[3]))]
     setup = setup_of("specinfer", protocol=Protocol.TREE, gamma=8, rows=2, likeness=0.98)
     arm = arm_of(setup, [replace(each, sampling=replace(each.sampling, max_new_tokens=40)) for each in listed], "tree")
     occurred = count(arm, {}).occurred
