@@ -17,11 +17,11 @@ from engine.core.types import SamplingParams
 class BatchPlace:
     """The place that a request takes in a run of the loop: step k of the request is the run's round `round + k`.
 
-    `loop` is the name of the run's first request. Names are unique within an arm, so requests of an arm were decoded
-    in one batch exactly if they have the same `loop`.
+    `call` is the name of the run's first request. Names are unique within an arm, so requests of an arm were decoded
+    in one batch exactly if they have the same `call`.
     """
 
-    loop: str
+    call: str
     row: int
     round: int
 
