@@ -89,6 +89,7 @@ _SETTINGS: Final[Mapping[str, Callable[[Suite], str]]] = {
     "max_new_tokens": lambda suite: str(suite.arms[0].sampling.max_new_tokens),
     "gamma": lambda suite: str(suite.arms[0].proposer.gamma),
     "batch_size": lambda suite: str(suite.batch_size),
+    "mixed": lambda suite: str(suite.mixed).lower(),
     "beside": _neighbour,
     "sampling": lambda suite: _sampling(suite.arms[0].sampling),
 }

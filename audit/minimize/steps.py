@@ -56,7 +56,10 @@ def fewer_requests(suite: Suite, trials: Trials, always: RequestKey | None) -> S
 
 
 def less_neighbour(suite: Suite, trials: Trials) -> Suite:
-    """Drop the neighbour, or simplify its parameters."""
+    """Drop the neighbours, or simplify the parameters of those that the suite names."""
+    if suite.mixed:
+        unmixed = replace(suite, mixed=False)
+        suite = unmixed if trials.stays(unmixed, "no mixed batch") else suite
     beside = suite.arms[0].beside
     if beside is None:
         return suite

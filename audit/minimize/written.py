@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from audit.minimize.sampling import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from engine.backends import REGISTRY
 from engine.core.types import RecordLevel, SamplingParams
 
 SUITE_FILE: Final = "suite.yaml"
@@ -44,6 +45,7 @@ def document_of(suite: Suite) -> dict[str, Any]:
         **({"engine": dict(suite.engine)} if suite.engine else {}),
         "seed": suite.seed,
         "batch_size": suite.batch_size,
+        **({"mixed": suite.mixed} if suite.mixed != REGISTRY[suite.backend].ours else {}),
         "models": {name: _model(spec) for name, spec in suite.models.items()},
         "workloads": [{"name": name, "prompts": f"{name}.jsonl"} for name in _workloads(suite)],
         "arms": [_arm(arm) for arm in suite.arms],

@@ -110,7 +110,7 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
         level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
         plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
     if kind is ArmKind.ALONE:
-        plan = dataclasses.replace(plan, rows=1)
+        plan = dataclasses.replace(plan, rows=1, mixed=False)
     if kind is ArmKind.OTHER_GAMMA:
         plan = dataclasses.replace(plan, gamma=_other_gamma(plan.gamma))
     return dataclasses.replace(
@@ -188,9 +188,16 @@ def _candidate(suite: Suite, arm: CandidateSpec, baseline: str, control: str | N
         verifier_options=arm.verifier_options,
         engine={**suite.engine, **arm.engine},
         beside=arm.beside,
+        mixed=_mixed(suite, arm),
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
     return Arm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)
+
+
+def _mixed(suite: Suite, arm: CandidateSpec) -> bool:
+    """Neighbours need a free row, and they take time, which checks of cost measure."""
+    timed = any(load(name).claim == "cost" for name in arm.checks)
+    return suite.mixed and suite.batch_size > 1 and arm.beside is None and not timed
 
 
 def _seeded(suite: Suite, sampling: SamplingParams) -> SamplingParams:

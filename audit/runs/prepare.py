@@ -23,7 +23,7 @@ from audit.suite.spec import Case, Suite, sources
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelFacts
 from engine.backends.interface import Anchoring, Engine, Prompt
-from engine.backends.neighbour import NeighbourEngine
+from engine.backends.neighbour import Beside, Company, Mixed, NeighbourEngine, contrasting
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Request
 from engine.record.effective import Effective
@@ -79,10 +79,21 @@ def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None)
 
 
 def _backend(backend: Backend, planned: Arm, earlier: ReusedRun | None) -> Engine:
-    engine, beside = backend.arm(planned.plan), planned.plan.beside
+    engine = backend.arm(planned.plan)
     if earlier is not None and planned.kind in PLAIN:
         return earlier.engine(planned.name, engine)
-    return engine if beside is None else NeighbourEngine(engine, beside)
+    company = _company(planned, engine)
+    return engine if company is None else NeighbourEngine(engine, company)
+
+
+def _company(planned: Arm, engine: Engine) -> Company | None:
+    """The arm's neighbours; an engine that learns from its requests gets only those that the suite asks for."""
+    plan = planned.plan
+    if plan.beside is not None:
+        return Beside(plan.beside)
+    if not plan.mixed or engine.memory() is not None:
+        return None
+    return Mixed(plan.rows, contrasting(planned.sampling))
 
 
 @contextlib.contextmanager
@@ -197,6 +208,7 @@ def _spec(planned: Arm) -> dict[str, Any]:
         "fault": plan.fault,
         **({"engine": dict(plan.engine)} if plan.engine else {}),
         **({"beside": asdict(plan.beside)} if plan.beside else {}),
+        **({"mixed": True} if plan.mixed else {}),
         "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
         "samples": planned.samples,
         "baseline": planned.baseline,

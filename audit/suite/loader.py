@@ -113,7 +113,15 @@ class _Loader:
             arms=tuple(arms),
             sha256=_digest(self._document.raw, prompts),
             document=data,
+            mixed=self._mixed(data.get("mixed")),
         )
+
+    def _mixed(self, entry: bool | None) -> bool:
+        """Only our engines are deterministic enough for unrecorded neighbours."""
+        if entry and not self._kind.ours:
+            problem = f"backend {self._backend} has no mixed batches; write beside: in an arm instead"
+            raise self._document.error(("mixed",), problem)
+        return self._kind.ours if entry is None else entry
 
     def _unique(self, key: str, names: list[str]) -> None:
         for index, name in enumerate(names):

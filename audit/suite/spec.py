@@ -110,6 +110,8 @@ class Suite:
     """The validated YAML as JSON, stored with the run."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """The backend's own settings, for every arm."""
+    mixed: bool = False
+    """Candidates run among neighbours with contrasting sampling parameters."""
 
 
 def sources(suite: Suite) -> dict[str, ModelSource]:

@@ -138,7 +138,8 @@ def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, 
         for arm in arms
         for gamma in gammas
     ]
-    return dataclasses.replace(suite, cases=cases, arms=tuple(variants))
+    # a neighbour would take part of the measured time
+    return dataclasses.replace(suite, cases=cases, arms=tuple(variants), mixed=False)
 
 
 def _hardware(prepared: PreparedRun) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class EngineSpec:
     """Each request runs next to a neighbour: another request with the same prompt and these parameters
     (`engine.backends.neighbour`).
     """
+    mixed: bool = False
+    """Neighbours with contrasting parameters run among the requests (`engine.backends.neighbour.Mixed`)."""
 
     @property
     def drafts(self) -> tuple[str, ...]:

@@ -1,20 +1,110 @@
-"""A backend that runs a neighbour next to each request, with other sampling parameters.
+"""A backend that runs neighbours among the requests of an arm, with other sampling parameters.
 
-The neighbour exposes engines that mix up parameters between the rows of a batch. It has the same prompt and its own
-stream; its generation is dropped.
+Neighbours expose engines that mix up the rows of a batch. They have streams of their own and are not recorded: their
+generations are dropped. On a correct engine they change no token of the arm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Protocol
 
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.core.types import Generation, Request, SamplingParams
-from engine.record.effective import BESIDE, Effective
+from engine.record.effective import BESIDE, MIXED, Effective
 from engine.sampling.rng import stream_of
 
-SUFFIX = "/beside"
+SUFFIX: Final = "/beside"
+EVERY: Final = 4
+"""Own requests per neighbour in a mixed batch."""
+LEAST: Final = 10
+"""Own requests that share a forward with a neighbour, in arms of a few more."""
+
+
+class Company(Protocol):
+    """The neighbours of an arm."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Their key and value in the effective configuration."""
+        ...
+
+    def among(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests in their order, with neighbours between them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One neighbour next to each request, with its prompt."""
+
+    sampling: SamplingParams
+
+    def facts(self) -> Mapping[str, Any]:
+        """The neighbours' parameters."""
+        return {BESIDE: asdict(self.sampling)}
+
+    def among(self, requests: Sequence[Request]) -> list[Request]:
+        """Each request after its neighbour."""
+        return [each for own in requests for each in (_neighbour(own, self.sampling, own.prompt), own)]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """One neighbour per few requests, with the prompt of another request, where possible of another length.
+
+    `rows` is at least 2. Few rows need more neighbours, because each shares the batch with fewer requests; twice as
+    many as are needed, because neighbours meet the same requests and may end before the next one is admitted.
+    """
+
+    rows: int
+    sampling: SamplingParams
+
+    def facts(self) -> Mapping[str, Any]:
+        """The neighbours' parameters, and the most own requests for each."""
+        return {MIXED: {"every": EVERY, "sampling": asdict(self.sampling)}}
+
+    def among(self, requests: Sequence[Request]) -> list[Request]:
+        """A neighbour comes first, so that it takes row 0; the others follow at even distances."""
+        count = min(len(requests), max(-(-len(requests) // EVERY), -(-2 * LEAST // (self.rows - 1))))
+        starts = {index * len(requests) // count for index in range(count)}
+        prompts = sorted({each.prompt for each in requests}, key=lambda prompt: (len(prompt), prompt))
+        mixed: list[Request] = []
+        for index, own in enumerate(requests):
+            if index in starts:
+                mixed.append(_neighbour(own, self.sampling, _unlike(own.prompt, prompts)))
+            mixed.append(own)
+        return mixed
+
+
+def contrasting(own: SamplingParams) -> SamplingParams:
+    """Parameters for neighbours of requests with `own`: greedy beside sampled, sampled beside greedy.
+
+    Penalty, truncation, minimum length and the end tokens are on where they are off for `own`, and off where they are
+    on. Half of the length makes neighbours cheap and lets rows finish at different times.
+    """
+    return SamplingParams(
+        temperature=0.9 if own.greedy else 0.0,
+        top_k=0 if own.top_k else 8,
+        repetition_penalty=1.3 if own.repetition_penalty == 1.0 else 1.0,
+        min_tokens=0 if own.min_tokens else 2,
+        max_new_tokens=max(1, own.max_new_tokens // 2),
+        ignore_eos=not own.ignore_eos,
+    )
+
+
+def _unlike(own: tuple[int, ...], prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shortest of the prompts, which is the cheapest, or the next one that is longer if `own` is as short."""
+    others = [prompt for prompt in prompts if len(prompt) != len(own)]
+    # prompts of one length: a part of another prompt
+    return others[0] if others else prompts[0][: -(-len(own) // 2)]
+
+
+def _neighbour(own: Request, sampling: SamplingParams, prompt: tuple[int, ...]) -> Request:
+    name = own.id + SUFFIX
+    return replace(
+        own, id=name, prompt=prompt, sampling=replace(sampling, seed=own.sampling.seed), stream=stream_of(name)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +112,7 @@ class NeighbourEngine:
     """A backend that adds neighbours; all else is delegated."""
 
     engine: Engine
-    sampling: SamplingParams
+    company: Company
 
     def capabilities(self) -> Capabilities:
         """The backend's."""
@@ -30,7 +120,10 @@ class NeighbourEngine:
 
     def effective_config(self) -> Effective:
         """The backend's configuration and the neighbours' parameters."""
-        return self.engine.effective_config().with_fact(BESIDE, asdict(self.sampling))
+        found = self.engine.effective_config()
+        for key, value in self.company.facts().items():
+            found = found.with_fact(key, value)
+        return found
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The backend's."""
@@ -38,7 +131,7 @@ class NeighbourEngine:
 
     def require(self, requests: Sequence[Request]) -> None:
         """Check requests and neighbours as the backend does."""
-        self.engine.require(self._pairs(requests))
+        self.engine.require(self.company.among(requests))
 
     def memory(self) -> str | None:
         """The backend's."""
@@ -50,14 +143,9 @@ class NeighbourEngine:
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Run both and yield the arm's own generations."""
-        for generation in self.engine.generate(self._pairs(requests)):
-            if not generation.request.id.endswith(SUFFIX):
+        if not requests:
+            return
+        own = {each.id for each in requests}
+        for generation in self.engine.generate(self.company.among(requests)):
+            if generation.request.id in own:
                 yield generation
-
-    def _pairs(self, requests: Sequence[Request]) -> list[Request]:
-        return [each for request in requests for each in (self._neighbour(request), request)]
-
-    def _neighbour(self, request: Request) -> Request:
-        name = request.id + SUFFIX
-        sampling = replace(self.sampling, seed=request.sampling.seed)
-        return replace(request, id=name, sampling=sampling, stream=stream_of(name))

@@ -26,7 +26,8 @@ from engine.core.types import (
     StepRecord,
     Timing,
 )
-from engine.decode.row_state import BatchPlace, RowState
+from engine.decode.batch_facts import BatchPlace, UnlikeRounds
+from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
 from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.models.placement import Placed, place
@@ -95,14 +96,16 @@ class Loop:
         queue = deque(requests)
         rows: dict[int, RowState] = {}
         first = requests[0].id if requests else ""
-        number = 0
+        number, unlike = 0, UnlikeRounds()
         while queue or rows:
             # 1) admit: a free row takes the next request and reads its prompt but the last token
             for row in range(self._options.rows):
                 if row not in rows and queue:
                     rows[row] = self._admit(BatchPlace(first, row, number), queue.popleft())
+                    rows[row].kind = unlike.kind(rows[row].request.sampling)
             # 2) propose: one proposal per active row
             active = [rows[row] for row in sorted(rows)]
+            unlike.note(number, (state.kind for state in active))
             contexts = [self._context(state) for state in active]
             began = time.perf_counter()
             proposals = self._proposer.propose(contexts)
@@ -119,6 +122,7 @@ class Loop:
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
+                    state.note({"unlike": unlike.since(state.place.round)})
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1
@@ -129,7 +133,7 @@ class Loop:
         stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request, place)) if self._options.record else None
         fresh = self._verifier.facts.fresh_numbers
-        state = RowState(place.row, request, randomness, stops, recorder, list(request.prompt), fresh)
+        state = RowState(place, request, randomness, stops, recorder, list(request.prompt), fresh)
         prompt, hidden = state.history[:-1], self._want.hidden
         read = NOTHING_READ
         if prompt:

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.core.types import FinishReason, Generation, Request
+from engine.decode.batch_facts import BatchPlace
 from engine.proposers.interface import Context, Shape
 from engine.record.recorder import Recorder
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlace:
-    """The place that a request takes in a run of the loop: step k of the request is the run's round `round + k`.
-
-    `loop` is the name of the run's first request. Names are unique within an arm, so requests of an arm were decoded
-    in one batch exactly if they have the same `loop`.
-    """
-
-    loop: str
-    row: int
-    round: int
-
-    def facts(self) -> dict[str, Any]:
-        """The place as facts of a trace's header."""
-        return asdict(self)
-
-
 @dataclass(slots=True)
 class RowState:
     """The state of one row's request."""
 
-    row: int
+    place: BatchPlace
     request: Request
     randomness: Randomness
     stops: StopRule
@@ -44,7 +29,14 @@ class RowState:
     """Each step has random numbers of its own (`engine.verify.interface.VerifierFacts`)."""
     step: int = 0
     reason: FinishReason | None = None
+    kind: int = 0
+    """Number of the request's sampling parameters in this run of the loop (`UnlikeRounds.kind`)."""
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def row(self) -> int:
+        """The row of the batch."""
+        return self.place.row
 
     @property
     def generated(self) -> list[int]:
@@ -72,6 +64,12 @@ class RowState:
         self.history.extend(each.token for each in cut.verdict.emitted)
         self.step += 1
         self.reason = cut.reason
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Add facts to the header of the request's record, if it has one."""
+        if self.recorder is not None:
+            header = self.recorder.header
+            self.recorder.header = replace(header, facts={**header.facts, **facts})
 
     def generation(self) -> Generation:
         """The finished request, with an empty trace."""

@@ -73,6 +73,8 @@ class Effective:
     numerics: EffectiveNumerics | None = None
     beside: Mapping[str, JSON] | None = None
     """Sampling parameters of the requests that share the batch with the arm's own."""
+    mixed: Mapping[str, JSON] | None = None
+    """Sampling parameters of the neighbours in a mixed batch, and the most own requests for each."""
     rows: int | None = None
     record: str | None = None
     """The record level."""
@@ -122,6 +124,8 @@ class Effective:
 
 BESIDE: Final = "beside"
 """Key of the neighbours' sampling parameters."""
+MIXED: Final = "mixed"
+"""Key of the neighbours in a mixed batch."""
 ORIGIN: Final = "earlier"
 """Key of the run that an arm was taken over from."""
 REQUESTED: Final = "requested"
@@ -226,6 +230,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "verifier_options": "verifier_options",
     "numerics": "numerics",
     BESIDE: "beside",
+    MIXED: "mixed",
     "rows": "rows",
     "record": "record",
     "fault": "fault",
@@ -238,7 +243,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_FIELDS, _text),
     **dict.fromkeys(("gamma", "rows"), _whole),
-    **dict.fromkeys(("verifier_options", BESIDE, REQUESTED, "effective"), _mapping),
+    **dict.fromkeys(("verifier_options", BESIDE, MIXED, REQUESTED, "effective"), _mapping),
     "lossless": _flag,
     "steady_drafts": _steady,
     "numerics": _numerics,

@@ -48,7 +48,7 @@ def _by_batch(arm: ArmRecord) -> Iterator[str]:
     yield "row_reused"
     if (arm.effective.rows or 1) > 1:
         yield "mixed_lengths"
-    if arm.effective.beside is not None:
+    if arm.effective.beside is not None or arm.effective.mixed is not None:
         yield "mixed_parameters"
 
 

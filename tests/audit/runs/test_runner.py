@@ -198,7 +198,7 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(2))
     elsewhere = prepare(suite)
-    arm = elsewhere.arms[-1]
+    arm = elsewhere.arms[0]
     facts = arm.engine.effective_config().with_fact("numerics", {"mode": "fixed"})
     monkeypatch.setattr(type(arm.engine), "effective_config", lambda self: facts)
     message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"

@@ -10,10 +10,11 @@ import torch
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
+from engine.backends.neighbour import Mixed, NeighbourEngine, contrasting
 from engine.core.errors import CapacityError, InvalidRequest, ModelError
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.loading import load_model
-from engine.record.trace import decode
+from engine.record.trace import COLUMNS, decode
 from engine.train import recipe, trainer
 from engine.train.tokenizer import train_tokenizer
 
@@ -81,6 +82,20 @@ def test_speculation_gives_the_baseline_s_tokens(backend, protocol, sampling, pr
     candidate = run(backend.arm(plan(protocol, proposer, rows=rows)), sampling)
     assert outputs(candidate) == outputs(run(backend.arm(plan(protocol, None)), sampling))
     assert sum(decode(each.trace).n_drafted.sum() for each in candidate.values()) > 0
+
+
+@pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.CHAIN, SAMPLED)])
+def test_a_mixed_batch_changes_no_bit(home, protocol, sampling):
+    target = ModelSource("target", base=home, numerics="fixed")
+    models = {"target": target, "draft": replace(target, source="draft")}
+    engine = open_backend("native", models).arm(plan(protocol, rows=3))
+    alone = run(engine, sampling)
+    mixed = NeighbourEngine(engine, Mixed(3, contrasting(sampling)))
+    for generation in mixed.generate(requests(engine, sampling)):
+        ours, theirs = decode(generation.trace), decode(alone[generation.request.id].trace)
+        for name in (each for each in COLUMNS if each not in ("draft_us", "verify_us", "batch")):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+        assert (ours.header.facts["unlike"] != [], theirs.header.facts["unlike"]) == (True, [])
 
 
 def test_the_recorded_rows_are_the_model_s(backend, home):

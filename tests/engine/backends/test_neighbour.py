@@ -1,13 +1,29 @@
-"""Company in the batch: it runs, it is not yielded, and on a correct engine it changes nothing."""
+"""Neighbours in the batch: they run, they are not yielded, and on a correct engine they change nothing."""
+
+from dataclasses import replace
+
+import pytest
 
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.neighbour import SUFFIX, NeighbourEngine
+from engine.backends.neighbour import LEAST, SUFFIX, Beside, Mixed, NeighbourEngine, contrasting
 from engine.core.types import Protocol, Request, SamplingParams
+from engine.record.trace import decode
 
 GREEDY = SamplingParams(max_new_tokens=12)
 HOT = SamplingParams(temperature=0.8, max_new_tokens=12)
+RULES = {
+    Protocol.GREEDY: GREEDY,
+    Protocol.CHAIN: HOT,
+    Protocol.TREE: HOT,
+    Protocol.BLOCK: replace(HOT, top_k=5, repetition_penalty=1.2),
+    Protocol.GUMBEL: replace(HOT, min_tokens=3, ignore_eos=True),
+    Protocol.TYPICAL: HOT,
+    Protocol.THRESHOLD: HOT,
+    Protocol.ENSEMBLE: HOT,
+    Protocol.SYNTHETIC: HOT,
+}
 
 
 class Watched:
@@ -36,7 +52,7 @@ def parts():
 def test_company_runs_beside_each_request_with_other_parameters_and_its_own_stream():
     engine, requests = parts()
     watched = Watched(engine)
-    assert len(list(NeighbourEngine(watched, HOT).generate(requests))) == 3
+    assert len(list(NeighbourEngine(watched, Beside(HOT)).generate(requests))) == 3
     neighbour = [each for each in watched.asked if each.id.endswith(SUFFIX)]
     assert [each.prompt for each in neighbour] == [each.prompt for each in requests]
     assert {each.sampling for each in neighbour} == {HOT}
@@ -46,10 +62,89 @@ def test_company_runs_beside_each_request_with_other_parameters_and_its_own_stre
 def test_a_correct_engine_answers_as_if_it_were_alone():
     engine, requests = parts()
     alone = {each.request.id: each.tokens for each in engine.generate(requests)}
-    beside = {each.request.id: each.tokens for each in NeighbourEngine(engine, HOT).generate(requests)}
+    beside = {each.request.id: each.tokens for each in NeighbourEngine(engine, Beside(HOT)).generate(requests)}
     assert beside == alone
 
 
 def test_the_effective_configuration_tells_of_it():
     engine, _ = parts()
-    assert NeighbourEngine(engine, HOT).effective_config().beside["temperature"] == 0.8
+    assert NeighbourEngine(engine, Beside(HOT)).effective_config().beside["temperature"] == 0.8
+
+
+# mixed batches
+
+
+def asked(engine, count, sampling, lengths=7):
+    """Requests whose prompts have up to `lengths` lengths."""
+    texts = ("abcdefghij"[: 1 + i % lengths] + "xyz"[i % 3] for i in range(count))
+    return [Request(f"r{i}", engine.encode(Prompt(text=text)), sampling, i) for i, text in enumerate(texts)]
+
+
+def arm(protocol=Protocol.CHAIN, rows=8, proposer="draft_model"):
+    backend = open_backend("scripted", {"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")})
+    return backend.arm(EngineSpec(protocol, proposer, 3, "draft" if proposer == "draft_model" else None, rows=rows))
+
+
+@pytest.mark.parametrize(("protocol", "sampling"), RULES.items())
+@pytest.mark.parametrize("rows", [2, 8])
+def test_a_mixed_batch_changes_no_token(protocol, sampling, rows):
+    engine = arm(protocol, rows)
+    requests = asked(engine, 13, sampling)
+    mixed = NeighbourEngine(engine, Mixed(rows, contrasting(sampling)))
+    alone = {each.request.id: (each.tokens, each.text, each.finish_reason) for each in engine.generate(requests)}
+    found = {each.request.id: (each.tokens, each.text, each.finish_reason) for each in mixed.generate(requests)}
+    assert found == alone
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT])
+@pytest.mark.parametrize("rows", [2, 3, 8, 64])
+@pytest.mark.parametrize("count", [1, 12, 30])
+def test_enough_requests_share_a_forward_with_a_neighbour(rows, count, sampling):
+    engine = arm(rows=rows)
+    mixed = NeighbourEngine(engine, Mixed(rows, contrasting(sampling)))
+    records = [decode(each.trace) for each in mixed.generate(asked(engine, count, sampling))]
+    assert len(records) == count
+    assert sum(bool(each.header.facts["unlike"]) for each in records) >= min(count, LEAST)
+
+
+def test_mixed_neighbours_are_few_and_unlike():
+    engine, rows = arm(), 8
+    requests = asked(engine, 40, HOT)
+    among = Mixed(rows, contrasting(HOT)).among(requests)
+    own = {each.id: each for each in requests}
+    neighbours = [each for each in among if each.id not in own]
+    assert [each.id for each in among if each.id in own] == list(own)
+    assert len(neighbours) == 10
+    assert among[0] is neighbours[0], "the first neighbour takes row 0"
+    assert len({each.stream for each in among}) == len(among)
+    for each in neighbours:
+        beside = own[each.id.removesuffix(SUFFIX)]
+        assert each.prompt in {other.prompt for other in requests}
+        assert len(each.prompt) != len(beside.prompt)
+        assert each.sampling.greedy
+        assert (each.sampling.seed, each.sampling.max_new_tokens) == (beside.sampling.seed, 6)
+
+
+def test_prompts_of_one_length_are_shortened_for_neighbours():
+    engine = arm()
+    among = Mixed(8, contrasting(HOT)).among(asked(engine, 8, HOT, lengths=1))
+    assert {len(each.prompt) for each in among if each.id.endswith(SUFFIX)} == {1}
+
+
+@pytest.mark.parametrize("own", RULES.values())
+def test_contrasting_parameters_differ_in_each_respect(own):
+    other = contrasting(own)
+    assert other.greedy != own.greedy
+    assert bool(other.top_k) != bool(own.top_k)
+    assert (other.repetition_penalty == 1.0) != (own.repetition_penalty == 1.0)
+    assert bool(other.min_tokens) != bool(own.min_tokens)
+    assert other.ignore_eos != own.ignore_eos
+
+
+def test_the_effective_configuration_names_the_mixture():
+    mixed = NeighbourEngine(arm(), Mixed(8, contrasting(GREEDY))).effective_config().mixed
+    assert (mixed["every"], mixed["sampling"]["temperature"]) == (4, 0.9)
+
+
+def test_no_requests_need_no_neighbours():
+    assert list(NeighbourEngine(arm(), Mixed(8, HOT)).generate([])) == []

@@ -321,7 +321,7 @@ def test_the_record_level_changes_no_token(level):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_the_facts_of_a_request_say_when_and_where_it_ran(rows):
     found = traces(generate(Setup(rows=rows), varied(9, SAMPLED)))
-    assert {each.header.facts["loop"] for each in found.values()} == {"r0"}
+    assert {each.header.facts["call"] for each in found.values()} == {"r0"}
     batches = {}
     for trace in found.values():
         for step in range(trace.steps):

@@ -1,0 +1,60 @@
+"""The facts of a request's batch, for the header of its record: where and when it ran, and beside whom.
+
+Neighbours that are not recorded leave no other trace, so the loop itself says which rounds held unlike requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from engine.core.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlace:
+    """The place that a request takes in a run of the loop: step k of the request is the run's round `round + k`.
+
+    `call` is the name of the run's first request. Names are unique within an arm, so requests of an arm were decoded
+    in one batch exactly if they have the same `call`.
+    """
+
+    call: str
+    row: int
+    round: int
+
+    def facts(self) -> dict[str, Any]:
+        """The place as facts of a trace's header."""
+        return asdict(self)
+
+
+class UnlikeRounds:
+    """The rounds of one run of the loop in which active rows had different sampling parameters.
+
+    In such a round every row has an unlike row beside it. Seeds and lengths are no difference.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[SamplingParams, int] = {}
+        self._ranges: list[range] = []
+
+    def kind(self, sampling: SamplingParams) -> int:
+        """The number of these parameters among those seen in this run."""
+        return self._kinds.setdefault(replace(sampling, seed=0, max_new_tokens=1), len(self._kinds))
+
+    def note(self, number: int, kinds: Iterable[int]) -> None:
+        """Note the kinds that are active in a round; rounds come in order."""
+        if len(set(kinds)) < 2:
+            return
+        last = self._ranges[-1] if self._ranges else range(0)
+        if last and last.stop == number:
+            self._ranges[-1] = range(last.start, number + 1)
+        else:
+            self._ranges.append(range(number, number + 1))
+
+    def since(self, first: int) -> list[list[int]]:
+        """First and last round of every stretch of unlike rounds from round `first` on, in order."""
+        late = list(takewhile(lambda each: each.stop > first, reversed(self._ranges)))
+        return [[max(each.start, first), each.stop - 1] for each in reversed(late)]
