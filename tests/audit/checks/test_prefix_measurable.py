@@ -95,6 +95,7 @@ CATALOGUE = {
 
 
 @pytest.mark.parametrize(("fault", "sized"), fast_first(CATALOGUE.items()), ids=CATALOGUE.keys())
+@pytest.mark.slow
 def test_faults_of_the_catalogue(fault, sized):
     requests, named = sized
     result = judge(arena_arm(fault, requests))

@@ -104,6 +104,7 @@ def lumped(whole):
     return replace(whole, **laws, **{name: at(getattr(whole, name)) for name in ("token", "repeated", "refused")})
 
 
+@pytest.mark.slow
 def test_ever_crossing_is_rarer_than_its_level():
     """600 clean runs of 200 tokens, watched at every token; 0.9995 quantile of the binomial law at 0.05."""
     crossed = 0

@@ -69,6 +69,7 @@ def test_ratio_of_unequal_clusters_covers():
 
 
 @pytest.mark.parametrize("skewed", fast_first([False, True]))
+@pytest.mark.slow
 def test_bootstrap_coverage(skewed):
     def interval(rng):
         values, cluster = clustered(rng, 60, skewed)

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binom, binomtest, chisquare, gamma, multinomial, power_divergence
 
 from audit.stats.goodness import Method, combined_fit, goodness_of_fit
+from tests.support.tiers import slow_unless
 
 LAW = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
@@ -116,7 +117,7 @@ def test_combined_statistic_has_the_stated_mean_and_variance():
     assert np.mean(standard) == pytest.approx(0.0, abs=4 / np.sqrt(400))
 
 
-@pytest.mark.parametrize("level", [0.05, 0.01])
+@pytest.mark.parametrize("level", slow_unless([0.05, 0.01], [0.01]))
 def test_combined_false_alarms_are_nominal(level):
     runs = 600
     false = sum(combined_fit(*many_tables(generator(seed), 100)).p <= level for seed in range(runs))
