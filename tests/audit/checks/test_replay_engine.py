@@ -148,6 +148,7 @@ def test_the_decoding_loop_passes_every_check_that_applies(setup):
     assert results["acceptance_theory"].verdict is not Verdict.FAULT, results["acceptance_theory"].summary
 
 
+@pytest.mark.slow
 def test_the_decoding_loop_is_greedily_equal():
     sampling = SamplingParams(max_new_tokens=48, repetition_penalty=1.1)
     baseline = loop_arm(build.Setup(None, Protocol.GREEDY), sampling, ArmKind.BASELINE)

@@ -259,6 +259,7 @@ def test_a_malformed_suite_is_one_line_and_leaves_no_store(tmp_path, before, aft
     assert not (tmp_path / "r.json").exists()
 
 
+@pytest.mark.slow
 def test_the_same_suite_gives_the_same_tokens(suite, store):
     first, second = (run(prepare(suite), store, Silent()).run for _ in range(2))
     for arm in ("greedy", "chain", "gumbel"):

@@ -119,6 +119,7 @@ def test_p_is_that_of_all_relabellings_within_prompts():
 
 
 @pytest.mark.parametrize("test", fast_first(TESTS))
+@pytest.mark.slow
 def test_false_alarms_are_nominal_for_unequal_arms(test):
     runs, false = 300, 0
     for seed in range(runs):

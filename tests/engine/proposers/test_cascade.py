@@ -122,6 +122,7 @@ def test_the_enumeration_sees_a_wrong_inner_residual(monkeypatch):
 
 @pytest.mark.parametrize(("vocabulary", "gamma"), fast_first([(2, 3), (3, 2)]))
 @pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.TREE]))
+@pytest.mark.slow
 def test_the_emitted_law_is_the_target_s_under_rejection(protocol, vocabulary, gamma, monkeypatch):
     branches = enumerate_decisions(monkeypatch)
     setup = Setup("cascade", protocol, gamma, vocabulary, likeness=0.3, options=REJECTION)
