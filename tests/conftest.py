@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support.share import parse_share, split  # noqa: E402
+
+# imports only add objects: the collector would walk over all of them again and again
+gc.disable()
 
 # the same examples every time, and no failure because a machine is busy
 settings.register_profile("house", deadline=None, derandomize=True)
@@ -45,3 +49,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if share:
         items[:], left = split(items, parse_share(share))
         config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Collects garbage again, but leaves out what the imports made, which lives as long as the process."""
+    gc.freeze()
+    gc.enable()

@@ -237,11 +237,11 @@ def _recomputed(session: Session, request: RequestRow, context: str) -> str | In
 
 def payload_intact(payload: bytes, sha256: str) -> bool:
     """True if the payload can be read and still has its digest."""
-    # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
-    from engine.record import trace as traces
+    # imported with the first trace: zstandard is not needed to list runs and verdicts
+    from engine.record import envelope
 
     try:
-        return traces.digest(payload) == sha256
+        return envelope.digest(payload) == sha256
     except TraceError:
         return False
 

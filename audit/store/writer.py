@@ -183,12 +183,13 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
 
 def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) -> None:
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
+    from engine.record import envelope
     from engine.record import trace as traces
 
     trace = traces.decode(new.generation.trace)
     row = _request_row(run.id, arm.id, new, trace)
     steps = _step_values(trace, traces.steps_of(trace))
-    digest = traces.digest(new.generation.trace)
+    digest = envelope.digest(new.generation.trace)
     row.record_hash = integrity.record_hash(arm.context_sha256, row, steps, digest)
     session.add(row)
     session.flush()
@@ -196,7 +197,7 @@ def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) ->
         columns = (*integrity.STEP_FIELDS, *integrity.VERSION_FIELDS)
         named = [dict(zip(columns, step, strict=True)) for step in steps]
         session.execute(insert(DecodeStepRow), [{"request_id": row.id, **step} for step in named])
-    stored = {"format": int(traces.MAGIC[-1:]), "n_events": len(trace.token), "sha256": digest}
+    stored = {"format": int(envelope.MAGIC[-1:]), "n_events": len(trace.token), "sha256": digest}
     session.execute(insert(TokenTraceRow).values(request_id=row.id, payload=new.generation.trace, **stored))
 
 

@@ -8,7 +8,6 @@ models. Columns are concatenated over steps; the per-step counts say where a ste
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import struct
@@ -24,9 +23,9 @@ from numpy.typing import NDArray
 from engine.core.errors import InvalidRequest, TraceError
 from engine.core.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.core.versions import DraftVersion
+from engine.record.envelope import READABLE, unwrap, version_of, wrap
 from engine.record.npz import arrays_of
 
-MAGIC: Final = b"SATRACE5"
 CELLS: Final = (
     "cell_id",
     "cell_p",
@@ -41,15 +40,20 @@ CELLS: Final = (
     "q_below",
 )
 """Columns of lumped laws, at `topk` only."""
-LACKING: Final[Mapping[bytes, tuple[str, ...]]] = {
-    MAGIC: (),
-    b"SATRACE4": CELLS,
-    b"SATRACE3": (*CELLS, "draft_version"),
-    b"SATRACE2": (*CELLS, "draft_version", "spare_logits"),
-    b"SATRACE1": (*CELLS, "draft_version", "spare_logits", "logits_digest"),
-}
-"""Versions that `decode` reads, with the columns that each lacks; missing columns read as empty."""
-READABLE: Final = tuple(LACKING)
+LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
+    zip(
+        READABLE,
+        (
+            (),
+            CELLS,
+            (*CELLS, "draft_version"),
+            (*CELLS, "draft_version", "spare_logits"),
+            (*CELLS, "draft_version", "spare_logits", "logits_digest"),
+        ),
+        strict=True,
+    )
+)
+"""The columns that each version lacks; missing columns read as empty."""
 EMPTY: Final[Mapping[str, NDArray[Any]]] = {
     "draft_version": np.empty(0, np.int32),
     "spare_logits": np.empty((0, 0), np.float32),
@@ -60,8 +64,6 @@ EMPTY: Final[Mapping[str, NDArray[Any]]] = {
     "tail": np.empty((0, 2)),
     **{name: np.empty(0) for name in CELLS[4:]},
 }
-COMPRESSION: Final = 1
-"""Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
 DAMAGE: Final = (
     zstandard.ZstdError,
     zipfile.BadZipFile,
@@ -268,7 +270,7 @@ def encode(trace: Trace) -> bytes:
     columns = {name: getattr(trace, name) for name in COLUMNS}
     header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
     np.savez(buffer, header=header, **columns)
-    return MAGIC + zstandard.ZstdCompressor(level=COMPRESSION).compress(buffer.getvalue())
+    return wrap(buffer.getvalue())
 
 
 def decode(data: bytes) -> Trace:
@@ -279,42 +281,12 @@ def decode(data: bytes) -> Trace:
     """
     version = version_of(data)
     try:
-        raw = _decompress(data)
+        raw = unwrap(data)
         columns = arrays_of(raw)
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
         return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
-
-
-def digest(data: bytes) -> str:
-    """SHA-256 of a trace's uncompressed content, so that it outlives a change of compressor.
-
-    Raises:
-        TraceError: the bytes are not a trace, or cannot be decompressed.
-    """
-    version = version_of(data)
-    try:
-        return hashlib.sha256(version + _decompress(data)).hexdigest()
-    except (zstandard.ZstdError, MemoryError) as error:
-        raise TraceError(f"damaged trace: {error}") from error
-
-
-def version_of(data: bytes) -> bytes:
-    """The magic number that a trace begins with.
-
-    Raises:
-        TraceError: this version does not read it.
-    """
-    if not data.startswith(READABLE):
-        known = " or ".join(repr(each) for each in READABLE)
-        raise TraceError(f"not a trace: it begins with {data[:8]!r} instead of {known}")
-    return data[: len(MAGIC)]
-
-
-def _decompress(data: bytes) -> bytes:
-    # a view: at level full a copy of the bytes costs a third of their decompression
-    return zstandard.ZstdDecompressor().decompress(memoryview(data)[len(MAGIC) :], max_output_size=2**32)
 
 
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:

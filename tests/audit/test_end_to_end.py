@@ -17,7 +17,8 @@ from audit.checks.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.store import Store, StoredCheck
-from engine.record.trace import Trace, decode, digest, encode
+from engine.record.envelope import digest
+from engine.record.trace import Trace, decode, encode
 from tests.audit.invoke import invoke
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]

@@ -76,6 +76,7 @@ def test_the_law_of_a_typical_arm_is_a_fault(ran):
     assert ran.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_synthetic_arm_at_temperature_zero_is_not_the_target_s_output(ran):
     assert ran.verdicts()["synthetic", "greedy_equality"].verdict is Verdict.FAULT
 

@@ -68,6 +68,7 @@ def test_a_mode_that_does_not_hold_here_cannot_be_audited(tmp_path):
     assert not ran.results.exists()
 
 
+@pytest.mark.slow
 def test_auto_falls_back_and_the_store_says_why(tmp_path):
     ran = run(tmp_path, "bundled:target")
     assert ran.store.exists(), ran.done.stderr

@@ -22,10 +22,12 @@ from engine.models import numerics
 from tests.audit.agreement import differences, planned, write_suite
 from tests.engine.heads import tiny
 from tests.support import proposer_cases as scripts
+from tests.support.tiers import fast_first, slow_unless
 
 WORDS = ("abc", "hello there", "of all the")
 DRAFT = {"kind": "draft_model", "model": "draft", "gamma": 3}
 NGRAM = {"kind": "ngram", "gamma": 3, "options": {"min_ngram": 1}}
+LOOKUP = {"kind": "prompt_lookup", "gamma": 3}
 WARM = {"temperature": 1}
 SCRIPTED = [
     {"name": "chain", "proposer": DRAFT, "verifier": "chain", "sampling": WARM},
@@ -41,15 +43,28 @@ SCRIPTED = [
 ]
 MODELS = {"target": "bundled:target", "draft": "bundled:draft"}
 SHORT = {"max_new_tokens": 12}
+TRANSFORMERS = [
+    {"name": "chain", "proposer": DRAFT, "verifier": "chain", "sampling": WARM},
+    {"name": "copied", "proposer": LOOKUP, "verifier": "chain", "sampling": WARM, "record": "topk"},
+    {
+        "name": "relaxed",
+        "proposer": DRAFT | {"options": {"assistant_ensemble_weight": 0.5}},
+        "verifier": "chain",
+        "sampling": WARM,
+        "record": "scalars",
+    },
+    {"name": "greedy", "proposer": DRAFT, "verifier": "greedy"},
+]
 
 
-def test_scripted_arms(tmp_path):
+@pytest.mark.parametrize("arms", fast_first(map(pytest.param, [SCRIPTED[::9], SCRIPTED])), ids=["two", "all"])
+def test_scripted_arms(tmp_path, arms):
     document = {"backend": "scripted", "models": {"target": "scripted:1", "draft": "scripted:2"}}
-    suite = write_suite(tmp_path, document | {"sampling": {"max_new_tokens": 24}, "arms": SCRIPTED}, WORDS)
+    suite = write_suite(tmp_path, document | {"sampling": {"max_new_tokens": 24}, "arms": arms}, WORDS)
     assert differences(suite, tmp_path) == {}
 
 
-@pytest.mark.parametrize("mode", ["tiled", "fast"])
+@pytest.mark.parametrize("mode", slow_unless(["tiled", "fast"], ["fast"]))
 def test_native_arms(tmp_path, mode):
     arms = [SCRIPTED[0], SCRIPTED[9]]
     models = {**MODELS, "target": {"source": MODELS["target"], "numerics": mode}}
@@ -58,20 +73,8 @@ def test_native_arms(tmp_path, mode):
     assert (("chain", "bitwise") in planned(suite)) == (mode == "fast")
 
 
-def test_transformers_arms(tmp_path):
-    lookup = {"kind": "prompt_lookup", "gamma": 3}
-    arms = [
-        {"name": "chain", "proposer": DRAFT, "verifier": "chain", "sampling": WARM},
-        {"name": "copied", "proposer": lookup, "verifier": "chain", "sampling": WARM, "record": "topk"},
-        {
-            "name": "relaxed",
-            "proposer": DRAFT | {"options": {"assistant_ensemble_weight": 0.5}},
-            "verifier": "chain",
-            "sampling": WARM,
-            "record": "scalars",
-        },
-        {"name": "greedy", "proposer": DRAFT, "verifier": "greedy"},
-    ]
+@pytest.mark.parametrize("arms", fast_first(map(pytest.param, [TRANSFORMERS[1:2], TRANSFORMERS])), ids=["one", "all"])
+def test_transformers_arms(tmp_path, arms):
     suite = write_suite(
         tmp_path, {"backend": "transformers", "models": MODELS, "sampling": SHORT, "arms": arms}, WORDS[:2]
     )

@@ -43,6 +43,7 @@ def test_a_clean_pair_passes(tmp_path):
 
 
 @pytest.mark.xdist_group("small_quickstart")
+@pytest.mark.slow
 def test_a_fault_fails_and_is_named(tmp_path):
     done, verdicts = run_small(tmp_path, {"greedy": ["greedy_equality", "replay"]}, "greedy_accepts_top2")
     assert done.exit_code == 1, done.stdout + done.stderr

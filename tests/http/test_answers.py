@@ -15,7 +15,7 @@ from engine.core.types import FinishReason, Protocol, RecordLevel, Request, Samp
 from engine.record.trace import decode as decoded
 from tests.http.asking import CHATS, answers, arm, asked
 from tests.http.script import Misdeed, Script
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -28,7 +28,7 @@ def ours():
 
 
 @pytest.mark.parametrize("gamma", fast_first([3, 0]))
-@pytest.mark.parametrize("way", ["whole", "streamed", "both"])
+@pytest.mark.parametrize("way", slow_unless(["whole", "streamed", "both"], ["streamed"]))
 def test_tokens_log_probabilities_and_leads_are_those_of_our_own_engine(serve, ours, way, gamma):
     expected = answers(ours, asked(ours))
     with serve(gamma=gamma) as server:
@@ -70,14 +70,17 @@ def test_a_server_without_counters(serve):
 
 @pytest.mark.parametrize(
     ("source", "settings", "origin", "level"),
-    [
-        ("bundled:target", {}, "server", 1),
-        ("bundled:target", {"ids": False}, "tokenizer", 1),
-        ("bundled:target", {"scores": False}, "server", 0),
-        ("served:bundled", {}, "server", 1),
-        ("served:bundled", {"ids": False}, "characters", 0),
-        ("served:bundled", {"ids": False, "scores": False}, "characters", 0),
-    ],
+    fast_first(
+        [
+            ("bundled:target", {}, "server", 1),
+            ("bundled:target", {"ids": False}, "tokenizer", 1),
+            ("bundled:target", {"scores": False}, "server", 0),
+            ("served:bundled", {}, "server", 1),
+            ("served:bundled", {"ids": False}, "characters", 0),
+            ("served:bundled", {"ids": False, "scores": False}, "characters", 0),
+        ],
+        3,
+    ),
 )
 def test_a_record_says_where_its_tokens_come_from_and_how_much_it_shows(serve, source, settings, origin, level):
     with serve(**settings) as server:

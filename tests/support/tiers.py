@@ -43,12 +43,9 @@ def first_rejection(pairs: Iterable[Pair]) -> list[Pair]:
     return list(first.items())
 
 
-def coupled(pairs: Iterable[Pair]) -> list[Pair]:
-    """Of each proposer with its rules, the coupled rule."""
-    return [pair for pair in pairs if pair[1] is Protocol.GUMBEL]
-
-
-def daily(pairs: Iterable[Pair]) -> list[Pair]:
-    """For each proposer, the coupled rule and the first that rejects: both ways to sample a draft."""
+def daily(pairs: Iterable[Pair], coupled: Iterable[str] = ()) -> list[Pair]:
+    """For each proposer the first rule that rejects; the coupled rule for one without it and for those in `coupled`."""
     pairs = list(pairs)
-    return [*first_rejection(pairs), *coupled(pairs)]
+    rejecting = first_rejection(pairs)
+    wanted = {*coupled} | {name for name, _ in pairs} - {name for name, _ in rejecting}
+    return [*rejecting, *((name, rule) for name, rule in pairs if rule is Protocol.GUMBEL and name in wanted)]

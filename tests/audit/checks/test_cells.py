@@ -16,7 +16,7 @@ from audit.evidence.decisions import decisions
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 from .simulator import SAMPLED, Decoder, Laws, Setup, arm, changed, put, world
 
@@ -30,7 +30,7 @@ def judge(setup, seed=7, requests=24, check=LAW, on=WIDE):
     return evaluate(check, Evidence(arm(on, setup, requests)), {})
 
 
-@pytest.mark.parametrize("draft", ["soft", "one_hot", "none"])
+@pytest.mark.parametrize("draft", slow_unless(["soft", "one_hot", "none"], ["soft"]))
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL])
 def test_whole_vocabularies_of_cells_give_what_rows_give(draft, protocol):
     """With 20 tokens every cell is a token, and the tail is empty."""
@@ -88,6 +88,7 @@ def test_clean_arms_pass(check, setup):
 
 
 @pytest.mark.parametrize("fault", fast_first(["lenient", "sqrt", "from_p", "stale_q", "wrong_bonus_row"]))
+@pytest.mark.slow
 def test_faults_are_found_on_cells(fault):
     results = [judge(replace(CELLS, fault=fault), seed, 60) for seed in range(3)]
     assert [each.verdict for each in results] == [Verdict.FAULT] * 3

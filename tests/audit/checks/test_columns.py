@@ -86,6 +86,7 @@ def every_step(trace, made, exact):
     return SuspectSteps(decisions, recomputed, list(range(trace.steps)))
 
 
+@pytest.mark.slow
 def test_columns_flag_whatever_a_walk_over_every_step_and_token_finds(monkeypatch):
     given = list(cases(60))
     quick = [found(trace) for trace in given]

@@ -68,6 +68,7 @@ def test_the_engine_keeps_what_it_draws(made):
 @pytest.mark.parametrize(
     ("fault", "named"), fast_first([("drop_low", "q below 0.2"), ("drop_before_flat", "how sure")])
 )
+@pytest.mark.slow
 def test_dropped_tokens_are_found(fault, named):
     for seed in range(5):
         result = judge(arm(world(seed), seeded(Setup(fault=fault), seed), 24))
@@ -95,6 +96,7 @@ CATALOGUE = {
 
 
 @pytest.mark.parametrize(("fault", "sized"), fast_first(CATALOGUE.items()), ids=CATALOGUE.keys())
+@pytest.mark.slow
 def test_faults_of_the_catalogue(fault, sized):
     requests, named = sized
     result = judge(arena_arm(fault, requests))

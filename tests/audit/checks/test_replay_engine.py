@@ -132,7 +132,7 @@ def loop_arm(setup, sampling, kind=ArmKind.CANDIDATE):
     )
 
 
-@pytest.mark.parametrize("setup", fast_first(LOOPS.values(), 2), ids=LOOPS.keys())
+@pytest.mark.parametrize("setup", fast_first(LOOPS.values()), ids=LOOPS.keys())
 def test_the_decoding_loop_passes_every_check_that_applies(setup):
     sampling = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=48, seed=11, repetition_penalty=1.1)
     candidate = loop_arm(setup, sampling)
@@ -148,6 +148,7 @@ def test_the_decoding_loop_passes_every_check_that_applies(setup):
     assert results["acceptance_theory"].verdict is not Verdict.FAULT, results["acceptance_theory"].summary
 
 
+@pytest.mark.slow
 def test_the_decoding_loop_is_greedily_equal():
     sampling = SamplingParams(max_new_tokens=48, repetition_penalty=1.1)
     baseline = loop_arm(build.Setup(None, Protocol.GREEDY), sampling, ArmKind.BASELINE)

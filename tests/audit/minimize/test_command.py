@@ -143,6 +143,7 @@ def test_the_reproducers_own_run_gives_the_verdict(broken, tmp_path, request_of,
     assert own.verdicts() == {check: Verdict.FAULT}
 
 
+@pytest.mark.slow
 def test_the_same_search_gives_the_same_files(broken):
     for out in ("first", "second"):
         broken.minimized("resampled/w/r1#0", "--check", "replay", out=out)
@@ -207,6 +208,7 @@ def dying(monkeypatch):
 DIES = "sampling: {temperature: 0.8, top_k: 6, top_p: 0.9, repetition_penalty: 1.1}"
 
 
+@pytest.mark.slow
 def test_of_an_engine_that_dies_exactly_the_deadly_parameter_and_letter_stay(tmp_path, dying):
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
     told = place.minimized()
@@ -240,6 +242,7 @@ def test_messages_and_tools_are_left_out_too(tmp_path, dying, monkeypatch):
     assert case.tools == ()
 
 
+@pytest.mark.slow
 def test_a_verdict_that_does_not_come_again_is_said_in_one_line(tmp_path, dying, monkeypatch):
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
     healthy = replace(backends.REGISTRY["scripted"], open="engine.backends.scripted:open_models")

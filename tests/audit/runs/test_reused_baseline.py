@@ -13,6 +13,7 @@ from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.support.observers import Silent, StopsAfter
+from tests.support.tiers import fast_first
 
 SUITE = """
 version: 1
@@ -137,12 +138,17 @@ def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (("seed: 5", "seed: 6"), "recorded baseline/greedy/words/w0#0 with other sampling parameters or another seed"),
-        (("target: 'scripted:1'", "target: 'scripted:3'"), "its target differs from this suite's"),
-        (("samples: 2", "samples: 3"), "has no request baseline/T=1/words/w0#2"),
-        (("temperature: 1.0", "temperature: 0.5"), "has no plain arm baseline/T=0.5, it has baseline/greedy,"),
-    ],
+    fast_first(
+        [
+            (
+                ("seed: 5", "seed: 6"),
+                "recorded baseline/greedy/words/w0#0 with other sampling parameters or another seed",
+            ),
+            (("target: 'scripted:1'", "target: 'scripted:3'"), "its target differs from this suite's"),
+            (("samples: 2", "samples: 3"), "has no request baseline/T=1/words/w0#2"),
+            (("temperature: 1.0", "temperature: 0.5"), "has no plain arm baseline/T=0.5, it has baseline/greedy,"),
+        ]
+    ),
 )
 def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, change, message):
     path.write_text(SUITE.replace(*change))

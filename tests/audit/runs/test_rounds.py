@@ -147,6 +147,7 @@ def test_companions_run_in_every_round(tmp_path, store):
 
 
 @pytest.mark.parametrize("stop_after", fast_first([12, 1, 9, 17, 25]))
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, store, stop_after):
     suite, rule = load_suite(suite_file(tmp_path, margin=0.1)), RunStopRule(100 * ROUND)
     whole = run(prepare(suite), store, Silent(), rule)

@@ -108,6 +108,7 @@ def test_an_anchor_arm_reads_what_its_candidate_emitted(tmp_path, store):
     assert found.n == 4
 
 
+@pytest.mark.slow
 def test_an_interrupted_anchor_arm_goes_on(tmp_path, store):
     suite = anchored_suite(tmp_path)
     whole = run(prepare(suite), store, Silent()).run
@@ -206,6 +207,7 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
         resume(elsewhere, store, stopped.value.run, Silent())
 
 
+@pytest.mark.slow
 def test_the_resume_command_finds_the_suite_again(suite, store, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(5))
@@ -257,6 +259,7 @@ def test_a_malformed_suite_is_one_line_and_leaves_no_store(tmp_path, before, aft
     assert not (tmp_path / "r.json").exists()
 
 
+@pytest.mark.slow
 def test_the_same_suite_gives_the_same_tokens(suite, store):
     first, second = (run(prepare(suite), store, Silent()).run for _ in range(2))
     for arm in ("greedy", "chain", "gumbel"):

@@ -26,6 +26,7 @@ from audit.suite.loader import load_suite
 from engine.core.types import RecordLevel
 from tests.audit.invoke import invoke
 from tests.support.observers import Silent
+from tests.support.tiers import slow_unless
 
 SUITE = """
 version: 1
@@ -96,7 +97,7 @@ def test_without_a_run_the_plan_rests_on_stated_defaults(tmp_path):
     assert found.seconds == pytest.approx(found.tokens / RATE)
 
 
-@pytest.mark.parametrize(("samples", "margin"), [(2, 0.2), (2, 0.02)])
+@pytest.mark.parametrize(("samples", "margin"), slow_unless([(2, 0.2), (2, 0.02)], [(2, 0.02)]))
 def test_a_run_ends_as_its_plan_from_the_run_before_says(tmp_path, samples, margin):
     suite = load_suite(suite_of(tmp_path, samples, margin))
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:

@@ -12,6 +12,7 @@ from audit.selftest.scenarios import suite_of
 from engine import faults
 from engine.core.types import Role
 from engine.record.effective import Effective
+from tests.support.tiers import slow_unless
 
 FAULT = "argmax_draft_soft_q"
 
@@ -21,7 +22,7 @@ def evidence():
     return gather(suite_of(faults.load(FAULT).scenario, FAULT, 0, 256, battery.names()))
 
 
-@pytest.mark.parametrize("level", [Level.L0, Level.L1])
+@pytest.mark.parametrize("level", slow_unless([Level.L0, Level.L1], [Level.L1]))
 def test_tokens_and_ends_stay_and_decisions_go(evidence, level):
     outside = from_outside(evidence, level)
     assert outside.candidate.level is level

@@ -69,6 +69,7 @@ def test_ratio_of_unequal_clusters_covers():
 
 
 @pytest.mark.parametrize("skewed", fast_first([False, True]))
+@pytest.mark.slow
 def test_bootstrap_coverage(skewed):
     def interval(rng):
         values, cluster = clustered(rng, 60, skewed)
@@ -94,7 +95,9 @@ def latencies(rng, prompts, each=5):
     return ((common + own) ** 2).sum(axis=2).ravel() / 4, np.repeat(np.arange(prompts), each)
 
 
-@pytest.mark.parametrize(("level", "prompts"), [(0.5, 30), (0.5, 300), (0.9, 100), (0.99, 100), (0.99, 500)])
+@pytest.mark.parametrize(
+    ("level", "prompts"), fast_first([(0.5, 30), (0.5, 300), (0.9, 100), (0.99, 100), (0.99, 500)], 2)
+)
 def test_quantile_coverage(level, prompts):
     truth = -np.log(1 - level)
     runs = 400

@@ -78,6 +78,7 @@ def leaked(world, rng, requests, length, share):
 
 
 @pytest.mark.parametrize("share", fast_first([0.0, 0.2, 1.0]))
+@pytest.mark.slow
 def test_the_witness_never_claims_too_much(share):
     """200 arms of 1000 tokens at 95 %; 0.9995 quantile of the binomial law."""
     world, rng = toy(3), np.random.default_rng(3)

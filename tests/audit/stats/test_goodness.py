@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binom, binomtest, chisquare, gamma, multinomial, power_divergence
 
 from audit.stats.goodness import Method, combined_fit, goodness_of_fit
+from tests.support.tiers import fast_first, slow_unless
 
 LAW = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
@@ -73,7 +74,7 @@ def test_tiny_law_tails_do_not_leave_one_cell_to_the_limit():
     assert rare.p < 0.001
 
 
-@pytest.mark.parametrize("n", [12, 45, 300])
+@pytest.mark.parametrize("n", fast_first([12, 45, 300]))
 def test_false_alarms_are_nominal_and_a_change_is_found(n):
     law, runs = np.tile(LAW / 2, 2), 400
     other = np.concatenate([LAW, LAW[::-1]]) / 2
@@ -116,7 +117,7 @@ def test_combined_statistic_has_the_stated_mean_and_variance():
     assert np.mean(standard) == pytest.approx(0.0, abs=4 / np.sqrt(400))
 
 
-@pytest.mark.parametrize("level", [0.05, 0.01])
+@pytest.mark.parametrize("level", slow_unless([0.05, 0.01], [0.01]))
 def test_combined_false_alarms_are_nominal(level):
     runs = 600
     false = sum(combined_fit(*many_tables(generator(seed), 100)).p <= level for seed in range(runs))

@@ -6,6 +6,7 @@ from audit.stats.martingale import AnytimeTest, score_process, transform_process
 from audit.stats.pit import pit
 from audit.stats.scores import LOG_FLOOR, leak_scores, log_p_scores, moments, picked
 from tests.audit.stats.chains import pick
+from tests.support.tiers import slow_unless
 
 LOW = float(np.log(LOG_FLOOR))
 
@@ -25,7 +26,7 @@ def of_log_p(p, token):
     return score_process(picked(scores, token), moments(scores, p).mean, LOW, 0.0)
 
 
-@pytest.mark.parametrize("kind", ["leak", "log p", "transform"])
+@pytest.mark.parametrize("kind", slow_unless(["leak", "log p", "transform"], ["leak"]))
 def test_ever_crossing_is_rarer_than_its_level(kind):
     """500 clean runs of 300 tokens, watched at every token; 0.9995 quantile of the binomial law at 0.05."""
     rng, crossed = np.random.default_rng(len(kind)), 0

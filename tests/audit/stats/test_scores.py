@@ -30,7 +30,7 @@ def test_leak_score_lies_in_the_unit_interval_and_handles_empty_cells():
     assert scores.tolist() == [[0.0, 0.0, pytest.approx(2 / 3)]]
 
 
-@pytest.mark.parametrize("score", ["log p", "leak"])
+@pytest.mark.parametrize("score", fast_first(["log p", "leak"]))
 @pytest.mark.parametrize("n", fast_first([40, 400]))
 def test_false_alarm_rate_is_at_most_nominal_and_not_far_below(score, n):
     rng, p, q = laws(n, n)

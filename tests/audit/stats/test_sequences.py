@@ -25,6 +25,7 @@ def test_bounded_mean_covers_at_all_times(draw):
 
 
 @pytest.mark.parametrize("rate", fast_first([0.01, 0.3, 0.999]))
+@pytest.mark.slow
 def test_bernoulli_covers_at_all_times(rate):
     rng = np.random.default_rng(2)
     assert sum(ever_missed(bernoulli(rng.random(LENGTH) < rate, 0.95), rate) for _ in range(RUNS)) <= ALLOWED

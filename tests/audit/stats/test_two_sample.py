@@ -119,6 +119,7 @@ def test_p_is_that_of_all_relabellings_within_prompts():
 
 
 @pytest.mark.parametrize("test", fast_first(TESTS))
+@pytest.mark.slow
 def test_false_alarms_are_nominal_for_unequal_arms(test):
     runs, false = 300, 0
     for seed in range(runs):
@@ -130,6 +131,7 @@ def test_false_alarms_are_nominal_for_unequal_arms(test):
 
 # the Hamming kernel compares places, not successions: it needs more responses for the same change
 @pytest.mark.parametrize(("test", "size"), fast_first([(hamming_test, 90), (spectrum_test, 30), (bigram_test, 30)]))
+@pytest.mark.slow
 def test_a_changed_chain_is_found(test, size):
     found = 0
     for seed in range(20):
@@ -153,6 +155,7 @@ def unstratified_p(drawn, rng, permutations=99):
     return (1 + np.sum(np.array(values) >= observed)) / (1 + permutations)
 
 
+@pytest.mark.slow
 def test_permuting_across_prompts_rejects_equal_arms():
     # one arm answers the easy prompt more often, the other the hard one: same laws within prompts
     easy, hard = [[0, 0, 0, 0]], np.random.default_rng(0)

@@ -15,6 +15,7 @@ from audit.evidence.verdicts import Finding, Verdict
 from audit.store import ArtifactRef, Attachment, NewRequest, RequestKey, RunStatus, Store, StoredDecision, integrity
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
+from engine.record import envelope
 from engine.record import trace as traces
 from engine.record.trace import decode
 from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, generation, start
@@ -209,12 +210,12 @@ def test_a_damaged_trace_cannot_decide_and_is_named(store):
 def test_any_damage_to_a_trace_is_found_and_never_a_crash():
     payload, found = generation(((4, 2), (0, 0)), seed=3).trace, Counter()
     raw = zstandard.ZstdDecompressor().decompress(payload[8:], max_output_size=2**28)
-    digest, rng = traces.digest(payload), np.random.default_rng(0)
+    digest, rng = envelope.digest(payload), np.random.default_rng(0)
     for _ in range(600):
         for bytes_, rebuilt in ((payload[8:], lambda data: data), (raw, zstandard.ZstdCompressor().compress)):
             damaged = bytearray(bytes_)
             damaged[rng.integers(len(damaged))] ^= 1 << int(rng.integers(8))
-            data = traces.MAGIC + rebuilt(bytes(damaged))
+            data = envelope.MAGIC + rebuilt(bytes(damaged))
             try:
                 decode(data)
                 found["decoded"] += 1

@@ -14,6 +14,7 @@ from audit.text.documents import packaged_file, parse_json, parse_yaml
 from engine.core.types import Protocol, RecordLevel
 from tests.audit.invoke import invoke
 from tests.audit.suite_files import CHAT, SUITE, TOOLS, write_suite
+from tests.support.tiers import slow_unless
 
 
 @pytest.fixture
@@ -268,7 +269,11 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize(
+    "broken",
+    slow_unless(BROKEN.values(), [broken for name, broken in BROKEN.items() if name != "very deep"]),
+    ids=BROKEN.keys(),
+)
 def test_a_malformed_suite_is_one_line(broken: Broken, tmp_path: Path):
     assert broken.old in SUITE
     path = write_suite(tmp_path, SUITE.replace(broken.old, broken.new, 1))

@@ -93,6 +93,7 @@ def test_an_interval_is_made_of_order_statistics():
     assert coverage(6, 1) == pytest.approx(1 - 2 / 64)
 
 
+@pytest.mark.slow
 def test_an_interval_covers_as_often_as_it_says():
     draws = np.random.default_rng(3).exponential(size=(4000, 9))
     found = [median_interval(list(row)) for row in draws]

@@ -17,6 +17,7 @@ from engine.models.loading import load_model
 from engine.record.trace import COLUMNS, decode
 from engine.train import recipe, trainer
 from engine.train.tokenizer import train_tokenizer
+from tests.support.tiers import slow_unless
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]
@@ -77,7 +78,7 @@ def outputs(generations):
 
 @pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)])
 @pytest.mark.parametrize("proposer", ["draft_model", "ngram"])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", slow_unless([1, 3], [3]))
 def test_speculation_gives_the_baseline_s_tokens(backend, protocol, sampling, proposer, rows):
     candidate = run(backend.arm(plan(protocol, proposer, rows=rows)), sampling)
     assert outputs(candidate) == outputs(run(backend.arm(plan(protocol, None)), sampling))

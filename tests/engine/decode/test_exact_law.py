@@ -23,7 +23,7 @@ SIZES = [(2, 3), (3, 2), (8, 1)]
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.parametrize(("vocabulary", "gamma"), fast_first(SIZES, 2))
+@pytest.mark.parametrize(("vocabulary", "gamma"), fast_first(SIZES))
 @pytest.mark.parametrize(
     ("proposer", "protocol"),
     [("draft_model", Protocol.CHAIN), ("ngram", Protocol.CHAIN), ("draft_model", Protocol.GUMBEL)],

@@ -13,7 +13,7 @@ from tests.engine.branching import DrawnTree, TwoDrafters
 from tests.engine.build import Setup, make_loop
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 from tests.support.samplings import SAMPLINGS
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 BROKEN = 1e-4
 """Every mistake below moves some sequence's probability by more than this."""
@@ -40,7 +40,7 @@ def test_the_tree_rule_keeps_the_law(name, how, vocabulary, widths, branches):
     assert branches.total > 2
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("name", slow_unless(SAMPLINGS, ["penalties", "top_p", "top_k"]))
 def test_several_drafters_keep_the_law(name, branches):
     setup = Setup(None, Protocol.TREE, gamma=4, vocabulary=4)
     assert gap(setup, replace(SAMPLINGS[name], max_new_tokens=3), branches, TwoDrafters(setup)) < TOLERANCE

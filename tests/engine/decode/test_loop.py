@@ -17,7 +17,7 @@ from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.engine.branching import FixedProposer, TreeProposer
 from tests.engine.build import Setup, generate, make_loop, requests, spell, target_script, traces
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 GREEDY = SamplingParams(max_new_tokens=24)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, max_new_tokens=24, seed=5)
@@ -131,7 +131,7 @@ def test_the_rows_of_a_random_tree_are_those_of_its_paths(seed):
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
-@pytest.mark.parametrize("proposer", ["draft_model", "ngram", None])
+@pytest.mark.parametrize("proposer", fast_first(["draft_model", "ngram", None]))
 def test_a_request_s_record_does_not_depend_on_its_batch(protocol, proposer):
     sampling = GREEDY if protocol is Protocol.GREEDY else MASKED
     wanted = varied(9, sampling)
@@ -201,7 +201,7 @@ def test_the_last_column_of_the_cache_is_usable_and_none_beyond_it():
     assert len(tight.tokens) == 12
 
 
-@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("protocol", slow_unless(list(Protocol), [Protocol.CHAIN, Protocol.GREEDY, Protocol.TREE]))
 def test_nothing_after_an_end_token_is_emitted_or_counted(protocol):
     sampling = replace(GREEDY if protocol is Protocol.GREEDY else SAMPLED, max_new_tokens=60, temperature=1.0)
     got = generate(Setup(protocol=protocol, rows=4, gamma=6, eos_ids=(2, 5)), requests(40, sampling))

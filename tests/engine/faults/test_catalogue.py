@@ -190,7 +190,7 @@ def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
     assert (clean is Verdict.FAULT, broken) == (False, Verdict.FAULT)
 
 
-@pytest.mark.parametrize("name", WRONG_ROWS)
+@pytest.mark.parametrize("name", slow_unless(WRONG_ROWS, ["bonus_wrong_row", "kv_not_rolled_back", "tree_mask_leaks"]))
 def test_decisions_on_wrong_rows_replay(name):
     assert verdict("replay", name, broken=True) is Verdict.CERTIFIED
 

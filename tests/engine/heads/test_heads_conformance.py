@@ -41,7 +41,7 @@ from tests.support.head_cases import (
     sampling_for,
     started,
 )
-from tests.support.tiers import coupled, first_rejection, slow_unless
+from tests.support.tiers import daily, first_rejection, slow_unless
 
 from .tiny import HEADS, generate, made, make_loop, target_law, tiny_target
 
@@ -131,7 +131,7 @@ def require_budget_and_facts(head, protocol, budget):
         assert np.all(proposal.q[np.arange(count), list(proposal.tree.tokens)] > 0)
 
 
-@pytest.mark.parametrize(("head", "protocol"), slow_unless(PAIRS, coupled(PAIRS)))
+@pytest.mark.parametrize(("head", "protocol"), slow_unless(PAIRS, daily(PAIRS, ("eagle",))))
 def test_it_serves_as_every_head_must(head, protocol):
     comparing = (head, protocol) in COMPARING
     with every_case() as case:

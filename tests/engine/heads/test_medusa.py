@@ -24,6 +24,7 @@ from engine.record.trace import decode
 from engine.train.prompts import prompt_rows
 from tests.engine.build import Setup, requests
 from tests.support.head_cases import parts_with
+from tests.support.tiers import fast_first
 
 from .single_state import drafted_steps
 from .tiny import generate, medusa_head
@@ -255,7 +256,9 @@ def test_a_pickle_alone_is_refused_with_the_way_to_convert_it(tmp_path):
 # the bundled head
 
 
-@pytest.mark.parametrize(("options", "protocol"), [({}, Protocol.GREEDY), ({"tree": "4,2,1"}, Protocol.TREE)])
+@pytest.mark.parametrize(
+    ("options", "protocol"), fast_first([({}, Protocol.GREEDY), ({"tree": "4,2,1"}, Protocol.TREE)])
+)
 def test_the_bundled_head_drafts_tool_calls_well(options, protocol):
     """A state or a head taken one place off would still decode without loss, only slowly."""
     backend = open_models({"target": ModelSource("bundled:target"), "head": ModelSource("bundled:medusa")})

@@ -95,10 +95,10 @@ def test_no_more_is_tried_than_is_promised(parts):
     ("mode", "name"),
     [
         (broken.CountedProducts, "products"),
-        (broken.PlacedProducts, "products"),
-        (broken.NeighbouringProducts, "products"),
-        (broken.CountedNorm, "norm"),
-        (broken.CountedGate, "gate"),
+        pytest.param(broken.PlacedProducts, "products", marks=pytest.mark.slow),
+        pytest.param(broken.NeighbouringProducts, "products", marks=pytest.mark.slow),
+        pytest.param(broken.CountedNorm, "norm", marks=pytest.mark.slow),
+        pytest.param(broken.CountedGate, "gate", marks=pytest.mark.slow),
         (broken.CountedRotation, "rotate"),
         (broken.LongChains, "attention_chain"),
         (broken.LongPrompts, "attention_chain"),
@@ -228,6 +228,7 @@ def test_auto_takes_the_next_and_says_why(parts, registry):
     assert "microseconds" not in json.dumps(full)
 
 
+@pytest.mark.slow
 def test_auto_ends_with_the_mode_that_promises_nothing(parts, registry, monkeypatch):
     monkeypatch.setitem(numerics.REGISTRY, "fixed", f"{HERE}CountedNorm")
     facts = choose("auto", parts, "t").facts

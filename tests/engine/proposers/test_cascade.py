@@ -34,7 +34,7 @@ from tests.engine.enumeration import (
     enumerate_decisions,
     target_law,
 )
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=40, seed=5)
 SHAPED = replace(SAMPLED, top_k=6, top_p=0.9, repetition_penalty=1.2, bad_words=((3,), (1, 2)), min_tokens=4)
@@ -122,6 +122,7 @@ def test_the_enumeration_sees_a_wrong_inner_residual(monkeypatch):
 
 @pytest.mark.parametrize(("vocabulary", "gamma"), fast_first([(2, 3), (3, 2)]))
 @pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.TREE]))
+@pytest.mark.slow
 def test_the_emitted_law_is_the_target_s_under_rejection(protocol, vocabulary, gamma, monkeypatch):
     branches = enumerate_decisions(monkeypatch)
     setup = Setup("cascade", protocol, gamma, vocabulary, likeness=0.3, options=REJECTION)
@@ -179,6 +180,7 @@ def forwards(kind, options):
     return len(first.lengths)
 
 
+@pytest.mark.slow
 def test_the_draft_model_runs_less_often_and_rejection_keeps_more():
     alone, matching, rejection = forwards("draft_model", {}), forwards("cascade", {}), forwards("cascade", REJECTION)
     assert matching < 0.8 * alone
@@ -211,7 +213,7 @@ def test_replay_recomputes_the_draws_of_matching_only():
 
 
 @pytest.mark.parametrize("options", [{}, REJECTION], ids=["matching", "rejection"])
-@pytest.mark.parametrize("drafters", [1, 2])
+@pytest.mark.parametrize("drafters", slow_unless([1, 2], [2]))
 def test_the_draft_model_reads_the_prefix_it_drafts_after(drafters, options):
     """After refusals of both stages, cuts and reuse of rows, q is what the draft model says about the true prefix."""
     setup = Setup(rows=3, gamma=5, likeness=0.5)

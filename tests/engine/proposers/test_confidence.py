@@ -15,6 +15,7 @@ from engine.sampling.rng import Randomness
 from engine.sampling.transforms import softmax
 from tests.engine.build import Setup, generate, make_loop, requests
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
+from tests.support.tiers import slow_unless
 
 STOP = 0.71
 """Between the largest entries of the q rows that follow the prompt of the enumeration."""
@@ -66,7 +67,11 @@ def branches(monkeypatch):
     return enumerate_decisions(monkeypatch)
 
 
-@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.BLOCK, Protocol.TREE, Protocol.GUMBEL], ids=str)
+@pytest.mark.parametrize(
+    "protocol",
+    slow_unless([Protocol.CHAIN, Protocol.BLOCK, Protocol.TREE, Protocol.GUMBEL], [Protocol.CHAIN, Protocol.TREE]),
+    ids=str,
+)
 @pytest.mark.parametrize("kind", CHAINS)
 def test_stopping_where_q_is_flat_keeps_the_law(kind, protocol, branches, monkeypatch):
     answers = set()
@@ -94,7 +99,7 @@ def test_dropping_a_token_because_of_what_follows_it_breaks_the_law(branches):
     assert truncated_gap(drops, branches) > 1e-3
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", slow_unless([0.0, 0.8], [0.8]))
 @pytest.mark.parametrize("kind", CHAINS)
 def test_drafts_end_where_the_draft_is_unsure(kind, temperature):
     protocol = Protocol.CHAIN if temperature else Protocol.GREEDY

@@ -141,7 +141,7 @@ def require_budget_and_facts(kind, protocol, budget):
         assert proposal.uniforms.shape == (count,)
 
 
-@pytest.mark.parametrize(("kind", "protocol"), slow_unless(PAIRS, daily(PAIRS)))
+@pytest.mark.parametrize(("kind", "protocol"), slow_unless(PAIRS, daily(PAIRS, ("draft_model",))))
 def test_it_serves_as_every_proposer_must(kind, protocol):
     with every_case() as case:
         for name, sampled in (("sampled", SAMPLED), ("shaped", SHAPED)):

@@ -27,6 +27,7 @@ from engine.sampling.transforms import transform
 from tests.audit.checks.simulator import changed, record
 from tests.engine.build import Setup, generate, requests
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, enumerate_decisions, target_law
+from tests.support.tiers import fast_first, slow_unless
 
 from .learning import learning_loop
 
@@ -94,7 +95,7 @@ def test_options_out_of_range_are_refused(options):
 
 
 @pytest.mark.parametrize("positions", ["rejected", "all"])
-@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.BLOCK])
+@pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.BLOCK]))
 def test_the_law_of_two_requests_is_the_product_of_the_target_s(protocol, positions, monkeypatch):
     """An update after every row: in the first request, between the two, and in the second."""
     branches = enumerate_decisions(monkeypatch)
@@ -162,7 +163,7 @@ def test_learning_from_dropped_tokens_breaks_the_law(monkeypatch):
 
 
 @pytest.mark.parametrize("positions", ["rejected", "all"])
-@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL, Protocol.GREEDY])
+@pytest.mark.parametrize("protocol", slow_unless([Protocol.CHAIN, Protocol.GUMBEL, Protocol.GREEDY], [Protocol.CHAIN]))
 def test_only_committed_contexts_are_learnt_with_the_rows_that_decided_them(protocol, positions):
     setup = learning_setup(protocol=protocol, options=LEARN | {"positions": positions})
     traces, proposer = served(setup, requests(9, replace(SAMPLED, temperature=0.9 * (protocol is not Protocol.GREEDY))))

@@ -149,6 +149,7 @@ def test_q_is_that_of_one_version_through_and_through(backend, monkeypatch):
     assert largest_error(backend, monkeypatch) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_not_read_anew_shows(backend, monkeypatch):
     def hasty(self, model, contexts):
         self._model = model

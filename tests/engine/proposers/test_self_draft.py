@@ -21,7 +21,7 @@ from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of
 from tests.engine.build import spell
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts" / "copy.jsonl"
 LAYERS = 4
@@ -84,7 +84,7 @@ def tokens_of(generations):
     return {name: each.tokens for name, each in generations.items()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_unless(KINDS, ["layer_skip"]))
 @pytest.mark.parametrize(
     ("protocol", "sampling"),
     fast_first([(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)]),
@@ -100,7 +100,9 @@ def test_the_output_is_that_of_plain_decoding(kind, protocol, sampling, rows, ta
 
 @pytest.mark.parametrize(
     ("protocol", "sampling"),
-    [(Protocol.GREEDY, GREEDY), (Protocol.CHAIN, SAMPLED), (Protocol.GUMBEL, SAMPLED)],
+    slow_unless(
+        [(Protocol.GREEDY, GREEDY), (Protocol.CHAIN, SAMPLED), (Protocol.GUMBEL, SAMPLED)], [(Protocol.CHAIN, SAMPLED)]
+    ),
     ids=["greedy", "chain", "gumbel"],
 )
 def test_an_exit_after_the_last_layer_is_the_target_itself(protocol, sampling, target, prompts):

@@ -24,6 +24,7 @@ from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 from tests.support.cases import every_case
 from tests.support.counted import Counted
+from tests.support.tiers import slow_unless
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """SHA-256 of nothing."""
@@ -283,7 +284,7 @@ def test_the_fingerprint_does_not_change_between_versions():
 
 
 @pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.GUMBEL])
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("tree", slow_unless([False, True], [True]))
 def test_a_shared_memory_changes_drafts_and_no_token(protocol, tree):
     temperature = 0.0 if protocol is Protocol.GREEDY else 0.7
     wanted = requests(12, SamplingParams(temperature=temperature, max_new_tokens=24, seed=2))

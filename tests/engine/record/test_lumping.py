@@ -11,6 +11,7 @@ from engine.record.lumping import PAD, TOP, largest
 from engine.record.trace import CELLS
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, requests, traces
+from tests.support.tiers import fast_first
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=40, seed=4)
 RULES = (
@@ -32,7 +33,7 @@ def both(proposer="draft_model", protocol=Protocol.CHAIN, vocabulary=90, samplin
     return decisions(record(full)), full, lumped
 
 
-@pytest.mark.parametrize(("proposer", "protocol"), RULES)
+@pytest.mark.parametrize(("proposer", "protocol"), fast_first(RULES, 2))
 @pytest.mark.parametrize("sampling", [SAMPLED, replace(SAMPLED, top_k=7, repetition_penalty=1.2)])
 @pytest.mark.parametrize("vocabulary", [30, 90])
 def test_cells_are_the_rows_lumped(proposer, protocol, sampling, vocabulary):

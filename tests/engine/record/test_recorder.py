@@ -28,6 +28,7 @@ from engine.record.trace import CELLS, decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, generate, requests, traces
 from tests.support.records import header, plain_step
+from tests.support.tiers import slow_unless
 
 SAMPLED = SamplingParams(temperature=0.8, max_new_tokens=30, seed=4, repetition_penalty=1.2, bad_words=((3,),))
 NAN = float("nan")
@@ -55,7 +56,7 @@ def one(level=RecordLevel.FULL, protocol=Protocol.CHAIN, sampling=SAMPLED, vocab
 
 
 @pytest.mark.parametrize("level", list(RecordLevel))
-@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("protocol", slow_unless(list(Protocol), [Protocol.CHAIN, Protocol.GUMBEL, Protocol.TREE]))
 def test_a_level_holds_what_it_promises_and_nothing_else(level, protocol):
     trace, full = one(level, protocol), one(RecordLevel.FULL, protocol)
     for name in ALWAYS + SCALARS + TOPS + ROWS + CELL_COLUMNS:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
-from engine.record.trace import LACKING, MAGIC, READABLE, Trace, TraceHeader, decode, digest, encode, late, steps_of
+from engine.record.envelope import MAGIC, READABLE, digest
+from engine.record.trace import LACKING, Trace, TraceHeader, decode, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)

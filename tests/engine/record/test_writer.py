@@ -22,6 +22,7 @@ from engine.record.trace import decode
 from engine.record.writer import RecordWriter
 from tests.engine.build import Setup, make_loop, requests, spell, target_script
 from tests.support.records import header, plain_step
+from tests.support.tiers import slow_unless
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=24, seed=5)
 PENALISED = replace(SAMPLED, repetition_penalty=1.3, bad_words=((3,),))
@@ -61,7 +62,7 @@ class InPlace(RecordWriter):
 
 @pytest.mark.parametrize("sampling", [SAMPLED, PENALISED])
 @pytest.mark.parametrize("level", list(RecordLevel))
-@pytest.mark.parametrize("steps_at_once", [1, 3, 16])
+@pytest.mark.parametrize("steps_at_once", slow_unless([1, 3, 16], [3]))
 def test_a_trace_has_the_bytes_that_it_has_without_the_thread(level, steps_at_once, sampling, monkeypatch):
     def written():
         clock = itertools.count()

@@ -59,6 +59,7 @@ def test_the_found_set_is_at_least_as_good_as_random_ones_of_its_size(size, budg
     assert any(found.agreed > trial.agreed for trial in trials)
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_sets(make_bench):
     assert search(make_bench(), least=2) == search(make_bench(), least=2)
 

@@ -76,6 +76,7 @@ def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch
             torch.testing.assert_close(logits, state[0, -1] @ teacher.head.T, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_eagle3_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch):
     made, build = [], eagle3.Eagle3Head
     monkeypatch.setattr(eagle3, "Eagle3Head", lambda *given: made.append(build(*given)) or made[-1])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from engine.train.recipe import TrainRecipe, UnrolledRecipe
 PLAN = UnrolledRecipe(TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2), ffn=20)
 
 
+@pytest.mark.slow
 def test_training_learns_and_its_folder_is_read(tmp_path, teacher, stream):
     before = MtpHead(teacher, PLAN)
     train_mtp(HeadStage(teacher, stream, tmp_path / "mtp", lambda line: None), PLAN)

@@ -125,6 +125,7 @@ def test_ensemble_is_the_mixture(weight, branches):
 
 
 @pytest.mark.parametrize("length", fast_first([1.25, 1.0, 2.0, 9.0]))
+@pytest.mark.slow
 def test_synthetic_is_the_mixture_by_its_rate(length, branches):
     setup = setup_of(Protocol.SYNTHETIC, length=length)
     p, q = first_rows(setup)

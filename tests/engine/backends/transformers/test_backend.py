@@ -22,12 +22,12 @@ from tests.engine.backends.transformers.family import (
     run,
     workshop_of,
 )
-from tests.support.tiers import fast_first
+from tests.support.tiers import fast_first, slow_unless
 
 KINDS = ("draft_model", "prompt_lookup", "early_exit", "universal")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_unless(KINDS, ["draft_model", "prompt_lookup"]))
 def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
     plain = run(backend.arm(plan(None, Protocol.GREEDY)), GREEDY)
     assisted = run(backend.arm(plan(kind, Protocol.GREEDY)), GREEDY)
@@ -38,7 +38,7 @@ def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
     assert {each.header.protocol for each in traces} == {Protocol.GREEDY}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", fast_first(KINDS, 2))
 @pytest.mark.parametrize("sampling", fast_first([GREEDY, SAMPLED]))
 def test_a_record_holds_the_steps_and_the_rows_of_the_target(backend, kind, sampling):
     engine = backend.arm(plan(kind))
