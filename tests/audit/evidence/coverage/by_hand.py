@@ -172,7 +172,7 @@ def batch(traces: list[Trace]) -> Iterator[str]:
     """Every occurrence that depends on the other rows, by asking every pair of requests."""
     stays = [(trace, trace.header.facts, trace.header.facts["round"]) for trace in traces]
     for trace, facts, start in stays:
-        others = [(each, at, begin) for each, at, begin in stays if each is not trace and at["loop"] == facts["loop"]]
+        others = [(each, at, begin) for each, at, begin in stays if each is not trace and at["call"] == facts["call"]]
         if any(at["row"] == facts["row"] and begin + each.steps - 1 < start for each, at, begin in others):
             yield "row_reused"
         if any(begin + each.steps == start + trace.steps for each, _, begin in others):
