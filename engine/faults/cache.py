@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Suits
+from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Situation, Suits
 from engine.faults.wrappers import WrappedModel, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
@@ -57,21 +57,26 @@ class StaleColumns(WrappedModel):
                 stale[t] = first.setdefault(slot, int(stale[t]))
 
 
-def _stale_fault(name: str, upstream: str, every: int) -> Fault:
+def _stale_fault(name: str, upstream: str, every: int, situation: Situation) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return with_target(parts, lambda model: StaleColumns(model, every))
 
-    return Fault(name, "law", upstream, "text", ("target",), apply, Suits(shape="chain", temperature="both"), COUPLED)
+    suits = Suits(shape="chain", temperature="both")
+    return Fault(name, "law", upstream, "text", ("target",), apply, suits, COUPLED, situation=situation)
 
 
-KV_NOT_ROLLED_BACK = _stale_fault("kv_not_rolled_back", "ml-explore/mlx-lm#1109, #1423, #1470", every=1)
+KV_NOT_ROLLED_BACK = _stale_fault(
+    "kv_not_rolled_back", "ml-explore/mlx-lm#1109, #1423, #1470", every=1, situation="after_rejection"
+)
 """Keys and values of rejected drafts stay in the cache, and those of the right tokens are lost.
 
 A rollback does nothing. Every decision is right for the rows that it sees, and the rows are wrong from the second step
 after a rejection on.
 """
 
-KV_RESIDUE = _stale_fault("kv_residue", "vllm-project/vllm#55894, #52942", every=RESIDUE_PERIOD)
+KV_RESIDUE = _stale_fault(
+    "kv_residue", "vllm-project/vllm#55894, #52942", every=RESIDUE_PERIOD, situation="after_rejection"
+)
 """Every twentieth column of the cache keeps what a rejected draft left there.
 
 The fault resembles a rollback that does nothing, but is rare: most requests are right, and the errors in the others
@@ -94,6 +99,7 @@ PATH_NOT_GATHERED = Fault(
     apply=lambda parts: replace(parts, keep=_move_nothing),
     suits=Suits(shape="tree", temperature="both"),
     scenario=COUPLED_TREE,
+    situation="tree_branch",
 )
 """After a tree step the columns of the accepted nodes stay where they are.
 
@@ -118,6 +124,7 @@ WRONG_PATH_GATHERED = Fault(
     apply=_keep_predecessors,
     suits=Suits(shape="tree", temperature="both"),
     scenario=COUPLED_TREE,
+    situation="tree_deep",
 )
 """After a tree step the columns of the nodes before the accepted ones are kept.
 
@@ -156,6 +163,7 @@ STALE_PREFIX_BLOCK = Fault(
     apply=lambda parts: with_target(parts, _StalePrefix),
     suits=Suits(temperature="both", needs=("several requests",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
+    situation="row_reused",
 )
 """The last block of a prompt comes from a cache that another request filled.
 

@@ -51,6 +51,7 @@ TOKENS_AFTER_END_TOKEN = Fault(
     apply=lambda parts: with_late_stops(parts, "end tokens"),
     suits=ENDING,
     scenario=END_TOKENS,
+    situation="end_in_draft",
 )
 """The tokens that a step decided after an end token are emitted and counted.
 
@@ -66,6 +67,7 @@ TOKENS_AFTER_STOP_STRING = Fault(
     apply=lambda parts: with_late_stops(parts, "stop strings"),
     suits=Suits(temperature="both", needs=("stop strings",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))),
+    situation="stop_string_in_draft",
 )
 """The tokens that a step decided after a stop string stay in the response.
 
@@ -88,6 +90,7 @@ LENGTH_OVERRUN = Fault(
     parts=("stops",),
     apply=_one_token_more,
     suits=Suits(temperature="both"),
+    situation="length_in_draft",
 )
 """A response is one token longer than its limit.
 
@@ -112,6 +115,7 @@ FINISH_REASON_WRONG = Fault(
     apply=lambda parts: replace(parts, stops=_LengthOnly),
     suits=ENDING,
     scenario=END_TOKENS,
+    situation="end_in_draft",
 )
 """Responses that reached an end of their own report that they ran out of tokens.
 

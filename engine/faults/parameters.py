@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from engine.core.trees import path_tokens
-from engine.core.types import Protocol, SamplingParams, Tree
+from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault, Scenario, Suits
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import TransformedRow, transform
+from engine.faults.interface import Fault, Scenario, Situation, Suits
+from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, StepEnds, with_inputs, with_inputs_by_step
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NO_MASKS: Final = {"logit_bias": (), "bad_words": (), "min_tokens": 0}
@@ -25,101 +19,20 @@ PENALISED: Final = Suits(temperature="both", needs=("penalties",))
 PENALISING: Final = Scenario(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5))
 
 
-@dataclass(frozen=True, slots=True)
-class RowInputs:
-    """The inputs of the transform of one row.
-
-    committed: prompt and committed tokens.
-    path: the drafted tokens that lead to the row.
-    drafted: True if a drafted token is tested against the row.
-    """
-
-    committed: Sequence[int]
-    path: tuple[int, ...]
-    n_prompt: int
-    drafted: bool
-    params: SamplingParams
-
-    def without(self, off: Mapping[str, Any]) -> RowInputs:
-        """The same inputs with some parameters at their neutral values."""
-        return replace(self, params=replace(self.params, **off))
-
-
-ChangeInputs = Callable[[RowInputs], RowInputs]
-
-
-class ChangedRows(TargetRows):
-    """The target's rows, transformed from changed inputs; the recorded logits stay the model's."""
-
-    def __init__(
-        self,
-        logits: NDArray[np.floating[Any]],
-        tree: Tree,
-        history: Sequence[int],
-        n_prompt: int,
-        params: SamplingParams,
-        eos_ids: tuple[int, ...],
-        change: ChangeInputs,
-    ) -> None:
-        super().__init__(logits, tree, history, n_prompt, params, eos_ids)
-        self._change = change
-
-    def __getitem__(self, row: int) -> TransformedRow:
-        """The distribution after the path to the row's node, computed from the changed inputs."""
-        if row not in self._done:
-            path = path_tokens(self.tree, row - 1)
-            drafted = row - 1 in self.tree.parents
-            inputs = self._change(RowInputs(self._history, path, self._n_prompt, drafted, self._params))
-            history = [*inputs.committed, *inputs.path]
-            self._done[row] = transform(self.logits[row], history, self._n_prompt, inputs.params, self._eos_ids)
-        return self._done[row]
-
-
-def with_inputs_by_step(parts: EngineParts, of_step: Callable[[Sequence[int], int], ChangeInputs]) -> EngineParts:
-    """Parts that change the inputs of rows; `of_step` gets the history and the prompt's length, once per step."""
-
-    def rows(
-        logits: NDArray[np.floating[Any]],
-        tree: Tree,
-        history: Sequence[int],
-        n_prompt: int,
-        params: SamplingParams,
-        eos_ids: tuple[int, ...],
-    ) -> TargetRows:
-        return ChangedRows(logits, tree, history, n_prompt, params, eos_ids, of_step(history, n_prompt))
-
-    return replace(parts, rows=rows)
-
-
-def with_inputs(parts: EngineParts, change: ChangeInputs) -> EngineParts:
-    """Parts that change the inputs of rows in the same way in every step."""
-    return with_inputs_by_step(parts, lambda _history, _n_prompt: change)
-
-
-class StepEnds:
-    """The last token of each step of every request, learned from the histories from which rows are made.
-
-    A history is the same list throughout a request, and in its first step it is as long as the prompt.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[int, tuple[int, ...]] = {}
-
-    def before(self, history: Sequence[int], n_prompt: int) -> tuple[int, ...]:
-        """The last tokens of the steps before this one, whose root is the newest token of the history."""
-        known = self._ends.get(id(history), ())
-        ends = () if len(history) == n_prompt else (*known, history[-1])
-        self._ends[id(history)] = ends
-        return ends
-
-
 def _rows_fault(
-    name: str, upstream: str, change: ChangeInputs, suits: Suits, scenario: Scenario, breaks: str = "law"
+    name: str,
+    upstream: str,
+    change: ChangeInputs,
+    suits: Suits,
+    scenario: Scenario,
+    breaks: str = "law",
+    *,
+    situation: Situation,
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return with_inputs(parts, change)
 
-    return Fault(name, breaks, upstream, "text", ("rows",), apply, suits, scenario)
+    return Fault(name, breaks, upstream, "text", ("rows",), apply, suits, scenario, situation=situation)
 
 
 # parameters that drafted or bonus rows ignore
@@ -130,6 +43,7 @@ TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = _rows_fault(
     lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and not inputs.params.greedy else inputs,
     Suits(needs=("temperature",)),
     Scenario(sampling=SamplingParams(temperature=0.6)),
+    situation="rejected_first",
 )
 """Drafted tokens are tested at temperature 1, whatever temperature the request has; bonus tokens are right.
 
@@ -143,6 +57,7 @@ GREEDY_REQUEST_SAMPLED = _rows_fault(
     Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
     Scenario(sampling=SamplingParams(temperature=0.0)),
     breaks="equality",
+    situation="rejected_first",
 )
 """The drafts of a request at temperature 0 are tested as if the request sampled.
 
@@ -155,6 +70,7 @@ TRUNCATION_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs,
     Suits(needs=("truncation",)),
     Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
+    situation="outside_truncation",
 )
 """Drafted tokens are tested without top-k, top-p and min-p; bonus tokens are truncated as requested.
 
@@ -168,6 +84,7 @@ PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs,
     PENALISED,
     PENALISING,
+    situation="penalty_in_draft",
 )
 """Drafted tokens are tested without repetition, presence and frequency penalties; bonus tokens have them.
 
@@ -182,6 +99,7 @@ MASKS_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
     ),
+    situation="ban_in_draft",
 )
 """Drafted tokens are tested without logit bias, bad words and minimum length; bonus tokens have them.
 
@@ -194,6 +112,7 @@ PENALTIES_MISSING_ON_BONUS_ROW = _rows_fault(
     lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS),
     PENALISED,
     PENALISING,
+    situation="bonus_token",
 )
 """Bonus tokens are drawn without penalties, bias and masks; drafted tokens are tested with them.
 
@@ -208,6 +127,7 @@ PENALTIES_DOUBLE_COUNTED = _rows_fault(
     lambda inputs: replace(inputs, path=inputs.path * 2),
     PENALISED,
     Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
+    situation="penalty_in_draft",
 )
 """The frequency penalty counts the drafted tokens on a row's path twice.
 
@@ -218,8 +138,8 @@ It counts each of them once as a draft and once as output: the deeper the row in
 def _last_tokens_only(parts: EngineParts) -> EngineParts:
     ends = StepEnds()
 
-    def of_step(history: Sequence[int], n_prompt: int) -> ChangeInputs:
-        counted = (*history[:n_prompt], *ends.before(history, n_prompt))
+    def of_step(step: Step) -> ChangeInputs:
+        counted = (*step.history[: step.n_prompt], *ends.before(step))
         return lambda inputs: replace(inputs, committed=counted, path=())
 
     return with_inputs_by_step(parts, of_step)
@@ -234,6 +154,7 @@ PENALTIES_PER_STEP = Fault(
     apply=_last_tokens_only,
     suits=PENALISED,
     scenario=PENALISING,
+    situation="penalty_in_draft",
 )
 """Penalties count one token of each step, its last, whatever number of tokens the step emitted.
 
@@ -252,8 +173,8 @@ def _counted_as(inputs: RowInputs, counted: int) -> RowInputs:
 def _count_steps(parts: EngineParts) -> EngineParts:
     ends = StepEnds()
 
-    def of_step(history: Sequence[int], n_prompt: int) -> ChangeInputs:
-        counted = len(ends.before(history, n_prompt))
+    def of_step(step: Step) -> ChangeInputs:
+        counted = len(ends.before(step))
         return lambda inputs: _counted_as(inputs, counted)
 
     return with_inputs_by_step(parts, of_step)
@@ -268,6 +189,7 @@ MIN_TOKENS_IN_STEPS = Fault(
     apply=_count_steps,
     suits=Suits(temperature="both", needs=("masks", "end tokens")),
     scenario=Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    situation="min_tokens_in_draft",
 )
 """The minimum length is counted in steps, so end tokens stay forbidden for too long.
 

@@ -16,7 +16,7 @@ from engine.core.trees import children
 from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, SamplingParams, StepOutcome
 from engine.decode.seams import EngineParts
 from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault
-from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Suits
+from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Situation, Suits
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import softmax
@@ -37,7 +37,7 @@ def _bare_softmax(rows: TargetRows, row: int) -> Floats:
 
 TARGET_NOT_WARPED_IN_TEST = chain_fault(
     "target_not_warped_in_test",
-    Origin("vllm-project/vllm#9834, #10198"),
+    Origin("vllm-project/vllm#9834, #10198", situation="outside_truncation"),
     lambda facts: ChainWalk(facts, tested=_bare_softmax),
     WARPED,
 )
@@ -48,14 +48,17 @@ The residual comes from the same softmax; only the bonus token follows the reque
 
 SQRT_ACCEPTANCE = chain_fault(
     "sqrt_acceptance",
-    Origin("none known: stands for every acceptance function that is not min(1, p / q)"),
+    Origin("none known: stands for every acceptance function that is not min(1, p / q)", situation="rejected_first"),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token),
 )
 """The test compares with the square root of p / q: a tuned rule that accepts more than p allows."""
 
 ALWAYS_ACCEPT_TOP1 = chain_fault(
     "always_accept_top1",
-    Origin("none known: a short cut that looks safe, because the target would choose the token at temperature 0"),
+    Origin(
+        "none known: a short cut that looks safe, because the target would choose the token at temperature 0",
+        situation="likely_token",
+    ),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial)),
 )
 """A drafted token that is the most likely one under the target is kept without a test."""
@@ -65,7 +68,9 @@ def _lenient(name: str, rate: float) -> Fault:
     def accept(trial: Trial) -> bool:
         return accepts(trial) or trial.numbers.uniform(trial.position, Purpose.ACCEPT, 1) < rate
 
-    origin = Origin("none known: stands for a rare race or rounding that lets a token through")
+    origin = Origin(
+        "none known: stands for a rare race or rounding that lets a token through", situation="rejected_first"
+    )
     return chain_fault(name, origin, lambda facts: ChainWalk(facts, accept=accept))
 
 
@@ -80,7 +85,7 @@ tokens about 1 / e^2 tokens.
 
 FIRST_DRAFT_UNVERIFIED = chain_fault(
     "first_draft_unverified",
-    Origin("ohdearquant/lattice#243"),
+    Origin("ohdearquant/lattice#243", situation="rejected_first"),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.node == 0 or accepts(trial)),
 )
 """The first drafted token of a step is kept untested: verification begins one position too late."""
@@ -92,14 +97,17 @@ def _last_or_accepted(trial: Trial) -> bool:
 
 LAST_DRAFT_UNVERIFIED = chain_fault(
     "last_draft_unverified",
-    Origin("none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late"),
+    Origin(
+        "none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late",
+        situation="rejected_last",
+    ),
     lambda facts: ChainWalk(facts, accept=_last_or_accepted),
 )
 """The last drafted token of a step is kept untested: the loop over the drafts ends one position too early."""
 
 ACCEPTS_EVERYTHING = chain_fault(
     "accepts_everything",
-    Origin("ggml-org/llama.cpp#3919, huggingface/transformers#28508"),
+    Origin("ggml-org/llama.cpp#3919, huggingface/transformers#28508", situation="kept_whole"),
     lambda facts: ChainWalk(facts, accept=lambda _trial: True),
 )
 """Every drafted token is kept: the output is the draft's, and the acceptance rate is 1."""
@@ -129,6 +137,7 @@ GREEDY_ACCEPTS_TOP2 = Fault(
     apply=lambda parts: replace(parts, verifier=_TopTwo(parts.verifier.facts)),
     suits=Suits((Protocol.GREEDY,), temperature="greedy"),
     scenario=Scenario(Protocol.GREEDY, sampling=SamplingParams()),
+    situation="near_tie",
 )
 """The greedy rule keeps a drafted token if it is the first or the second choice of the target."""
 
@@ -136,7 +145,10 @@ GREEDY_ACCEPTS_TOP2 = Fault(
 
 RESAMPLE_FROM_P = chain_fault(
     "resample_from_p",
-    Origin("none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading"),
+    Origin(
+        "none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading",
+        situation="recovered_token",
+    ),
     lambda facts: ChainWalk(facts, left=lambda trial: trial.p),
 )
 """A rejected token is replaced by a draw from p, not from max(p - q, 0): tokens that q favours come out too often."""
@@ -155,7 +167,7 @@ def _search_or_argmax(trial: Trial, left: Floats) -> Emitted:
 
 RESIDUAL_NOT_RENORMALISED = chain_fault(
     "residual_not_renormalised",
-    Origin("none known: a plain slip, a search that finds no token and falls through"),
+    Origin("none known: a plain slip, a search that finds no token and falls through", situation="recovered_token"),
     lambda facts: ChainWalk(facts, recover=_search_or_argmax),
 )
 """The replacement is drawn from a residual that is not normalised.
@@ -170,7 +182,7 @@ def _likeliest(trial: Trial, left: Floats) -> Emitted:
 
 GREEDY_RECOVERED_TOKEN = chain_fault(
     "greedy_recovered_token",
-    Origin("none known: a plain slip, a greedy path taken for a sampled request"),
+    Origin("none known: a plain slip, a greedy path taken for a sampled request", situation="recovered_token"),
     lambda facts: ChainWalk(facts, recover=_likeliest),
 )
 """A rejected token is replaced by the most likely token of the residual, not by a draw from the residual."""
@@ -184,7 +196,10 @@ def _p_without_token(trial: Trial) -> Floats:
 
 ONE_HOT_RESIDUAL_SOFT_TEST = chain_fault(
     "one_hot_residual_soft_test",
-    Origin("none known: the two kinds of draft mixed up; engines with both have a branch for each"),
+    Origin(
+        "none known: the two kinds of draft mixed up; engines with both have a branch for each",
+        situation="recovered_token",
+    ),
     lambda facts: ChainWalk(facts, left=_p_without_token),
 )
 """The test is the one for a sampled draft, the residual the one for a deterministic draft.
@@ -217,6 +232,7 @@ REJECTED_TOKEN_LEAKS = Fault(
     parts=("verifier",),
     apply=lambda parts: replace(parts, verifier=_Leaking(parts.verifier)),
     suits=Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
+    situation="recovered_token",
 )
 """At one position in ten, a rejected draft is emitted all the same, before the token that replaces it.
 
@@ -227,7 +243,7 @@ The output contains a token that the target did not choose; every later token is
 
 BONUS_NOT_WARPED = chain_fault(
     "bonus_not_warped",
-    Origin("none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading"),
+    Origin("none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading", situation="bonus_token"),
     lambda facts: ChainWalk(facts, ends=_bare_softmax),
     WARPED,
 )
@@ -240,7 +256,7 @@ def _no_bonus(ending: Ending) -> tuple[Emitted, ...]:
 
 BONUS_DROPPED = chain_fault(
     "bonus_dropped",
-    Origin("ohdearquant/lattice#509", "engine evidence", "cost"),
+    Origin("ohdearquant/lattice#509", "engine evidence", "cost", situation="kept_whole"),
     lambda facts: ChainWalk(facts, last=_no_bonus),
 )
 """A fully accepted draft is not followed by a bonus token.
@@ -259,7 +275,9 @@ def _bonus_or_repeat(ending: Ending) -> tuple[Emitted, ...]:
 
 
 BONUS_REPEATS_TOKEN = chain_fault(
-    "bonus_repeats_token", Origin("kekzl/imp#683"), lambda facts: ChainWalk(facts, last=_bonus_or_repeat)
+    "bonus_repeats_token",
+    Origin("kekzl/imp#683", situation="bonus_token"),
+    lambda facts: ChainWalk(facts, last=_bonus_or_repeat),
 )
 """One bonus token in twenty repeats the accepted token before it."""
 
@@ -275,11 +293,13 @@ class _Disguised:
         return self.rule.verify(proposal, rows, randomness)
 
 
-def _undeclared(name: str, upstream: str, protocol: Protocol, options: Mapping[str, Any]) -> Fault:
+def _undeclared(
+    name: str, upstream: str, protocol: Protocol, options: Mapping[str, Any], situation: Situation
+) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, verifier=_Disguised(parts.verifier.facts, verify.load(protocol, options)))
 
-    return Fault(name, "law", upstream, "text", ("verifier",), apply, CHAIN_ONLY)
+    return Fault(name, "law", upstream, "text", ("verifier",), apply, CHAIN_ONLY, situation=situation)
 
 
 ENSEMBLE_UNDECLARED = _undeclared(
@@ -287,15 +307,19 @@ ENSEMBLE_UNDECLARED = _undeclared(
     "none known: the option assistant_ensemble_weight of huggingface/transformers, where it is documented as lossy",
     Protocol.ENSEMBLE,
     {"weight": 0.9},
+    situation="rejected_first",
 )
 """Drafts are tested against a mixture of p and q in the place of p."""
-TYPICAL_UNDECLARED = _undeclared("typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {})
+TYPICAL_UNDECLARED = _undeclared(
+    "typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {}, situation="likely_token"
+)
 """Typical acceptance: a drafted token is kept if its p exceeds a threshold that depends on the entropy of p."""
 THRESHOLD_SINGLE_UNDECLARED = _undeclared(
     "threshold_single_undeclared",
     "none known: the option speculative_accept_threshold_single of sgl-project/sglang below 1",
     Protocol.THRESHOLD,
     {"threshold_single": 0.3},
+    situation="likely_token",
 )
 """A drafted token is kept if its p reaches a threshold."""
 THRESHOLD_ACC_UNDECLARED = _undeclared(
@@ -303,6 +327,7 @@ THRESHOLD_ACC_UNDECLARED = _undeclared(
     "none known: the option speculative_accept_threshold_acc of sgl-project/sglang below 1",
     Protocol.THRESHOLD,
     {"threshold_acc": 0.8},
+    situation="rejected_first",
 )
 """The acceptance number is multiplied by a threshold below 1."""
 SYNTHETIC_UNDECLARED = _undeclared(
@@ -310,5 +335,6 @@ SYNTHETIC_UNDECLARED = _undeclared(
     "none known: the option rejection_sample_method: synthetic of vllm-project/vllm, meant for measuring speed",
     Protocol.SYNTHETIC,
     {"length": 3.0},
+    situation="rejected_first",
 )
 """Drafted tokens are kept at configured rates, whatever p and q are."""

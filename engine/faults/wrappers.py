@@ -1,4 +1,4 @@
-"""Wrappers around models and proposers, the raw material of faults: each passes everything on, except one change.
+"""Wrappers around models, rows and proposers, the raw material of faults: each passes everything on, except one change.
 
 The module knows no fault.
 """
@@ -16,6 +16,7 @@ from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import CHAIN_SHAPED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
+from engine.sampling.target_rows import TargetRows
 
 ChangeLogits = Callable[[Tensor, Placement], Tensor]
 """([B, T, V] logits of a verification step, placement of its tokens) -> the logits for the verifier, a new tensor."""
@@ -101,6 +102,22 @@ def with_placement(parts: EngineParts, change: ChangePlacement) -> EngineParts:
     return with_target(parts, lambda model: _ChangedPlacement(model, change))
 
 
+class WrappedRows(TargetRows):
+    """Rows that are the inner ones in everything."""
+
+    def __init__(self, inner: TargetRows) -> None:
+        super().__init__(inner.logits, inner.tree, inner._history, inner._n_prompt, inner._params, inner._eos_ids)
+
+
+def with_rows(parts: EngineParts, wrap: Callable[[TargetRows], TargetRows]) -> EngineParts:
+    """Parts whose verifier gets wrapped rows."""
+
+    def rows(*arguments: Any) -> TargetRows:
+        return wrap(parts.rows(*arguments))
+
+    return replace(parts, rows=rows)
+
+
 class ChangedProposer:
     """A proposer that is asked with changed contexts and offers changed proposals."""
 
@@ -153,7 +170,17 @@ def proposer_fault(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("proposer",), apply, suits, scenario)
+    return Fault(
+        name,
+        origin.breaks,
+        origin.upstream,
+        origin.seen_from,
+        ("proposer",),
+        apply,
+        suits,
+        scenario,
+        situation=origin.situation,
+    )
 
 
 def shortened(proposal: Proposal, count: int) -> Proposal:
