@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Situation, Suits
+from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, PromptLength, Scenario, Situation, Suits
 from engine.faults.wrappers import WrappedModel, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
@@ -131,6 +131,30 @@ WRONG_PATH_GATHERED = Fault(
 Tokens and decisions are right in that step; the next ones are computed after a path that was not taken.
 """
 
+
+def _keep_first_of_path(parts: EngineParts) -> EngineParts:
+    def keep(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
+        parts.keep(cache, row, committed, path[:1])
+
+    return replace(parts, keep=keep)
+
+
+DEEP_PATH_NOT_GATHERED = Fault(
+    name="deep_path_not_gathered",
+    breaks="law",
+    upstream="sgl-project/sglang#15360",
+    seen_from="text",
+    parts=("keep",),
+    apply=_keep_first_of_path,
+    suits=Suits(shape="tree", temperature="both"),
+    scenario=COUPLED_TREE,
+    situation="tree_deep",
+)
+"""After a tree step the column of the first accepted node is moved, and those of the deeper ones stay where they are.
+
+A path of one node is right, and so is the first branch.
+"""
+
 # prefix cache
 
 
@@ -169,4 +193,36 @@ STALE_PREFIX_BLOCK = Fault(
 
 The key of the block matched, its content did not. A request in a fresh row is right; a request that follows another one
 reads the end of a foreign prompt.
+"""
+
+
+class _PartialPrefix(WrappedModel):
+    def __init__(self, inner: TargetModel) -> None:
+        super().__init__(inner)
+        self._blocks: dict[int, Tensor] = {}
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        if want.logits:
+            return self.inner.forward(cache, placement, want)
+        tokens = placement.tokens.clone()
+        block = self._blocks.setdefault(int(tokens[0, 0]), tokens[0, :BLOCK].clone())
+        count = min(len(block), placement.lengths[0])
+        tokens[0, :count] = block[:count]
+        return self.inner.forward(cache, replace(placement, tokens=tokens), want)
+
+
+PARTIAL_PREFIX_TAKEN_WHOLE = Fault(
+    name="partial_prefix_taken_whole",
+    breaks="law",
+    upstream="mratsim/tattletale#93",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_target(parts, _PartialPrefix),
+    suits=Suits(temperature="both", needs=("several requests",)),
+    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(4, 5), shared=2),
+    situation="shared_prefix",
+)
+"""A prompt that shares its first token with an earlier prompt takes over the whole first block of that prompt.
+
+The search for a cached prefix accepts a block that matches in part. Prompts without a common beginning are right.
 """

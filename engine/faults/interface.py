@@ -159,6 +159,13 @@ CHAIN_SHAPED: Final = Suits(shape="chain")
 SAMPLED_SCENARIO: Final = Scenario()
 WARPED: Final = Scenario(sampling=SamplingParams(temperature=0.6, top_p=0.95))
 """Sampling parameters under which the distribution of a row differs from the softmax of its logits."""
+VOCABULARY: Final = 32
+"""Tokens of a scripted model."""
+AWAY_FROM_ZERO: Final = tuple((token, 16.0) for token in range(VOCABULARY))
+"""A bias for all tokens, which changes no choice.
+Real logits lie around 20, where bfloat16 is coarse and ties are common. Scripted logits lie around 0, where bfloat16 is
+fine; the bias moves them into the coarse range.
+"""
 COUPLED: Final = Scenario(protocol=Protocol.GUMBEL)
 """The rule whose output equals that of plain decoding token for token, so that a comparison shows a wrong row."""
 COUPLED_TREE: Final = Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+import torch
+
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault, Scenario, Situation, Suits
+from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Situation, Suits
 from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, StepEnds, with_inputs, with_inputs_by_step
+from engine.faults.wrappers import WrappedRows, with_rows
+from engine.sampling.transforms import TransformedRow, softmax
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NO_MASKS: Final = {"logit_bias": (), "bad_words": (), "min_tokens": 0}
@@ -195,4 +200,145 @@ MIN_TOKENS_IN_STEPS = Fault(
 
 A step of several tokens counts as one. Responses are longer than they should be, and the better the drafts, the larger
 the excess.
+"""
+
+
+def _at_step_start(inputs: RowInputs) -> RowInputs:
+    return _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)
+
+
+MIN_TOKENS_AT_STEP_START = _rows_fault(
+    "min_tokens_at_step_start",
+    "vllm-project/vllm#32642",
+    _at_step_start,
+    Suits(temperature="both", needs=("masks", "end tokens")),
+    Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    situation="min_tokens_in_draft",
+)
+"""The minimum length is compared with the length at the beginning of the step, for all rows of a draft.
+
+In the step that reaches the minimum, end tokens stay forbidden up to its last row.
+"""
+
+PENALTIES_WITHOUT_DRAFT = _rows_fault(
+    "penalties_without_draft",
+    "sgl-project/sglang#28242",
+    lambda inputs: replace(inputs, path=()),
+    PENALISED,
+    PENALISING,
+    situation="penalty_in_draft",
+)
+"""All rows of a draft are penalised for the committed tokens only, not for the drafted tokens before them.
+
+A token that a draft repeats is penalised from the next step on.
+"""
+
+PENALTIES_OF_LAST_TOKEN = _rows_fault(
+    "penalties_of_last_token",
+    "ikawrakow/ik_llama.cpp#2410",
+    lambda inputs: replace(inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()),
+    PENALISED,
+    PENALISING,
+    situation="penalty_in_draft",
+)
+"""Penalties know one token of the response, the one before the row.
+
+Each accepted token takes the place of the one before it in the history that penalties read.
+"""
+
+
+def _generated(inputs: RowInputs) -> list[int]:
+    return [*inputs.committed[inputs.n_prompt :], *inputs.path]
+
+
+def _count_rejected(parts: EngineParts) -> EngineParts:
+    steps: dict[int, Step] = {}
+    lengths: dict[int, int] = {}
+    rejected: dict[int, list[int]] = {}
+
+    def of_step(step: Step) -> ChangeInputs:
+        key = id(step.history)
+        if len(step.history) == step.n_prompt:
+            rejected[key] = []
+        elif key in steps:
+            kept = len(step.history) - lengths[key] - 1
+            rejected[key] = [*rejected[key], *steps[key].tree.tokens[kept:]]
+        steps[key], lengths[key] = step, len(step.history)
+        extra = tuple(rejected[key])
+        return lambda inputs: replace(inputs, committed=[*inputs.committed, *extra])
+
+    return with_inputs_by_step(parts, of_step)
+
+
+REJECTED_DRAFTS_PENALISED = Fault(
+    name="rejected_drafts_penalised",
+    breaks="law",
+    upstream="osaurus-ai/vmlx-swift#357",
+    seen_from="text",
+    parts=("rows",),
+    apply=_count_rejected,
+    suits=Suits(shape="chain", temperature="both", needs=("penalties",)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
+    situation="penalty_in_draft",
+)
+"""Rejected drafts stay in the counts from which penalties are computed.
+
+Drafting and verification count in the same table, and nothing takes the rejected tokens out of it.
+"""
+
+# bans
+
+
+def _prefix_one_early(inputs: RowInputs) -> RowInputs:
+    return replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
+
+
+BAD_WORDS_ONE_EARLY_IN_DRAFT = _rows_fault(
+    "bad_words_one_early_in_draft",
+    "vllm-project/vllm#52311",
+    _prefix_one_early,
+    Suits(temperature="both", needs=("masks",)),
+    Scenario(
+        sampling=SamplingParams(
+            temperature=1.0, bad_words=tuple((a, b) for a in range(32) for b in range((5 * a) % 8, 32, 8))
+        )
+    ),
+    situation="ban_in_draft",
+)
+"""Within a draft, the beginning of a bad word is looked for one token too early: the root is read twice.
+
+A word whose beginning was drafted is not forbidden, and another one may be. Words of one token are right.
+"""
+
+# truncation
+
+
+class _ExactlyK(WrappedRows):
+    def __getitem__(self, row: int) -> TransformedRow:
+        transformed = super().__getitem__(row)
+        if self._params.top_k == 0 or self._params.greedy:
+            return transformed
+        rounded = torch.from_numpy(transformed.scores).to(torch.bfloat16).double().numpy()
+        kept = np.argsort(-rounded, kind="stable")[: self._params.top_k]
+        if not np.setdiff1d(np.flatnonzero(transformed.p), kept).size:
+            return transformed
+        p = np.zeros_like(transformed.p)
+        p[kept] = softmax(transformed.scores[kept] / self._params.temperature)
+        return replace(transformed, p=p)
+
+
+TOP_K_TIES_CUT = Fault(
+    name="top_k_ties_cut",
+    breaks="law",
+    upstream="vllm-project/vllm#50979, sgl-project/sglang#33539",
+    seen_from="text",
+    parts=("rows",),
+    apply=lambda parts: with_rows(parts, _ExactlyK),
+    suits=Suits(needs=("truncation",)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, top_k=5, logit_bias=AWAY_FROM_ZERO)),
+    situation="near_tie",
+)
+"""Of the tokens that tie in bfloat16 at the k-th place, those with the lowest ids are kept.
+
+The draft is truncated by the exact logits. Only rows with a tie at that place differ.
 """

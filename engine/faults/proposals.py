@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from engine.core.types import DraftRule, Floats, Proposal, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.faults.interface import Fault, Origin, Scenario, Suits
-from engine.faults.wrappers import ChangeProposals, WrappedModel, proposer_fault, shortened, with_proposals
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.faults.wrappers import ChangeProposals, proposer_fault, shortened, with_proposals
 from engine.proposers.interface import Context
 from engine.sampling.draw import DraftContext, Draw
 from engine.verify.matching import q_of
@@ -192,40 +191,4 @@ DRAFTS_OF_ANOTHER_REQUEST = Fault(
 
 The law holds, as it does for any draft. Tokens that continue another text are seldom kept, and each was drawn with a
 number of another request.
-"""
-
-# the model that drafts
-
-
-class _OneBehind(WrappedModel):
-    def __init__(self, inner: TargetModel) -> None:
-        super().__init__(inner)
-        self._written: dict[int, dict[int, int]] = {}
-
-    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        tokens = placement.tokens.clone()
-        for b, length in enumerate(placement.lengths):
-            written = self._written.setdefault(placement.first_row + b, {})
-            for t in range(length):
-                slot = int(placement.slots[b, t])
-                if want.logits and t < length - 1:
-                    tokens[b, t] = written.get(slot, 0)
-                written[slot] = int(tokens[b, t])
-        return self.inner.forward(cache, replace(placement, tokens=tokens), want)
-
-
-DRAFT_ONE_BEHIND = Fault(
-    name="draft_one_behind",
-    breaks="acceptance",
-    upstream="vllm-project/vllm#14649",
-    seen_from="engine evidence",
-    parts=("draft",),
-    apply=lambda parts: replace(parts, draft=lambda model: _OneBehind(parts.draft(model))),
-    suits=Suits(shape="chain", temperature="both"),
-    situation="after_kept_whole",
-)
-"""The draft model never reads the last token of a fully accepted draft.
-
-One column back, its cache has a hole or an older token. The output is right to the last bit, because the tokens were
-drawn from the reported q; after a hole the draft model knows less, and fewer of its tokens are kept.
 """

@@ -12,19 +12,13 @@ import torch
 from torch import Tensor
 
 from engine.core.types import Protocol, SamplingParams
-from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Suits
+from engine.faults.interface import AWAY_FROM_ZERO, COUPLED, COUPLED_TREE, Fault, Scenario, Suits
 from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_placement, with_rows, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.sampling.transforms import TransformedRow, one_hot
 
-VOCABULARY: Final = 32
-"""Tokens of a scripted model."""
-AWAY_FROM_ZERO: Final = tuple((token, 16.0) for token in range(VOCABULARY))
-"""A bias for all tokens, which changes no choice.
-
-Real logits lie around 20, where bfloat16 is coarse and ties are common. Scripted logits lie around 0, where bfloat16 is
-fine; the bias moves them into the coarse range.
-"""
+TRAINED_LENGTH: Final = 96
+"""The length beyond which `ROTATION_CHANGES_BEYOND_LENGTH` acts."""
 HEAD: Final = Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled")
 """A draft head at temperature 0: without randomness in the draws, acceptance rates over few prompts vary less."""
 
@@ -156,6 +150,31 @@ POSITIONS_OFF_BY_ONE = Fault(
 
 Each token attends to the right tokens, but its rotation is wrong. A scripted model knows positions only by their order,
 so the fault needs a model with weights.
+"""
+
+
+def _stretched_beyond(placement: Placement) -> Placement:
+    positions = placement.positions.clone()
+    for b, length in enumerate(placement.lengths):
+        if length and int(positions[b, 0]) >= TRAINED_LENGTH:
+            positions[b, :length] += TRAINED_LENGTH
+    return replace(placement, positions=positions, branches=placement.visible)
+
+
+ROTATION_CHANGES_BEYOND_LENGTH = Fault(
+    name="rotation_changes_beyond_length",
+    breaks="law",
+    upstream="huggingface/transformers#25104",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_placement(parts, _stretched_beyond),
+    suits=Suits(temperature="both", needs=("weights",)),
+    scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    situation="context_long",
+)
+"""Tokens beyond a length are rotated by another schedule than those before it, whose keys are in the cache already.
+
+Short contexts are right. In long ones the distance between a token and the tokens before the length is wrong.
 """
 
 

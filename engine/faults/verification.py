@@ -5,21 +5,19 @@ Most of them replace one piece of the chain rule (`engine.faults.chain_walk`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from engine import verify
 from engine.core.trees import children
 from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, SamplingParams, StepOutcome
-from engine.decode.seams import EngineParts
-from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault
-from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Situation, Suits
+from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault, replace_token
+from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Suits
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import softmax
+from engine.sampling.transforms import inverse_cdf, softmax
+from engine.verify.chain import residual
 from engine.verify.interface import Verifier, VerifierFacts
 from engine.verify.matching import match
 
@@ -27,6 +25,10 @@ REPEATED_SHARE: Final = 0.05
 """The share of bonus tokens that `BONUS_REPEATS_TOKEN` replaces."""
 LEAK_PERIOD: Final = 10
 """`REJECTED_TOKEN_LEAKS` acts at positions that are multiples of this number."""
+RESIDUAL_EPSILON: Final = 0.001
+"""`RESIDUAL_WITH_EPSILON` adds this to every token's residual."""
+SMALL_RESIDUAL: Final = 0.1
+"""The mass below which `REJECTED_TOKEN_RECOVERED` acts."""
 
 
 def _bare_softmax(rows: TargetRows, row: int) -> Floats:
@@ -208,11 +210,13 @@ The residual is p without the rejected token; the rest of q is not subtracted.
 """
 
 
-class _Leaking:
+class _Wrapping:
     def __init__(self, inner: Verifier) -> None:
         self._inner = inner
         self.facts = inner.facts
 
+
+class _Leaking(_Wrapping):
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         verdict = self._inner.verify(proposal, rows, randomness)
         last = verdict.emitted[-1]
@@ -237,6 +241,80 @@ REJECTED_TOKEN_LEAKS = Fault(
 """At one position in ten, a rejected draft is emitted all the same, before the token that replaces it.
 
 The output contains a token that the target did not choose; every later token is right for the text that it follows.
+"""
+
+
+def _with_epsilon(trial: Trial) -> Floats:
+    return np.asarray(residual(trial.p, trial.proposal, trial.node) + RESIDUAL_EPSILON)
+
+
+RESIDUAL_WITH_EPSILON = chain_fault(
+    "residual_with_epsilon",
+    Origin("vectorch-ai/ScaleLLM#202", situation="small_residual"),
+    lambda facts: ChainWalk(facts, left=_with_epsilon),
+)
+"""A constant keeps the residual from a division by zero, and gives every token a share of the replacements.
+
+The smaller the residual, the larger that share: where p and q almost agree, the replacement is almost uniform.
+"""
+
+
+def _rejected_if_small(trial: Trial, left: Floats) -> Emitted:
+    if left.sum() >= SMALL_RESIDUAL:
+        return replace_token(trial, left)
+    return _recovered(trial, trial.token, trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
+
+
+REJECTED_TOKEN_RECOVERED = chain_fault(
+    "rejected_token_recovered",
+    Origin("vllm-project/vllm#41834", situation="small_residual"),
+    lambda facts: ChainWalk(facts, recover=_rejected_if_small),
+)
+"""Where the residual is too small to draw from, the token that was just rejected replaces itself.
+
+Upstream a residual that had vanished altogether did it.
+"""
+
+
+def _target_s_own(trial: Trial) -> bool:
+    return inverse_cdf(trial.p, trial.numbers.uniform(trial.position, Purpose.BONUS, 1)) == trial.token
+
+
+SAME_TOKEN_ACCEPTED = chain_fault(
+    "same_token_accepted",
+    Origin("alibaba/rtp-llm#1295", situation="likely_token"),
+    lambda facts: ChainWalk(facts, accept=lambda trial: accepts(trial) or _target_s_own(trial)),
+)
+"""A drafted token is also kept if a draw from the target gives the same token.
+
+Each of the two rules keeps the law; both together accept too often the tokens that the target finds likely.
+"""
+
+
+class _LateReplacement(_Wrapping):
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
+        verdict = self._inner.verify(proposal, rows, randomness)
+        last = verdict.emitted[-1]
+        if last.role is not Role.RECOVERED:
+            return verdict
+        p = rows[last.row + 1].p
+        token = inverse_cdf(p, last.uniform)
+        return replace(verdict, emitted=(*verdict.emitted[:-1], replace(last, token=token, p=float(p[token]))))
+
+
+RECOVERED_FROM_NEXT_ROW = Fault(
+    name="recovered_from_next_row",
+    breaks="law",
+    upstream="openvinotoolkit/openvino.genai#4190, #4490",
+    seen_from="text",
+    parts=("verifier",),
+    apply=lambda parts: replace(parts, verifier=_LateReplacement(parts.verifier)),
+    suits=CHAIN_ONLY,
+    situation="recovered_token",
+)
+"""A rejected token is replaced by a draw from the row after it, which was computed behind the rejected token.
+
+The right draw is thrown away, and the next iteration of the loop makes another one. The text lacks a word.
 """
 
 # the bonus token
@@ -280,61 +358,3 @@ BONUS_REPEATS_TOKEN = chain_fault(
     lambda facts: ChainWalk(facts, last=_bonus_or_repeat),
 )
 """One bonus token in twenty repeats the accepted token before it."""
-
-# undeclared rules: a lossy rule (`engine.verify.lossy`) runs, and the configuration and the record name the chain rule
-
-
-@dataclass(slots=True)
-class _Disguised:
-    facts: VerifierFacts
-    rule: Verifier
-
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
-        return self.rule.verify(proposal, rows, randomness)
-
-
-def _undeclared(
-    name: str, upstream: str, protocol: Protocol, options: Mapping[str, Any], situation: Situation
-) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, verifier=_Disguised(parts.verifier.facts, verify.load(protocol, options)))
-
-    return Fault(name, "law", upstream, "text", ("verifier",), apply, CHAIN_ONLY, situation=situation)
-
-
-ENSEMBLE_UNDECLARED = _undeclared(
-    "ensemble_undeclared",
-    "none known: the option assistant_ensemble_weight of huggingface/transformers, where it is documented as lossy",
-    Protocol.ENSEMBLE,
-    {"weight": 0.9},
-    situation="rejected_first",
-)
-"""Drafts are tested against a mixture of p and q in the place of p."""
-TYPICAL_UNDECLARED = _undeclared(
-    "typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {}, situation="likely_token"
-)
-"""Typical acceptance: a drafted token is kept if its p exceeds a threshold that depends on the entropy of p."""
-THRESHOLD_SINGLE_UNDECLARED = _undeclared(
-    "threshold_single_undeclared",
-    "none known: the option speculative_accept_threshold_single of sgl-project/sglang below 1",
-    Protocol.THRESHOLD,
-    {"threshold_single": 0.3},
-    situation="likely_token",
-)
-"""A drafted token is kept if its p reaches a threshold."""
-THRESHOLD_ACC_UNDECLARED = _undeclared(
-    "threshold_acc_undeclared",
-    "none known: the option speculative_accept_threshold_acc of sgl-project/sglang below 1",
-    Protocol.THRESHOLD,
-    {"threshold_acc": 0.8},
-    situation="rejected_first",
-)
-"""The acceptance number is multiplied by a threshold below 1."""
-SYNTHETIC_UNDECLARED = _undeclared(
-    "synthetic_undeclared",
-    "none known: the option rejection_sample_method: synthetic of vllm-project/vllm, meant for measuring speed",
-    Protocol.SYNTHETIC,
-    {"length": 3.0},
-    situation="rejected_first",
-)
-"""Drafted tokens are kept at configured rates, whatever p and q are."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import CHAIN_SHAPED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.interface import Context, Proposer
 from engine.sampling.target_rows import TargetRows
 
@@ -64,6 +64,13 @@ class WrappedModel:
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """As the inner model's."""
         return self.inner.forward(cache, placement, want)
+
+
+def overwrite(model: TargetModel, cache: SlotCache, row: int, tokens: Mapping[int, int]) -> None:
+    """Put the keys and values of other tokens into columns of a row; `tokens` by column."""
+    for column, token in tokens.items():
+        placement = chain_placement([[token]], [column], cache.trash, first_row=row)
+        model.forward(cache, placement, WantedOutputs(logits=False))
 
 
 class _ChangedLogits(WrappedModel):
@@ -181,6 +188,81 @@ def proposer_fault(
         scenario,
         situation=origin.situation,
     )
+
+
+class BatchView:
+    """The requests of a batch by row, as a wrapped proposer sees them come and go.
+
+    steps: how many steps have begun.
+    active: the active requests by row, in the order of the rows.
+    finished: how many requests finished in the step before this one.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a new batch."""
+        self.steps = self.finished = self._ending = 0
+        self.active: dict[int, Context] = {}
+        self._holders: dict[int, list[Context]] = {}
+
+    def admit(self, context: Context) -> None:
+        """A request takes a row."""
+        self._holders.setdefault(context.row, []).append(context)
+        self.active = dict(sorted((self.active | {context.row: context}).items()))
+
+    def step(self, contexts: Sequence[Context]) -> None:
+        """A step begins with these requests."""
+        self.steps, self.finished, self._ending = self.steps + 1, self._ending, 0
+        self.active = {context.row: context for context in contexts}
+
+    def release(self, row: int) -> None:
+        """The request of a row has finished."""
+        self._ending += 1
+        self.active.pop(row, None)
+
+    def of(self, history: Sequence[int]) -> Context | None:
+        """The active request with this history, the same list throughout a request; None outside a batch."""
+        return next((context for context in self.active.values() if context.history is history), None)
+
+    def first(self, row: int) -> Context:
+        """The first request that held the row."""
+        return self._holders[row][0]
+
+    def before(self, row: int) -> Context | None:
+        """The request that held the row before its present one, with its whole history."""
+        return self._holders[row][-2] if len(self._holders.get(row, ())) > 1 else None
+
+
+class _Watched(ChangedProposer):
+    def __init__(self, inner: Proposer, view: BatchView) -> None:
+        super().__init__(inner)
+        self._view = view
+
+    def start(self, context: Context) -> None:
+        self._view.admit(context)
+        super().start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        self._view.step(contexts)
+        return super().propose(contexts)
+
+    def finish(self, row: int) -> None:
+        self._view.release(row)
+        super().finish(row)
+
+
+def with_view(parts: EngineParts, change: Callable[[EngineParts, BatchView], EngineParts]) -> EngineParts:
+    """Parts changed with a view of the batch; it begins anew with each wrapped proposer."""
+    view = BatchView()
+    changed = change(parts, view)
+
+    def proposer(inner: Proposer) -> Proposer:
+        view.clear()
+        return _Watched(changed.proposer(inner), view)
+
+    return replace(changed, proposer=proposer)
 
 
 def shortened(proposal: Proposal, count: int) -> Proposal:
