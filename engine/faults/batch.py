@@ -341,7 +341,8 @@ ROWS_SHIFTED_AFTER_FINISH = Fault(
     suits=SEVERAL,
     scenario=Scenario(
         protocol=Protocol.GUMBEL,
-        sampling=SamplingParams(temperature=1.0, stop_token_ids=tuple(range(0, 32, 3)), max_new_tokens=32),
+        sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)),
+        rows=16,
     ),
     situation="rows_finish_together",
 )

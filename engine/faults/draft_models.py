@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.core.types import Proposal
 from engine.decode.seams import EngineParts, WrapModel
-from engine.faults.interface import Fault, Scenario, Situation, Suits
+from engine.faults.interface import SAMPLED_SCENARIO, Fault, Scenario, Situation, Suits
 from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, overwrite, with_view
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
@@ -27,22 +27,18 @@ DRAFTING: Final = Suits(shape="chain", temperature="both")
 
 
 def _draft_fault(
-    name: str, upstream: str, wrap: WrapModel, situation: Situation, suits: Suits = DRAFTING, rows: int = 8
+    name: str,
+    upstream: str,
+    wrap: WrapModel,
+    situation: Situation,
+    suits: Suits = DRAFTING,
+    scenario: Scenario = SAMPLED_SCENARIO,
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, draft=lambda model: wrap(parts.draft(model)))
 
-    return Fault(
-        name,
-        "acceptance",
-        upstream,
-        "engine evidence",
-        ("draft",),
-        apply,
-        suits,
-        Scenario(rows=rows),
-        situation=situation,
-    )
+    seen = "engine evidence"
+    return Fault(name, "acceptance", upstream, seen, ("draft",), apply, suits, scenario, situation=situation)
 
 
 # the draft's cache
@@ -116,12 +112,13 @@ DRAFT_CACHE_OF_PREVIOUS_REQUEST = _draft_fault(
     "ggml-org/llama.cpp#27852",
     _PromptOfBefore,
     "row_reused",
-    Suits(shape="chain", temperature="both", needs=("several requests",)),
-    rows=2,
+    Suits(shape="chain", temperature="both", needs=("several requests", "weights")),
+    Scenario(rows=2, models="bundled"),
 )
 """The draft model continues from the prompt of the request that held the row before.
 
-Its state is made once per row and not at the beginning of a request. Drafts recover as the text grows.
+Its state is made once per row and not at the beginning of a request. A draft with a short memory recovers as the text
+grows.
 """
 
 

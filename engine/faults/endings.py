@@ -244,7 +244,7 @@ BONUS_AFTER_END = Fault(
     parts=("stops",),
     apply=lambda parts: replace(parts, stops=_BonusAfterEnd),
     suits=ENDING,
-    scenario=END_TOKENS,
+    scenario=replace(END_TOKENS, gamma=1),
     situation="end_at_draft_end",
 )
 """The bonus token is emitted although the last token of the draft, which was kept, ended the response.

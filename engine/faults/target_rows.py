@@ -17,8 +17,10 @@ from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.sampling.transforms import TransformedRow, one_hot
 
-TRAINED_LENGTH: Final = 96
+TRAINED_LENGTH: Final = 48
 """The length beyond which `ROTATION_CHANGES_BEYOND_LENGTH` acts."""
+COMPRESSED: Final = 4
+"""The number of positions by which it moves tokens towards those before the length."""
 HEAD: Final = Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled")
 """A draft head at temperature 0: without randomness in the draws, acceptance rates over few prompts vary less."""
 
@@ -153,11 +155,11 @@ so the fault needs a model with weights.
 """
 
 
-def _stretched_beyond(placement: Placement) -> Placement:
+def _compressed_beyond(placement: Placement) -> Placement:
     positions = placement.positions.clone()
     for b, length in enumerate(placement.lengths):
         if length and int(positions[b, 0]) >= TRAINED_LENGTH:
-            positions[b, :length] += TRAINED_LENGTH
+            positions[b, :length] -= COMPRESSED
     return replace(placement, positions=positions, branches=placement.visible)
 
 
@@ -167,7 +169,7 @@ ROTATION_CHANGES_BEYOND_LENGTH = Fault(
     upstream="huggingface/transformers#25104",
     seen_from="text",
     parts=("target",),
-    apply=lambda parts: with_placement(parts, _stretched_beyond),
+    apply=lambda parts: with_placement(parts, _compressed_beyond),
     suits=Suits(temperature="both", needs=("weights",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
     situation="context_long",

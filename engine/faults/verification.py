@@ -27,7 +27,7 @@ LEAK_PERIOD: Final = 10
 """`REJECTED_TOKEN_LEAKS` acts at positions that are multiples of this number."""
 RESIDUAL_EPSILON: Final = 0.001
 """`RESIDUAL_WITH_EPSILON` adds this to every token's residual."""
-SMALL_RESIDUAL: Final = 0.1
+SMALL_RESIDUAL: Final = 0.3
 """The mass below which `REJECTED_TOKEN_RECOVERED` acts."""
 
 
