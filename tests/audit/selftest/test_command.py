@@ -81,6 +81,17 @@ def test_the_page_names_what_caught_and_what_missed():
     assert cells[3:8] == ["256", "3 of 3", "law", "-", "replay"]
 
 
+def test_the_page_counts_faults_by_situation():
+    assert "| rejected_first | 1 | 1 | - |" in report.page(outcome({"law": 3}))
+    assert "| rejected_first | 1 | 0 | sqrt_acceptance |" in report.page(outcome({"law": 0}, caught=False))
+    assert report.document(outcome({"law": 3}))["detections"][0]["situation"] == "rejected_first"
+
+
+def test_every_fault_has_one_situation():
+    assert sorted(chain(*by_situation().values())) == sorted(faults.REGISTRY)
+    assert set(without_fault()) == {"preempted", "context_medium", "grammar", "tool_call", "filter"} | REACHED_ELSEWHERE
+
+
 def test_the_presets_name_faults_that_there_are():
     assert set(QUICK.faults) <= set(faults.REGISTRY)
     assert planned(FULL, (), PresetOverrides(), 1).complete

@@ -1,9 +1,12 @@
 """The arm of a fault's arena over its models, clean or broken, and what it generates."""
 
+import dataclasses
 import functools
 import json
 from dataclasses import replace
 from importlib.resources import files
+
+import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Level
 from engine.backends import native, scripted
@@ -13,12 +16,13 @@ from engine.backends.neighbour import NeighbourEngine
 from engine.backends.scripted import VOCABULARY
 from engine.core.types import Request
 from engine.record.effective import Effective
-from engine.record.trace import decode
+from engine.record.trace import Trace, decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
 from tests.support.scenarios import engine_spec
 
 TIMES = ("draft_us", "verify_us")
+COLUMNS = [each.name for each in dataclasses.fields(Trace) if each.name not in ("header", *TIMES)]
 
 
 CHATS = files("suites").joinpath("prompts/chat.jsonl").read_text(encoding="utf-8")
@@ -64,3 +68,9 @@ def traces(generations):
 def arm_record(generations, kind=ArmKind.CANDIDATE, effective=None):
     told = tuple(record(trace) for trace in traces(generations))
     return ArmRecord(kind.value, kind, Level.L4, effective or Effective(), told)
+
+
+def same(first, second):
+    """Whether two traces agree in everything but their times."""
+    columns = all(np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True) for name in COLUMNS)
+    return columns and first.header == second.header
