@@ -69,15 +69,11 @@ def _outside(found: Detection, view: str) -> str:
 def situation_rows(outcome: SelfTestResult) -> list[Row]:
     """The faults that ran, by the situation that they need."""
     caught = {each.fault: each.sights["record"].caught for each in outcome.detections}
-    return [
-        (
-            name,
-            str(len(needing)),
-            str(sum(caught[fault] for fault in needing)),
-            _list([f for f in needing if not caught[f]]),
-        )
-        for name, needing in by_situation(caught).items()
-    ]
+    rows: list[Row] = []
+    for situation, names in by_situation(caught).items():
+        missed = [name for name in names if not caught[name]]
+        rows.append((situation, str(len(names)), str(len(names) - len(missed)), _list(missed)))
+    return rows
 
 
 def family_rows(alarms: Alarms) -> list[Row]:

@@ -198,6 +198,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "deep_path_not_gathered": "engine.faults.cache:DEEP_PATH_NOT_GATHERED",
     "partial_prefix_taken_whole": "engine.faults.cache:PARTIAL_PREFIX_TAKEN_WHOLE",
     "rotation_changes_beyond_length": "engine.faults.target_rows:ROTATION_CHANGES_BEYOND_LENGTH",
+    "truncation_missing_without_draft": "engine.faults.parameters:TRUNCATION_MISSING_WITHOUT_DRAFT",
     "min_tokens_at_step_start": "engine.faults.parameters:MIN_TOKENS_AT_STEP_START",
     "penalties_without_draft": "engine.faults.parameters:PENALTIES_WITHOUT_DRAFT",
     "penalties_of_last_token": "engine.faults.parameters:PENALTIES_OF_LAST_TOKEN",

@@ -334,7 +334,7 @@ def _shifted_after_finish(parts: EngineParts, view: BatchView) -> EngineParts:
 ROWS_SHIFTED_AFTER_FINISH = Fault(
     name="rows_shifted_after_finish",
     breaks="law",
-    upstream="tenstorrent/vllm-tt-plugin#131",
+    upstream="tenstorrent/vllm-tt-plugin#131, vllm-project/vllm#14645",
     seen_from="text",
     parts=("target", "proposer"),
     apply=lambda parts: with_view(parts, _shifted_after_finish),

@@ -109,7 +109,7 @@ class _PromptOfBefore(WrappedModel):
 
 DRAFT_CACHE_OF_PREVIOUS_REQUEST = _draft_fault(
     "draft_cache_of_previous_request",
-    "ggml-org/llama.cpp#27852",
+    "none known: the draft's half of vllm-project/vllm#32118, where a slot kept recurrent state of the request before",
     _PromptOfBefore,
     "row_reused",
     Suits(shape="chain", temperature="both", needs=("several requests", "weights")),

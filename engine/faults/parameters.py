@@ -83,6 +83,19 @@ The draft is truncated, so it seldom offers a forbidden token; the residual give
 not have.
 """
 
+TRUNCATION_MISSING_WITHOUT_DRAFT = _rows_fault(
+    "truncation_missing_without_draft",
+    "none known: engines that take another path for requests without a draft",
+    lambda inputs: inputs if inputs.drafted or inputs.path else inputs.without(NO_TRUNCATION),
+    Suits(needs=("truncation",)),
+    Scenario(proposer="ngram", drafts=0, sampling=SamplingParams(temperature=1.0, top_k=5)),
+    situation="nothing_drafted",
+)
+"""A step in which nothing was drafted draws its token without top-k, top-p and min-p.
+
+The better the proposer finds something to copy, the rarer the fault.
+"""
+
 PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     "penalties_missing_on_drafted_rows",
     "vllm-project/vllm#18902, #19482, NVIDIA/TensorRT-LLM#17701",
