@@ -75,6 +75,7 @@ bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
 
 docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m tests.support.cli_page docs/cli.md
+	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

@@ -36,6 +36,7 @@ from engine.train import recipe
 from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build
+from tests.support import fault_page
 from tests.support.cases import every_case
 from tests.support.cli_page import WIDTH, page
 
@@ -101,6 +102,13 @@ def test_everything_registered_has_a_page_that_says_what_it_cannot_do():
                 text = (DOCS / folder / f"{name}.md").read_text(encoding="utf-8")
                 assert text.startswith(f"# {name}\n")
                 assert re.search(r"^## (Limits|What it cannot see)$", text, re.MULTILINE)
+
+
+def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
+    assert text_of("faults-and-situations.md") == fault_page.page(), "run: make docs"
+    out = tmp_path / "page.md"
+    fault_page.write([str(out)], standalone_mode=False)
+    assert out.read_text(encoding="utf-8") == fault_page.page()
 
 
 def test_no_page_describes_what_is_not_registered():

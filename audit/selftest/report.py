@@ -9,11 +9,13 @@ from typing import Any, Final
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
 from audit.selftest.detect import BRIEFLY, POWER, Detection, ViewDetection
 from audit.selftest.scenarios import FIRST_CLEAN_SEED
+from audit.selftest.situations import by_situation
 from audit.selftest.work import SelfTestResult
 from engine import faults
 
 COLUMNS: Final = ("fault", "breaks", "tokens", "seeds", "caught by", "log-probabilities", "text")
 SOUGHT_COLUMNS: Final = ("check", "fault", "tokens", "seeds")
+SITUATION_COLUMNS: Final = ("situation", "faults", "caught", "missed")
 FAMILY_COLUMNS: Final = ("arms", "number", "alarms", "checks")
 UNIFORM_COLUMNS: Final = ("check", "tests", "p-values", "worst test", "excess", "adjusted p", "share <= 0.01")
 Row = tuple[str, ...]
@@ -62,6 +64,16 @@ def _outside(found: Detection, view: str) -> str:
     if sight.caught:
         return f"{sight.tokens}: {', '.join(sight.first)}"
     return f"not at {sight.tokens} ({sight.seen} of {sight.seeds})"
+
+
+def situation_rows(outcome: SelfTestResult) -> list[Row]:
+    """The faults that ran, by the situation that they need."""
+    caught = {each.fault: each.sights["record"].caught for each in outcome.detections}
+    rows: list[Row] = []
+    for situation, names in by_situation(caught).items():
+        missed = [name for name in names if not caught[name]]
+        rows.append((situation, str(len(names)), str(len(names) - len(missed)), _list(missed)))
+    return rows
 
 
 def family_rows(alarms: Alarms) -> list[Row]:
@@ -124,7 +136,8 @@ def document(outcome: SelfTestResult) -> dict[str, Any]:
 def _detection(found: Detection) -> dict[str, Any]:
     fault = faults.load(found.fault)
     views = {view: asdict(sight) | {"hits": dict(sight.hits)} for view, sight in found.sights.items()}
-    return {"fault": found.fault, "breaks": fault.breaks, "upstream": fault.upstream, "views": views}
+    origin = {"breaks": fault.breaks, "situation": fault.situation, "upstream": fault.upstream}
+    return {"fault": found.fault, **origin, "views": views}
 
 
 def page(outcome: SelfTestResult) -> str:
@@ -148,6 +161,10 @@ def page(outcome: SelfTestResult) -> str:
         "models.\n",
         _table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
         *_sought(outcome),
+        "## Situations\n",
+        "What has to happen in a run before a fault can show, and how many of the faults that need it are caught with "
+        "the record.\n",
+        _table(SITUATION_COLUMNS, situation_rows(outcome)),
         "## False alarms\n",
         f"{rate_line(alarms)}. Arms of {plan.clean_tokens} tokens, each with its own seed, "
         f"from {FIRST_CLEAN_SEED} on.\n",

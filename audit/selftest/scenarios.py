@@ -98,7 +98,7 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
         batch_size=scenario.rows,
         samples=samples,
         models={name: ModelSpec(name, at) for name, at in scenario.sources(SEEDS_PER_WORLD * seed).items()},
-        cases=_cases(scenario.models, math.ceil(requests / samples), seed),
+        cases=_cases(scenario, math.ceil(requests / samples), seed),
         arms=(
             CandidateSpec(
                 name="candidate",
@@ -108,6 +108,7 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
                 record=RecordLevel.FULL,
                 checks={name: {} for name in checks},
                 fault=fault,
+                beside=scenario.beside,
             ),
         ),
         sha256="",
@@ -129,19 +130,21 @@ def recording_of(suite: Suite) -> Suite:
     """The trusted run: the suite's arm without a fault, with other prompts and random numbers."""
     seed = suite.seed + OTHER_SEEDS
     arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
-    models = "scripted" if suite.backend == "scripted" else "bundled"
-    return replace(suite, seed=seed, cases=_cases(models, len(suite.cases), seed), arms=arms)
+    usual = Scenario(models="scripted" if suite.backend == "scripted" else "bundled")
+    return replace(suite, seed=seed, cases=_cases(usual, len(suite.cases), seed), arms=arms)
 
 
-def _cases(models: str, count: int, seed: int) -> tuple[Case, ...]:
+def _cases(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:
     """Prompts for scripted models, or packaged ones for the bundled models, as far as they go."""
     numbers = np.random.default_rng([seed, 1])
-    return _letters(count, numbers) if models == "scripted" else _packaged(count, numbers)
+    return _letters(scenario, count, numbers) if scenario.models == "scripted" else _packaged(count, numbers)
 
 
-def _letters(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
-    """3 to 6 letters each."""
-    texts = ["".join(numbers.choice(list(ALPHABET), size=numbers.integers(3, 7))) for _ in range(count)]
+def _letters(scenario: Scenario, count: int, numbers: np.random.Generator) -> tuple[Case, ...]:
+    """As many letters each as the scenario says; its shared beginning is that of the alphabet."""
+    length, begin = scenario.prompt, ALPHABET[: scenario.shared]
+    sizes = (numbers.integers(length.least, length.most + 1) for _ in range(count))
+    texts = [begin + "".join(numbers.choice(list(ALPHABET), size=size))[len(begin) :] for size in sizes]
     return tuple(Case(f"p{i}", "selftest", DOMAINS[i % 2], prompt=text) for i, text in enumerate(texts))
 
 

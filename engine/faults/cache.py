@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Suits
+from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, PromptLength, Scenario, Situation, Suits
 from engine.faults.wrappers import WrappedModel, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
@@ -57,21 +57,26 @@ class StaleColumns(WrappedModel):
                 stale[t] = first.setdefault(slot, int(stale[t]))
 
 
-def _stale_fault(name: str, upstream: str, every: int) -> Fault:
+def _stale_fault(name: str, upstream: str, every: int, situation: Situation) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return with_target(parts, lambda model: StaleColumns(model, every))
 
-    return Fault(name, "law", upstream, "text", ("target",), apply, Suits(shape="chain", temperature="both"), COUPLED)
+    suits = Suits(shape="chain", temperature="both")
+    return Fault(name, "law", upstream, "text", ("target",), apply, suits, COUPLED, situation=situation)
 
 
-KV_NOT_ROLLED_BACK = _stale_fault("kv_not_rolled_back", "ml-explore/mlx-lm#1109, #1423, #1470", every=1)
+KV_NOT_ROLLED_BACK = _stale_fault(
+    "kv_not_rolled_back", "ml-explore/mlx-lm#1109, #1423, #1470", every=1, situation="after_rejection"
+)
 """Keys and values of rejected drafts stay in the cache, and those of the right tokens are lost.
 
 A rollback does nothing. Every decision is right for the rows that it sees, and the rows are wrong from the second step
 after a rejection on.
 """
 
-KV_RESIDUE = _stale_fault("kv_residue", "vllm-project/vllm#55894, #52942", every=RESIDUE_PERIOD)
+KV_RESIDUE = _stale_fault(
+    "kv_residue", "vllm-project/vllm#55894, #52942", every=RESIDUE_PERIOD, situation="after_rejection"
+)
 """Every twentieth column of the cache keeps what a rejected draft left there.
 
 The fault resembles a rollback that does nothing, but is rare: most requests are right, and the errors in the others
@@ -94,6 +99,7 @@ PATH_NOT_GATHERED = Fault(
     apply=lambda parts: replace(parts, keep=_move_nothing),
     suits=Suits(shape="tree", temperature="both"),
     scenario=COUPLED_TREE,
+    situation="tree_branch",
 )
 """After a tree step the columns of the accepted nodes stay where they are.
 
@@ -118,10 +124,35 @@ WRONG_PATH_GATHERED = Fault(
     apply=_keep_predecessors,
     suits=Suits(shape="tree", temperature="both"),
     scenario=COUPLED_TREE,
+    situation="tree_deep",
 )
 """After a tree step the columns of the nodes before the accepted ones are kept.
 
 Tokens and decisions are right in that step; the next ones are computed after a path that was not taken.
+"""
+
+
+def _keep_first_of_path(parts: EngineParts) -> EngineParts:
+    def keep(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
+        parts.keep(cache, row, committed, path[:1])
+
+    return replace(parts, keep=keep)
+
+
+DEEP_PATH_NOT_GATHERED = Fault(
+    name="deep_path_not_gathered",
+    breaks="law",
+    upstream="sgl-project/sglang#15360",
+    seen_from="text",
+    parts=("keep",),
+    apply=_keep_first_of_path,
+    suits=Suits(shape="tree", temperature="both"),
+    scenario=COUPLED_TREE,
+    situation="tree_deep",
+)
+"""After a tree step the column of the first accepted node is moved, and those of the deeper ones stay where they are.
+
+A path of one node is right, and so is the first branch.
 """
 
 # prefix cache
@@ -156,9 +187,42 @@ STALE_PREFIX_BLOCK = Fault(
     apply=lambda parts: with_target(parts, _StalePrefix),
     suits=Suits(temperature="both", needs=("several requests",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
+    situation="row_reused",
 )
 """The last block of a prompt comes from a cache that another request filled.
 
 The key of the block matched, its content did not. A request in a fresh row is right; a request that follows another one
 reads the end of a foreign prompt.
+"""
+
+
+class _PartialPrefix(WrappedModel):
+    def __init__(self, inner: TargetModel) -> None:
+        super().__init__(inner)
+        self._blocks: dict[int, Tensor] = {}
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        if want.logits:
+            return self.inner.forward(cache, placement, want)
+        tokens = placement.tokens.clone()
+        block = self._blocks.setdefault(int(tokens[0, 0]), tokens[0, :BLOCK].clone())
+        count = min(len(block), placement.lengths[0])
+        tokens[0, :count] = block[:count]
+        return self.inner.forward(cache, replace(placement, tokens=tokens), want)
+
+
+PARTIAL_PREFIX_TAKEN_WHOLE = Fault(
+    name="partial_prefix_taken_whole",
+    breaks="law",
+    upstream="mratsim/tattletale#93",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_target(parts, _PartialPrefix),
+    suits=Suits(temperature="both", needs=("several requests",)),
+    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(4, 5), shared=2),
+    situation="shared_prefix",
+)
+"""A prompt that shares its first token with an earlier prompt takes over the whole first block of that prompt.
+
+The search for a cached prefix accepts a block that matches in part. Prompts without a common beginning are right.
 """

@@ -140,4 +140,5 @@ def chain_fault(
         apply=apply,
         suits=CHAIN_ONLY,
         scenario=scenario,
+        situation=origin.situation,
     )

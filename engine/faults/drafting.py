@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from engine.core.types import DraftRule, Emitted, Floats, Protocol, Role, SamplingParams
 from engine.decode.seams import EngineParts, as_it_is
 from engine.faults.chain_walk import ChainWalk, Trial
-from engine.faults.interface import CHAIN_ONLY, CHAIN_SHAPED, SAMPLED_SCENARIO, WARPED, Fault, Origin, Scenario, Suits
+from engine.faults.interface import (
+    CHAIN_ONLY,
+    CHAIN_SHAPED,
+    SAMPLED_SCENARIO,
+    WARPED,
+    Fault,
+    Origin,
+    Scenario,
+    Situation,
+    Suits,
+)
 from engine.sampling.draw import DraftContext, Draw, DrawRule, SiblingSpec
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf
 
@@ -76,7 +86,17 @@ def draw_fault(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, draw=split_draw(parts.draw, token_from, q_from))
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("draw",), apply, suits, scenario)
+    return Fault(
+        name,
+        origin.breaks,
+        origin.upstream,
+        origin.seen_from,
+        ("draw",),
+        apply,
+        suits,
+        scenario,
+        situation=origin.situation,
+    )
 
 
 def _with_params(inputs: DrawInputs, params: SamplingParams) -> DrawInputs:
@@ -88,7 +108,10 @@ def _unwarped(inputs: DrawInputs) -> DrawInputs:
 
 
 RAW_Q_WARPED_DRAFT = draw_fault(
-    "raw_q_warped_draft", Origin("huggingface/transformers#47932"), q_from=_unwarped, scenario=WARPED
+    "raw_q_warped_draft",
+    Origin("huggingface/transformers#47932", situation="rejected_first"),
+    q_from=_unwarped,
+    scenario=WARPED,
 )
 """The draft is drawn with temperature and truncation, and q is reported without them: it is too flat."""
 
@@ -97,12 +120,17 @@ def _truncated(inputs: DrawInputs) -> DrawInputs:
     return _with_params(inputs, replace(inputs.context.params, top_k=UNDECLARED_TOP_K))
 
 
-DRAFT_TOP_10_RAW_Q = draw_fault("draft_top_10_raw_q", Origin("huggingface/transformers#47932"), token_from=_truncated)
+DRAFT_TOP_10_RAW_Q = draw_fault(
+    "draft_top_10_raw_q", Origin("huggingface/transformers#47932", situation="unlikely_token"), token_from=_truncated
+)
 """The draft is drawn from its ten most likely tokens, and q is reported without truncation."""
 
 DRAFT_TEMPERATURE_UNDECLARED = draw_fault(
     "draft_temperature_undeclared",
-    Origin("none known: z-lab/dflash#74 drafts at a temperature of its own, under a rule that does not ask for q"),
+    Origin(
+        "none known: z-lab/dflash#74 drafts at a temperature of its own, under a rule that does not ask for q",
+        situation="rejected_first",
+    ),
     token_from=lambda inputs: replace(inputs, logits=inputs.logits / UNDECLARED_TEMPERATURE),
 )
 """The draft is drawn at 0.7 of the request's temperature, and q is reported at the request's temperature."""
@@ -115,7 +143,7 @@ def _at_temperature_one(inputs: DrawInputs) -> DrawInputs:
 
 DRAFT_TEMPERATURE_IGNORED = draw_fault(
     "draft_temperature_ignored",
-    Origin("none known: a draft's sampler that is called with its default"),
+    Origin("none known: a draft's sampler that is called with its default", situation="rejected_first"),
     token_from=_at_temperature_one,
     suits=Suits(shape="chain", needs=("temperature",)),
     scenario=Scenario(sampling=SamplingParams(temperature=0.6)),
@@ -131,13 +159,19 @@ def _in_bfloat16(inputs: DrawInputs) -> DrawInputs:
 
 
 DRAFT_FROM_BF16_LOGITS = draw_fault(
-    "draft_from_bf16_logits", Origin("deepseek-ai/DeepSpec#31", "engine evidence"), token_from=_in_bfloat16
+    "draft_from_bf16_logits",
+    Origin("deepseek-ai/DeepSpec#31", "engine evidence", situation="near_tie"),
+    token_from=_in_bfloat16,
 )
 """The draft is drawn from logits rounded to bfloat16, and q is computed from the unrounded logits."""
 
 Q_ROUNDED = draw_fault(
     "q_rounded",
-    Origin("none known: drafts kept in half precision between the draft and the test", "engine evidence"),
+    Origin(
+        "none known: drafts kept in half precision between the draft and the test",
+        "engine evidence",
+        situation="rejected_first",
+    ),
     q_from=_in_bfloat16,
 )
 """The draft is drawn from q in full precision, and verified with the q of logits in bfloat16.
@@ -168,6 +202,7 @@ ARGMAX_DRAFT_SOFT_Q = Fault(
     apply=lambda parts: replace(
         parts, draw=changed_draw(parts.draw, lambda drawn, q, _context: replace(drawn, token=int(np.argmax(q))))
     ),
+    situation="likely_token",
 )
 """The draft takes its argmax but reports the softmax as q.
 
@@ -194,6 +229,7 @@ UNSEEDED_DRAFT = Fault(
     parts=("draw",),
     apply=_unseeded,
     suits=CHAIN_SHAPED,
+    situation="rejected_first",
 )
 """The draft draws its tokens with numbers from the operating system: the law holds, but no run can be repeated."""
 
@@ -220,6 +256,7 @@ SHARED_GUMBEL_NOISE = Fault(
         verifier=ChainWalk(parts.verifier.facts, recover=_recovered_by_noise),
     ),
     suits=CHAIN_ONLY,
+    situation="recovered_token",
 )
 """The Gumbel noise that drew a rejected token draws its replacement too.
 
@@ -230,7 +267,7 @@ the draft passed over. The acceptance rate is right.
 # the children of a node
 
 
-def sibling_fault(name: str, upstream: str, change: ChangeSiblings) -> Fault:
+def sibling_fault(name: str, upstream: str, change: ChangeSiblings, situation: Situation) -> Fault:
     """A fault that changes the draws of all children of a node."""
 
     def apply(parts: EngineParts) -> EngineParts:
@@ -239,13 +276,15 @@ def sibling_fault(name: str, upstream: str, change: ChangeSiblings) -> Fault:
 
         return replace(parts, draw_siblings=draw_siblings)
 
-    return Fault(name, "law", upstream, "text", ("draw_siblings",), apply, Suits((Protocol.TREE,), "tree"), BUSHY)
+    suits = Suits((Protocol.TREE,), "tree")
+    return Fault(name, "law", upstream, "text", ("draw_siblings",), apply, suits, BUSHY, situation=situation)
 
 
 SIBLINGS_SHARE_FULL_Q = sibling_fault(
     "siblings_share_full_q",
     "none known: the slip that drawing without replacement invites",
     lambda draws: [replace(drawn, q=draws[0].q) for drawn in draws],
+    situation="tree_branch",
 )
 """Siblings are drawn without replacement and verified with the whole q, as if they had been drawn with replacement."""
 
@@ -257,5 +296,7 @@ def _beam(draws: list[Draw]) -> list[Draw]:
     return [replace(drawn, token=int(token)) for drawn, token in zip(draws, likeliest, strict=False)]
 
 
-BEAM_DRAFTS_AS_SAMPLES = sibling_fault("beam_drafts_as_samples", "apple/ml-recurrent-drafter#6", _beam)
+BEAM_DRAFTS_AS_SAMPLES = sibling_fault(
+    "beam_drafts_as_samples", "apple/ml-recurrent-drafter#6", _beam, situation="tree_branch"
+)
 """The most likely children are drafted, as a beam search finds them, and reported as draws from q."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from engine.core.types import FinishReason, Protocol, SamplingParams, StepOutcome
+from engine.core.types import FinishReason, Protocol, Role, SamplingParams, StepOutcome
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault, Scenario, Suits
-from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome
+from engine.faults.interface import Fault, Scenario, Situation, Suits
+from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome, trim
 
 Kind = Literal["end tokens", "stop strings"]
 
 ENDING: Final = Suits(temperature="both", needs=("end tokens",))
+STOPPING: Final = Suits(temperature="both", needs=("stop strings",))
+STOP_LETTERS: Final = Scenario(
+    protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))
+)
+HELD_BACK: Final = 8
+"""`TEXT_OUT_OF_ORDER` exchanges every eighth token with the one before it."""
 END_TOKENS: Final = Scenario(sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)))
 
 
@@ -51,6 +57,7 @@ TOKENS_AFTER_END_TOKEN = Fault(
     apply=lambda parts: with_late_stops(parts, "end tokens"),
     suits=ENDING,
     scenario=END_TOKENS,
+    situation="end_in_draft",
 )
 """The tokens that a step decided after an end token are emitted and counted.
 
@@ -64,8 +71,9 @@ TOKENS_AFTER_STOP_STRING = Fault(
     seen_from="text",
     parts=("stops",),
     apply=lambda parts: with_late_stops(parts, "stop strings"),
-    suits=Suits(temperature="both", needs=("stop strings",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop=("e", "k", "q", "w"))),
+    suits=STOPPING,
+    scenario=STOP_LETTERS,
+    situation="stop_string_in_draft",
 )
 """The tokens that a step decided after a stop string stay in the response.
 
@@ -88,6 +96,7 @@ LENGTH_OVERRUN = Fault(
     parts=("stops",),
     apply=_one_token_more,
     suits=Suits(temperature="both"),
+    situation="length_in_draft",
 )
 """A response is one token longer than its limit.
 
@@ -112,8 +121,184 @@ FINISH_REASON_WRONG = Fault(
     apply=lambda parts: replace(parts, stops=_LengthOnly),
     suits=ENDING,
     scenario=END_TOKENS,
+    situation="end_in_draft",
 )
 """Responses that reached an end of their own report that they ran out of tokens.
 
 The length is checked first. A count of truncated responses is too high.
+"""
+
+# ends that only some places of a draft miss
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end that a token of a step completes.
+
+    role: the role of that token.
+    place: its place among the step's tokens, from 1.
+    left: the number of tokens of the step after it.
+    """
+
+    kind: Kind
+    role: Role
+    place: int
+    left: int
+    stop: tuple[str, ...]
+
+
+Misses = Callable[[End], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _MissedEnds(StopRule):
+    """Some ends do not end the response, unless it is as long as its limit."""
+
+    misses: Misses = lambda _end: False
+
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
+        """The step up to the first end that is not missed."""
+        tokens = list(generated)
+        for place, emitted in enumerate(verdict.emitted, start=1):
+            tokens.append(emitted.token)
+            reason = self._reason(tokens)
+            kind: Kind = (
+                "end tokens" if emitted.token in (*self.eos_ids, *self.params.stop_token_ids) else "stop strings"
+            )
+            end = End(kind, emitted.role, place, len(verdict.emitted) - place, self.params.stop)
+            if reason is not None and (len(tokens) >= self.params.max_new_tokens or not self.misses(end)):
+                return TruncatedOutcome(trim(verdict, place), reason)
+        return TruncatedOutcome(verdict, None)
+
+
+def _missed_fault(
+    name: str, upstream: str, misses: Misses, suits: Suits, scenario: Scenario, situation: Situation
+) -> Fault:
+    def apply(parts: EngineParts) -> EngineParts:
+        def stops(params: SamplingParams, eos_ids: tuple[int, ...], decode: Decode) -> StopRule:
+            return _MissedEnds(params, eos_ids, decode, misses)
+
+        return replace(parts, stops=stops)
+
+    return Fault(name, "structure", upstream, "text", ("stops",), apply, suits, scenario, situation=situation)
+
+
+DRAFTED_END_IGNORED = _missed_fault(
+    "drafted_end_ignored",
+    "microsoft/onnxruntime-genai#2491",
+    lambda end: end.kind == "end tokens" and end.role is Role.ACCEPTED,
+    ENDING,
+    END_TOKENS,
+    "end_in_draft",
+)
+"""An end token that was drafted does not end the response; one that the target draws does.
+
+Accepted drafts take the path of prompt tokens, which resets the end.
+"""
+
+STOP_STRING_OUT_OF_WINDOW = _missed_fault(
+    "stop_string_out_of_window",
+    "sgl-project/sglang#23802, #27637",
+    lambda end: end.kind == "stop strings" and end.left > max(map(len, end.stop)),
+    STOPPING,
+    STOP_LETTERS,
+    "stop_string_in_draft",
+)
+"""Stop strings are searched in as many tokens as the longest of them has, at the end of the step.
+
+A stop string that is followed by more accepted tokens lies outside this window, and the response goes on for ever.
+"""
+
+STOP_STRING_ACROSS_STEPS_MISSED = _missed_fault(
+    "stop_string_across_steps_missed",
+    "none known: engines that search the text of each step by itself; PaddlePaddle/FastDeploy#7166 is near",
+    lambda end: end.kind == "stop strings" and end.place < min(map(len, end.stop)),
+    STOPPING,
+    Scenario(
+        protocol=Protocol.GUMBEL,
+        sampling=SamplingParams(temperature=1.0, stop=tuple(a + b for a in "aeimqu" for b in "bdfhjlnprtvxz ")),
+    ),
+    "stop_string_across_steps",
+)
+"""A stop string whose first letters are of the step before is not found.
+
+Plain decoding emits one token per step, so this engine would never stop there: the search knows drafts only.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _BonusAfterEnd(StopRule):
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
+        cut = StopRule.cut(self, generated, verdict)
+        ended = cut.reason is not None and len(verdict.emitted) == len(cut.verdict.emitted) + 1
+        if not ended or verdict.emitted[-1].role is not Role.BONUS or cut.reason is FinishReason.LENGTH:
+            return cut
+        return replace(cut, verdict=verdict)
+
+
+BONUS_AFTER_END = Fault(
+    name="bonus_after_end",
+    breaks="structure",
+    upstream="sgl-project/sglang#33758, #30291",
+    seen_from="text",
+    parts=("stops",),
+    apply=lambda parts: replace(parts, stops=_BonusAfterEnd),
+    suits=ENDING,
+    scenario=replace(END_TOKENS, gamma=1),
+    situation="end_at_draft_end",
+)
+"""The bonus token is emitted although the last token of the draft, which was kept, ended the response.
+
+The response ends with one token after its end. Ends at other places of a draft are right.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _CutShort(StopRule):
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
+        cut = StopRule.cut(self, generated, verdict)
+        count = len(cut.verdict.emitted)
+        if cut.reason is not FinishReason.LENGTH or count == 1:
+            return cut
+        return replace(cut, verdict=trim(cut.verdict, count - 1))
+
+
+LENGTH_CUT_SHORT = Fault(
+    name="length_cut_short",
+    breaks="structure",
+    upstream="ikawrakow/ik_llama.cpp#2358",
+    seen_from="text",
+    parts=("stops",),
+    apply=lambda parts: replace(parts, stops=_CutShort),
+    suits=Suits(temperature="both"),
+    situation="length_in_draft",
+)
+"""A response whose last step has several tokens ends before its limit, and says that the limit was reached.
+
+The whole step is charged before its tokens are emitted. Responses whose last step has one token are right.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _OutOfOrder(StopRule):
+    def text(self, tokens: Sequence[int], reason: FinishReason) -> str:
+        late = list(tokens)
+        for at in range(HELD_BACK, len(late), HELD_BACK):
+            late[at - 1], late[at] = late[at], late[at - 1]
+        return self.decode(late) if reason is FinishReason.LENGTH else StopRule.text(self, tokens, reason)
+
+
+TEXT_OUT_OF_ORDER = Fault(
+    name="text_out_of_order",
+    breaks="structure",
+    upstream="ikawrakow/ik_llama.cpp#1274",
+    seen_from="text",
+    parts=("stops",),
+    apply=lambda parts: replace(parts, stops=_OutOfOrder),
+    suits=Suits(temperature="both"),
+    situation="kept_whole",
+)
+"""The text has tokens in another order than the response: accepted drafts overtake a token that is held back.
+
+A token waits for the search for stop strings, and drafted tokens are delivered without it. The token ids are right.
 """

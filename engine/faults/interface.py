@@ -31,6 +31,60 @@ Trait = Literal[
 `weights` a model that is not scripted, `hidden states` a proposer that reads those of the target.
 """
 
+Situation = Literal[
+    # drafting
+    "nothing_drafted",
+    "rejected_first",
+    "rejected_middle",
+    "rejected_last",
+    "kept_whole",
+    "after_nothing_drafted",
+    "after_rejection",
+    "after_kept_whole",
+    "recovered_token",
+    "bonus_token",
+    "plain_token",
+    "small_residual",
+    "outside_truncation",
+    # ends
+    "end_in_draft",
+    "end_at_draft_end",
+    "stop_string_in_draft",
+    "stop_string_across_steps",
+    "length_in_draft",
+    "min_tokens_in_draft",
+    # parameters
+    "penalty_in_draft",
+    "ban_in_draft",
+    # batch
+    "row_reused",
+    "rows_finish_together",
+    "neighbour_joins",
+    "mixed_parameters",
+    "mixed_lengths",
+    "mixed_drafts",
+    # prompts and cache
+    "long_prompt",
+    "shared_prefix",
+    "block_border",
+    "preempted",
+    # trees
+    "tree_branch",
+    "tree_deep",
+    # contexts and rows
+    "context_short",
+    "context_medium",
+    "context_long",
+    "likely_token",
+    "unlikely_token",
+    "near_tie",
+    # events
+    "grammar",
+    "tool_call",
+    "filter",
+]
+"""What has to happen in a run before a fault can show; a run without it cannot tell the fault from a clean engine."""
+
 SAMPLED: Final = SamplingParams(temperature=1.0)
 
 
@@ -51,12 +105,23 @@ class Suits:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLength:
+    """The fewest and the most tokens of a prompt."""
+
+    least: int = 3
+    most: int = 6
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One arm in which a fault shows, for a self-test to build.
 
     drafts: how many draft models the proposer needs.
     rows: requests decoded at once.
     models: scripted models show most faults; a few faults need the bundled models, which have weights and heads.
+    beside: the parameters of a neighbour in the batch, one for each request; None without neighbours.
+    prompt: the fewest and the most tokens of a prompt, for scripted models.
+    shared: the number of tokens with which all these prompts begin.
     """
 
     protocol: Protocol = Protocol.CHAIN
@@ -67,6 +132,9 @@ class Scenario:
     drafts: int = 1
     rows: int = 8
     models: Literal["scripted", "bundled"] = "scripted"
+    beside: SamplingParams | None = None
+    prompt: PromptLength = PromptLength()
+    shared: int = 0
 
     @property
     def draft_names(self) -> tuple[str, ...]:
@@ -91,6 +159,13 @@ CHAIN_SHAPED: Final = Suits(shape="chain")
 SAMPLED_SCENARIO: Final = Scenario()
 WARPED: Final = Scenario(sampling=SamplingParams(temperature=0.6, top_p=0.95))
 """Sampling parameters under which the distribution of a row differs from the softmax of its logits."""
+VOCABULARY: Final = 32
+"""Tokens of a scripted model."""
+AWAY_FROM_ZERO: Final = tuple((token, 16.0) for token in range(VOCABULARY))
+"""A bias for all tokens, which changes no choice.
+Real logits lie around 20, where bfloat16 is coarse and ties are common. Scripted logits lie around 0, where bfloat16 is
+fine; the bias moves them into the coarse range.
+"""
 COUPLED: Final = Scenario(protocol=Protocol.GUMBEL)
 """The rule whose output equals that of plain decoding token for token, so that a comparison shows a wrong row."""
 COUPLED_TREE: Final = Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", gamma=6)
@@ -105,6 +180,7 @@ class Fault:
     upstream: repository and number of the bug that the fault re-creates, or `none known:` and the reason to include it.
     seen_from: the least evidence that can show the fault: the emitted text, or how the engine arrived at it.
     parts: the fields of `engine.decode.seams.EngineParts` that the fault replaces.
+    situation: what has to happen before the fault can show; the one that happens least often if there are several.
     """
 
     name: str
@@ -115,12 +191,14 @@ class Fault:
     apply: Callable[[EngineParts], EngineParts]
     suits: Suits = Suits()
     scenario: Scenario = Scenario()
+    situation: Situation = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a bug was seen, the least evidence that shows it, and the claim that it breaks; see `Fault`."""
+    """Where a bug was seen, the least evidence that shows it, the claim and the situation; see `Fault`."""
 
     upstream: str
     seen_from: Literal["text", "engine evidence"] = "text"
     breaks: str = "law"
+    situation: Situation = field(kw_only=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from engine.core.trees import path_tokens
-from engine.core.types import Protocol, SamplingParams, Tree
+from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault, Scenario, Suits
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import TransformedRow, transform
+from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Situation, Suits
+from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, StepEnds, with_inputs, with_inputs_by_step
+from engine.faults.wrappers import WrappedRows, with_rows
+from engine.sampling.transforms import TransformedRow, softmax
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NO_MASKS: Final = {"logit_bias": (), "bad_words": (), "min_tokens": 0}
@@ -25,101 +24,20 @@ PENALISED: Final = Suits(temperature="both", needs=("penalties",))
 PENALISING: Final = Scenario(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5))
 
 
-@dataclass(frozen=True, slots=True)
-class RowInputs:
-    """The inputs of the transform of one row.
-
-    committed: prompt and committed tokens.
-    path: the drafted tokens that lead to the row.
-    drafted: True if a drafted token is tested against the row.
-    """
-
-    committed: Sequence[int]
-    path: tuple[int, ...]
-    n_prompt: int
-    drafted: bool
-    params: SamplingParams
-
-    def without(self, off: Mapping[str, Any]) -> RowInputs:
-        """The same inputs with some parameters at their neutral values."""
-        return replace(self, params=replace(self.params, **off))
-
-
-ChangeInputs = Callable[[RowInputs], RowInputs]
-
-
-class ChangedRows(TargetRows):
-    """The target's rows, transformed from changed inputs; the recorded logits stay the model's."""
-
-    def __init__(
-        self,
-        logits: NDArray[np.floating[Any]],
-        tree: Tree,
-        history: Sequence[int],
-        n_prompt: int,
-        params: SamplingParams,
-        eos_ids: tuple[int, ...],
-        change: ChangeInputs,
-    ) -> None:
-        super().__init__(logits, tree, history, n_prompt, params, eos_ids)
-        self._change = change
-
-    def __getitem__(self, row: int) -> TransformedRow:
-        """The distribution after the path to the row's node, computed from the changed inputs."""
-        if row not in self._done:
-            path = path_tokens(self.tree, row - 1)
-            drafted = row - 1 in self.tree.parents
-            inputs = self._change(RowInputs(self._history, path, self._n_prompt, drafted, self._params))
-            history = [*inputs.committed, *inputs.path]
-            self._done[row] = transform(self.logits[row], history, self._n_prompt, inputs.params, self._eos_ids)
-        return self._done[row]
-
-
-def with_inputs_by_step(parts: EngineParts, of_step: Callable[[Sequence[int], int], ChangeInputs]) -> EngineParts:
-    """Parts that change the inputs of rows; `of_step` gets the history and the prompt's length, once per step."""
-
-    def rows(
-        logits: NDArray[np.floating[Any]],
-        tree: Tree,
-        history: Sequence[int],
-        n_prompt: int,
-        params: SamplingParams,
-        eos_ids: tuple[int, ...],
-    ) -> TargetRows:
-        return ChangedRows(logits, tree, history, n_prompt, params, eos_ids, of_step(history, n_prompt))
-
-    return replace(parts, rows=rows)
-
-
-def with_inputs(parts: EngineParts, change: ChangeInputs) -> EngineParts:
-    """Parts that change the inputs of rows in the same way in every step."""
-    return with_inputs_by_step(parts, lambda _history, _n_prompt: change)
-
-
-class StepEnds:
-    """The last token of each step of every request, learned from the histories from which rows are made.
-
-    A history is the same list throughout a request, and in its first step it is as long as the prompt.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[int, tuple[int, ...]] = {}
-
-    def before(self, history: Sequence[int], n_prompt: int) -> tuple[int, ...]:
-        """The last tokens of the steps before this one, whose root is the newest token of the history."""
-        known = self._ends.get(id(history), ())
-        ends = () if len(history) == n_prompt else (*known, history[-1])
-        self._ends[id(history)] = ends
-        return ends
-
-
 def _rows_fault(
-    name: str, upstream: str, change: ChangeInputs, suits: Suits, scenario: Scenario, breaks: str = "law"
+    name: str,
+    upstream: str,
+    change: ChangeInputs,
+    suits: Suits,
+    scenario: Scenario,
+    breaks: str = "law",
+    *,
+    situation: Situation,
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return with_inputs(parts, change)
 
-    return Fault(name, breaks, upstream, "text", ("rows",), apply, suits, scenario)
+    return Fault(name, breaks, upstream, "text", ("rows",), apply, suits, scenario, situation=situation)
 
 
 # parameters that drafted or bonus rows ignore
@@ -130,6 +48,7 @@ TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = _rows_fault(
     lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and not inputs.params.greedy else inputs,
     Suits(needs=("temperature",)),
     Scenario(sampling=SamplingParams(temperature=0.6)),
+    situation="rejected_first",
 )
 """Drafted tokens are tested at temperature 1, whatever temperature the request has; bonus tokens are right.
 
@@ -143,6 +62,7 @@ GREEDY_REQUEST_SAMPLED = _rows_fault(
     Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
     Scenario(sampling=SamplingParams(temperature=0.0)),
     breaks="equality",
+    situation="rejected_first",
 )
 """The drafts of a request at temperature 0 are tested as if the request sampled.
 
@@ -155,11 +75,25 @@ TRUNCATION_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs,
     Suits(needs=("truncation",)),
     Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
+    situation="outside_truncation",
 )
 """Drafted tokens are tested without top-k, top-p and min-p; bonus tokens are truncated as requested.
 
 The draft is truncated, so it seldom offers a forbidden token; the residual gives such tokens a share that they should
 not have.
+"""
+
+TRUNCATION_MISSING_WITHOUT_DRAFT = _rows_fault(
+    "truncation_missing_without_draft",
+    "none known: engines that take another path for requests without a draft",
+    lambda inputs: inputs if inputs.drafted or inputs.path else inputs.without(NO_TRUNCATION),
+    Suits(needs=("truncation",)),
+    Scenario(proposer="ngram", drafts=0, sampling=SamplingParams(temperature=1.0, top_k=5)),
+    situation="nothing_drafted",
+)
+"""A step in which nothing was drafted draws its token without top-k, top-p and min-p.
+
+The better the proposer finds something to copy, the rarer the fault.
 """
 
 PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
@@ -168,6 +102,7 @@ PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs,
     PENALISED,
     PENALISING,
+    situation="penalty_in_draft",
 )
 """Drafted tokens are tested without repetition, presence and frequency penalties; bonus tokens have them.
 
@@ -182,6 +117,7 @@ MASKS_MISSING_ON_DRAFTED_ROWS = _rows_fault(
     Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
     ),
+    situation="ban_in_draft",
 )
 """Drafted tokens are tested without logit bias, bad words and minimum length; bonus tokens have them.
 
@@ -194,6 +130,7 @@ PENALTIES_MISSING_ON_BONUS_ROW = _rows_fault(
     lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS),
     PENALISED,
     PENALISING,
+    situation="bonus_token",
 )
 """Bonus tokens are drawn without penalties, bias and masks; drafted tokens are tested with them.
 
@@ -208,6 +145,7 @@ PENALTIES_DOUBLE_COUNTED = _rows_fault(
     lambda inputs: replace(inputs, path=inputs.path * 2),
     PENALISED,
     Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
+    situation="penalty_in_draft",
 )
 """The frequency penalty counts the drafted tokens on a row's path twice.
 
@@ -218,8 +156,8 @@ It counts each of them once as a draft and once as output: the deeper the row in
 def _last_tokens_only(parts: EngineParts) -> EngineParts:
     ends = StepEnds()
 
-    def of_step(history: Sequence[int], n_prompt: int) -> ChangeInputs:
-        counted = (*history[:n_prompt], *ends.before(history, n_prompt))
+    def of_step(step: Step) -> ChangeInputs:
+        counted = (*step.history[: step.n_prompt], *ends.before(step))
         return lambda inputs: replace(inputs, committed=counted, path=())
 
     return with_inputs_by_step(parts, of_step)
@@ -234,6 +172,7 @@ PENALTIES_PER_STEP = Fault(
     apply=_last_tokens_only,
     suits=PENALISED,
     scenario=PENALISING,
+    situation="penalty_in_draft",
 )
 """Penalties count one token of each step, its last, whatever number of tokens the step emitted.
 
@@ -252,8 +191,8 @@ def _counted_as(inputs: RowInputs, counted: int) -> RowInputs:
 def _count_steps(parts: EngineParts) -> EngineParts:
     ends = StepEnds()
 
-    def of_step(history: Sequence[int], n_prompt: int) -> ChangeInputs:
-        counted = len(ends.before(history, n_prompt))
+    def of_step(step: Step) -> ChangeInputs:
+        counted = len(ends.before(step))
         return lambda inputs: _counted_as(inputs, counted)
 
     return with_inputs_by_step(parts, of_step)
@@ -268,9 +207,151 @@ MIN_TOKENS_IN_STEPS = Fault(
     apply=_count_steps,
     suits=Suits(temperature="both", needs=("masks", "end tokens")),
     scenario=Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    situation="min_tokens_in_draft",
 )
 """The minimum length is counted in steps, so end tokens stay forbidden for too long.
 
 A step of several tokens counts as one. Responses are longer than they should be, and the better the drafts, the larger
 the excess.
+"""
+
+
+def _at_step_start(inputs: RowInputs) -> RowInputs:
+    return _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)
+
+
+MIN_TOKENS_AT_STEP_START = _rows_fault(
+    "min_tokens_at_step_start",
+    "vllm-project/vllm#32642",
+    _at_step_start,
+    Suits(temperature="both", needs=("masks", "end tokens")),
+    Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    situation="min_tokens_in_draft",
+)
+"""The minimum length is compared with the length at the beginning of the step, for all rows of a draft.
+
+In the step that reaches the minimum, end tokens stay forbidden up to its last row.
+"""
+
+PENALTIES_WITHOUT_DRAFT = _rows_fault(
+    "penalties_without_draft",
+    "sgl-project/sglang#28242",
+    lambda inputs: replace(inputs, path=()),
+    PENALISED,
+    PENALISING,
+    situation="penalty_in_draft",
+)
+"""All rows of a draft are penalised for the committed tokens only, not for the drafted tokens before them.
+
+A token that a draft repeats is penalised from the next step on.
+"""
+
+PENALTIES_OF_LAST_TOKEN = _rows_fault(
+    "penalties_of_last_token",
+    "ikawrakow/ik_llama.cpp#2410",
+    lambda inputs: replace(inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()),
+    PENALISED,
+    PENALISING,
+    situation="penalty_in_draft",
+)
+"""Penalties know one token of the response, the one before the row.
+
+Each accepted token takes the place of the one before it in the history that penalties read.
+"""
+
+
+def _generated(inputs: RowInputs) -> list[int]:
+    return [*inputs.committed[inputs.n_prompt :], *inputs.path]
+
+
+def _count_rejected(parts: EngineParts) -> EngineParts:
+    steps: dict[int, Step] = {}
+    lengths: dict[int, int] = {}
+    rejected: dict[int, list[int]] = {}
+
+    def of_step(step: Step) -> ChangeInputs:
+        key = id(step.history)
+        if len(step.history) == step.n_prompt:
+            rejected[key] = []
+        elif key in steps:
+            kept = len(step.history) - lengths[key] - 1
+            rejected[key] = [*rejected[key], *steps[key].tree.tokens[kept:]]
+        steps[key], lengths[key] = step, len(step.history)
+        extra = tuple(rejected[key])
+        return lambda inputs: replace(inputs, committed=[*inputs.committed, *extra])
+
+    return with_inputs_by_step(parts, of_step)
+
+
+REJECTED_DRAFTS_PENALISED = Fault(
+    name="rejected_drafts_penalised",
+    breaks="law",
+    upstream="osaurus-ai/vmlx-swift#357",
+    seen_from="text",
+    parts=("rows",),
+    apply=_count_rejected,
+    suits=Suits(shape="chain", temperature="both", needs=("penalties",)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
+    situation="penalty_in_draft",
+)
+"""Rejected drafts stay in the counts from which penalties are computed.
+
+Drafting and verification count in the same table, and nothing takes the rejected tokens out of it.
+"""
+
+# bans
+
+
+def _prefix_one_early(inputs: RowInputs) -> RowInputs:
+    return replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
+
+
+BAD_WORDS_ONE_EARLY_IN_DRAFT = _rows_fault(
+    "bad_words_one_early_in_draft",
+    "vllm-project/vllm#52311",
+    _prefix_one_early,
+    Suits(temperature="both", needs=("masks",)),
+    Scenario(
+        sampling=SamplingParams(
+            temperature=1.0, bad_words=tuple((a, b) for a in range(32) for b in range((5 * a) % 8, 32, 8))
+        )
+    ),
+    situation="ban_in_draft",
+)
+"""Within a draft, the beginning of a bad word is looked for one token too early: the root is read twice.
+
+A word whose beginning was drafted is not forbidden, and another one may be. Words of one token are right.
+"""
+
+# truncation
+
+
+class _ExactlyK(WrappedRows):
+    def __getitem__(self, row: int) -> TransformedRow:
+        transformed = super().__getitem__(row)
+        if self._params.top_k == 0 or self._params.greedy:
+            return transformed
+        rounded = torch.from_numpy(transformed.scores).to(torch.bfloat16).double().numpy()
+        kept = np.argsort(-rounded, kind="stable")[: self._params.top_k]
+        if not np.setdiff1d(np.flatnonzero(transformed.p), kept).size:
+            return transformed
+        p = np.zeros_like(transformed.p)
+        p[kept] = softmax(transformed.scores[kept] / self._params.temperature)
+        return replace(transformed, p=p)
+
+
+TOP_K_TIES_CUT = Fault(
+    name="top_k_ties_cut",
+    breaks="law",
+    upstream="vllm-project/vllm#50979, sgl-project/sglang#33539",
+    seen_from="text",
+    parts=("rows",),
+    apply=lambda parts: with_rows(parts, _ExactlyK),
+    suits=Suits(needs=("truncation",)),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, top_k=5, logit_bias=AWAY_FROM_ZERO)),
+    situation="near_tie",
+)
+"""Of the tokens that tie in bfloat16 at the k-th place, those with the lowest ids are kept.
+
+The draft is truncated by the exact logits. Only rows with a tie at that place differ.
 """

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from engine.core.types import DraftRule, Floats, Proposal, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.faults.interface import Fault, Origin, Scenario, Suits
-from engine.faults.wrappers import ChangeProposals, WrappedModel, proposer_fault, shortened, with_proposals
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.faults.wrappers import ChangeProposals, proposer_fault, shortened, with_proposals
 from engine.proposers.interface import Context
 from engine.sampling.draw import DraftContext, Draw
 from engine.verify.matching import q_of
@@ -34,7 +33,9 @@ def sure_ones(proposal: Proposal, least: float = LEAST_OWN_Q) -> Proposal:
 
 TRIMMED_BY_OWN_PROBABILITY = proposer_fault(
     "trimmed_by_own_probability",
-    Origin("none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn"),
+    Origin(
+        "none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn", situation="unlikely_token"
+    ),
     offer=sure_ones,
     scenario=EARLY_STOPPING,
 )
@@ -55,7 +56,10 @@ def followed_surely(proposal: Proposal, least: float = LEAST_NEXT_Q) -> Proposal
 
 TRIMMED_BY_NEXT_CONFIDENCE = proposer_fault(
     "trimmed_by_next_confidence",
-    Origin("none known: vllm-project/vllm warns of it in the source of its acceptance estimator, by reading"),
+    Origin(
+        "none known: vllm-project/vllm warns of it in the source of its acceptance estimator, by reading",
+        situation="unlikely_token",
+    ),
     offer=followed_surely,
     scenario=EARLY_STOPPING,
 )
@@ -67,6 +71,7 @@ GAMMA_NOT_RESPECTED = proposer_fault(
         "none known: options that do not reach the drafter; drafts above gamma are refused by the loop",
         "engine evidence",
         "cost",
+        situation="kept_whole",
     ),
     ask=lambda context: replace(context, budget=(context.budget + 1) // 2),
     suits=Suits(temperature="both"),
@@ -101,6 +106,7 @@ FORBIDDEN_DRAFTS_DROPPED = Fault(
     apply=lambda parts: with_proposals(_draft_unmasked(parts), lambda: _drop_forbidden),
     suits=Suits(shape="chain", needs=("masks",)),
     scenario=Scenario(sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,), (22,), (27,)))),
+    situation="ban_in_draft",
 )
 """Drafted tokens that a mask forbids are dropped before verification and leave no trace.
 
@@ -120,7 +126,9 @@ def shifted(proposal: Proposal) -> Proposal:
 
 
 DRAFT_ROWS_SHIFTED = proposer_fault(
-    "draft_rows_shifted", Origin("none known: the draft's half of a shifted row"), offer=shifted
+    "draft_rows_shifted",
+    Origin("none known: the draft's half of a shifted row", situation="rejected_middle"),
+    offer=shifted,
 )
 """Every drafted token after the first is reported with the q row of the token before it.
 
@@ -151,6 +159,7 @@ STALE_Q = Fault(
     seen_from="text",
     parts=("proposer",),
     apply=lambda parts: with_proposals(parts, _one_step_late),
+    situation="rejected_first",
 )
 """The drafts of a step are verified with the q rows of the step before.
 
@@ -176,44 +185,10 @@ DRAFTS_OF_ANOTHER_REQUEST = Fault(
     parts=("proposer",),
     apply=lambda parts: with_proposals(parts, lambda: _rotate_drafts),
     suits=Suits(shape="chain", temperature="both", needs=("several requests",)),
+    situation="neighbour_joins",
 )
 """The requests of a batch get each other's drafts, with their q.
 
 The law holds, as it does for any draft. Tokens that continue another text are seldom kept, and each was drawn with a
 number of another request.
-"""
-
-# the model that drafts
-
-
-class _OneBehind(WrappedModel):
-    def __init__(self, inner: TargetModel) -> None:
-        super().__init__(inner)
-        self._written: dict[int, dict[int, int]] = {}
-
-    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        tokens = placement.tokens.clone()
-        for b, length in enumerate(placement.lengths):
-            written = self._written.setdefault(placement.first_row + b, {})
-            for t in range(length):
-                slot = int(placement.slots[b, t])
-                if want.logits and t < length - 1:
-                    tokens[b, t] = written.get(slot, 0)
-                written[slot] = int(tokens[b, t])
-        return self.inner.forward(cache, replace(placement, tokens=tokens), want)
-
-
-DRAFT_ONE_BEHIND = Fault(
-    name="draft_one_behind",
-    breaks="acceptance",
-    upstream="vllm-project/vllm#14649",
-    seen_from="engine evidence",
-    parts=("draft",),
-    apply=lambda parts: replace(parts, draft=lambda model: _OneBehind(parts.draft(model))),
-    suits=Suits(shape="chain", temperature="both"),
-)
-"""The draft model never reads the last token of a fully accepted draft.
-
-One column back, its cache has a hole or an older token. The output is right to the last bit, because the tokens were
-drawn from the reported q; after a hole the draft model knows less, and fewer of its tokens are kept.
 """

@@ -27,7 +27,17 @@ def numbers_fault(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, numbers=numbers)
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("numbers",), apply, suits, scenario)
+    return Fault(
+        name,
+        origin.breaks,
+        origin.upstream,
+        origin.seen_from,
+        ("numbers",),
+        apply,
+        suits,
+        scenario,
+        situation=origin.situation,
+    )
 
 
 # one number for two decisions
@@ -47,14 +57,14 @@ class ReusedNumbers(Randomness):
 
 ONE_NUMBER_ACCEPT_AND_RESIDUAL = numbers_fault(
     "one_number_accept_and_residual",
-    Origin("vllm-project/vllm-ascend#16370"),
+    Origin("vllm-project/vllm-ascend#16370", situation="recovered_token"),
     lambda seed, stream: ReusedNumbers(seed, stream, Purpose.RESIDUAL, Purpose.ACCEPT),
 )
 """The number that rejected a token draws its replacement too: the acceptance rate is right, the law is not."""
 
 RESIDUAL_REUSES_DRAFT_NUMBER = numbers_fault(
     "residual_reuses_draft_number",
-    Origin("vllm-project/vllm#47386, #54282"),
+    Origin("vllm-project/vllm#47386, #54282", situation="recovered_token"),
     lambda seed, stream: ReusedNumbers(seed, stream, Purpose.RESIDUAL, Purpose.DRAFT),
 )
 """The number that drew a rejected token draws its replacement too."""
@@ -70,7 +80,7 @@ class _SharedByPositions(Randomness):
 
 NUMBER_REUSED_ACROSS_POSITIONS = numbers_fault(
     "number_reused_across_positions",
-    Origin("none known: a number drawn per request where one per position is needed"),
+    Origin("none known: a number drawn per request where one per position is needed", situation="kept_whole"),
     _SharedByPositions,
 )
 """Four consecutive positions share their acceptance number: one lucky draw keeps a whole draft."""
@@ -96,7 +106,9 @@ def _in_float16(numbers: Floats) -> Floats:
 
 FLOAT16_UNIFORMS = numbers_fault(
     "float16_uniforms",
-    Origin("none known: Infini-AI-Lab/Sequoia draws them so, by reading", "engine evidence"),
+    Origin(
+        "none known: Infini-AI-Lab/Sequoia draws them so, by reading", "engine evidence", situation="unlikely_token"
+    ),
     lambda seed, stream: RoundedNumbers(seed, stream, _in_float16),
 )
 """Random numbers have half precision: some 10,000 values, 1.0 among them."""
@@ -108,7 +120,7 @@ def _in_24_bits(numbers: Floats) -> Floats:
 
 UNIFORMS_OF_24_BITS = numbers_fault(
     "uniforms_of_24_bits",
-    Origin("vllm-project/vllm#51367", "engine evidence"),
+    Origin("vllm-project/vllm#51367", "engine evidence", situation="unlikely_token"),
     lambda seed, stream: RoundedNumbers(seed, stream, _in_24_bits),
 )
 """Random numbers have 24 bits: tokens with a probability below one in 16 million come out too often or never."""
@@ -121,7 +133,7 @@ class _ZeroForAcceptance(Randomness):
 
 
 ZERO_ACCEPTS_EVERYTHING = numbers_fault(
-    "zero_accepts_everything", Origin("vllm-project/vllm-ascend#13730"), _ZeroForAcceptance
+    "zero_accepts_everything", Origin("vllm-project/vllm-ascend#13730", situation="kept_whole"), _ZeroForAcceptance
 )
 """Every acceptance number is 0, so every drafted token of positive p is kept."""
 
@@ -129,7 +141,7 @@ ZERO_ACCEPTS_EVERYTHING = numbers_fault(
 
 SEED_IGNORED = numbers_fault(
     "seed_ignored",
-    Origin("vllm-project/vllm#6038, #10863", "engine evidence", "replay"),
+    Origin("vllm-project/vllm#6038, #10863", "engine evidence", "replay", situation="recovered_token"),
     lambda _seed, stream: Randomness(random.SystemRandom().getrandbits(63), stream),
     Suits(),
 )
@@ -137,7 +149,10 @@ SEED_IGNORED = numbers_fault(
 
 REQUESTS_SHARE_NUMBERS = numbers_fault(
     "requests_share_numbers",
-    Origin("none known: what one seed for all requests gives in engines that key by the seed alone"),
+    Origin(
+        "none known: what one seed for all requests gives in engines that key by the seed alone",
+        situation="neighbour_joins",
+    ),
     lambda seed, _stream: Randomness(seed, 0),
     Suits(needs=("several requests",)),
 )
@@ -162,6 +177,7 @@ NUMBERS_OF_ANOTHER_REQUEST = Fault(
     parts=("numbers",),
     apply=_one_request_behind,
     suits=Suits(needs=("several requests",)),
+    situation="neighbour_joins",
 )
 """Each request draws the random numbers of the request before it.
 
@@ -186,6 +202,7 @@ NOISE_KEYED_BY_DRAW = numbers_fault(
         "none known: the first runner of vllm-project/vllm uses up numbers for tokens not kept, by reading",
         "text",
         "equality",
+        situation="after_rejection",
     ),
     _KeyedByDraw,
     Suits((Protocol.GUMBEL,)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.core.types import Proposal, Request, Role, StepOutcome, StepRecord
 from engine.decode.seams import EngineParts, Tell
-from engine.faults.interface import Fault, Suits
+from engine.faults.interface import Fault, Situation, Suits
 from engine.faults.wrappers import shortened
 
 FAR_BELOW: Final = -1e9
@@ -18,11 +18,11 @@ CHAIN_DRAFTS: Final = Suits(shape="chain", temperature="both")
 ALL_DRAFTS: Final = Suits(temperature="both")
 
 
-def _record_fault(name: str, breaks: str, upstream: str, change: Tell, suits: Suits) -> Fault:
+def _record_fault(name: str, breaks: str, upstream: str, change: Tell, suits: Suits, situation: Situation) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, record=change)
 
-    return Fault(name, breaks, upstream, "engine evidence", ("record",), apply, suits)
+    return Fault(name, breaks, upstream, "engine evidence", ("record",), apply, suits, situation=situation)
 
 
 # log-probabilities
@@ -33,7 +33,7 @@ def _shift_logits(_request: Request, record: StepRecord) -> StepRecord:
 
 
 LOGPROB_ROWS_SHIFTED = _record_fault(
-    "logprob_rows_shifted", "replay", "vllm-project/vllm#33391", _shift_logits, ALL_DRAFTS
+    "logprob_rows_shifted", "replay", "vllm-project/vllm#33391", _shift_logits, ALL_DRAFTS, situation="kept_whole"
 )
 """Within a step, the log-probability of each token comes from the row before its own.
 
@@ -48,7 +48,12 @@ def _certain(_request: Request, record: StepRecord) -> StepRecord:
 
 
 LOGPROBS_ZERO = _record_fault(
-    "logprobs_zero", "replay", "ggml-org/llama.cpp#27972, vllm-project/vllm#17876", _certain, ALL_DRAFTS
+    "logprobs_zero",
+    "replay",
+    "ggml-org/llama.cpp#27972, vllm-project/vllm#17876",
+    _certain,
+    ALL_DRAFTS,
+    situation="plain_token",
 )
 """Every reported log-probability is 0: certainty, for every token.
 
@@ -68,7 +73,12 @@ def _kept_only(_request: Request, record: StepRecord) -> StepRecord:
 
 
 ACCEPTED_COUNTED_AS_DRAFTED = _record_fault(
-    "accepted_counted_as_drafted", "acceptance", "ggml-org/llama.cpp#25682", _kept_only, CHAIN_DRAFTS
+    "accepted_counted_as_drafted",
+    "acceptance",
+    "ggml-org/llama.cpp#25682",
+    _kept_only,
+    CHAIN_DRAFTS,
+    situation="rejected_first",
 )
 """Only accepted drafts are counted as drafted: the acceptance rate is 1.
 
@@ -89,6 +99,7 @@ DRAFTS_NOT_RECORDED = _record_fault(
     "none known: a count of drafts that stands where one was kept",
     _forget_rejected_draft,
     CHAIN_DRAFTS,
+    situation="rejected_first",
 )
 """A step that keeps no token of its draft is recorded as a step without a draft.
 
@@ -104,7 +115,12 @@ def _count_last(_request: Request, record: StepRecord) -> StepRecord:
 
 
 ACCEPTANCE_INFLATED = _record_fault(
-    "acceptance_inflated", "acceptance", "sgl-project/sglang#23530, #11572", _count_last, ALL_DRAFTS
+    "acceptance_inflated",
+    "acceptance",
+    "sgl-project/sglang#23530, #11572",
+    _count_last,
+    ALL_DRAFTS,
+    situation="recovered_token",
 )
 """The token that ends a step is counted as an accepted draft.
 

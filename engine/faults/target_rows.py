@@ -12,20 +12,15 @@ import torch
 from torch import Tensor
 
 from engine.core.types import Protocol, SamplingParams
-from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, Scenario, Suits
-from engine.faults.wrappers import WrappedModel, with_logits, with_placement, with_target
+from engine.faults.interface import AWAY_FROM_ZERO, COUPLED, COUPLED_TREE, Fault, Scenario, Suits
+from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_placement, with_rows, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
-from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import TransformedRow, one_hot
 
-VOCABULARY: Final = 32
-"""Tokens of a scripted model."""
-AWAY_FROM_ZERO: Final = tuple((token, 16.0) for token in range(VOCABULARY))
-"""A bias for all tokens, which changes no choice.
-
-Real logits lie around 20, where bfloat16 is coarse and ties are common. Scripted logits lie around 0, where bfloat16 is
-fine; the bias moves them into the coarse range.
-"""
+TRAINED_LENGTH: Final = 48
+"""The length beyond which `ROTATION_CHANGES_BEYOND_LENGTH` acts."""
+COMPRESSED: Final = 4
+"""The number of positions by which it moves tokens towards those before the length."""
 HEAD: Final = Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled")
 """A draft head at temperature 0: without randomness in the draws, acceptance rates over few prompts vary less."""
 
@@ -44,6 +39,7 @@ TARGET_ROWS_SHIFTED = Fault(
     parts=("target",),
     apply=lambda parts: with_logits(parts, _shift_rows),
     scenario=COUPLED,
+    situation="rejected_middle",
 )
 """Every drafted token after the first is verified against the row before its own.
 
@@ -69,6 +65,7 @@ BONUS_WRONG_ROW = Fault(
     apply=lambda parts: with_logits(parts, _repeat_last_row),
     suits=Suits(shape="chain", temperature="both"),
     scenario=COUPLED,
+    situation="bonus_token",
 )
 """The bonus token is drawn from the row of the last drafted token, not from the row after it.
 
@@ -97,6 +94,7 @@ ROWS_OF_ANOTHER_REQUEST = Fault(
     apply=lambda parts: with_logits(parts, _rotate_rows),
     suits=Suits(temperature="both", needs=("several requests",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, options={"stop_below": 0.4}),
+    situation="mixed_drafts",
 )
 """In a batch whose drafts differ in length, each request gets the target's rows of its neighbour.
 
@@ -120,6 +118,7 @@ DRAFTED_ROWS_IN_BFLOAT16 = Fault(
     apply=lambda parts: with_logits(parts, _round_drafted_rows),
     suits=Suits(temperature="both"),
     scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
+    situation="near_tie",
 )
 """A step that verifies drafts computes its logits in bfloat16, a step without drafts does not.
 
@@ -147,11 +146,37 @@ POSITIONS_OFF_BY_ONE = Fault(
     apply=lambda parts: with_placement(parts, _drafts_one_late),
     suits=Suits(temperature="both", needs=("weights",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    situation="kept_whole",
 )
 """The position ids of drafted tokens are one too large.
 
 Each token attends to the right tokens, but its rotation is wrong. A scripted model knows positions only by their order,
 so the fault needs a model with weights.
+"""
+
+
+def _compressed_beyond(placement: Placement) -> Placement:
+    positions = placement.positions.clone()
+    for b, length in enumerate(placement.lengths):
+        if length and int(positions[b, 0]) >= TRAINED_LENGTH:
+            positions[b, :length] -= COMPRESSED
+    return replace(placement, positions=positions, branches=placement.visible)
+
+
+ROTATION_CHANGES_BEYOND_LENGTH = Fault(
+    name="rotation_changes_beyond_length",
+    breaks="law",
+    upstream="huggingface/transformers#25104",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_placement(parts, _compressed_beyond),
+    suits=Suits(temperature="both", needs=("weights",)),
+    scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    situation="context_long",
+)
+"""Tokens beyond a length are rotated by another schedule than those before it, whose keys are in the cache already.
+
+Short contexts are right. In long ones the distance between a token and the tokens before the length is wrong.
 """
 
 
@@ -173,6 +198,7 @@ TREE_POSITIONS_FLAT = Fault(
     apply=lambda parts: with_placement(parts, _consecutive_positions),
     suits=Suits(shape="tree", temperature="both"),
     scenario=COUPLED_TREE,
+    situation="tree_branch",
 )
 """The nodes of a tree get consecutive position ids, as if they were a chain.
 
@@ -200,6 +226,7 @@ TREE_MASK_LEAKS = Fault(
     apply=lambda parts: with_placement(parts, _see_previous_node),
     suits=Suits(shape="tree", temperature="both"),
     scenario=COUPLED_TREE,
+    situation="tree_branch",
 )
 """Each node of a tree also sees the node before it, whether or not that is its parent.
 
@@ -235,6 +262,7 @@ PROMPT_END_READ_TWICE = Fault(
     apply=lambda parts: with_target(parts, _ReadTwice),
     suits=Suits(temperature="both"),
     scenario=COUPLED,
+    situation="context_short",
 )
 """In the first step, the prompt's last token also takes the place of the token before it.
 
@@ -243,7 +271,7 @@ first tokens of a response continue another prompt; on later tokens the effect h
 """
 
 
-class _TrustFirstDraft(TargetRows):
+class _TrustFirstDraft(WrappedRows):
     def _given(self, row: int) -> int | None:
         begins = len(self._history) == self._n_prompt
         return self.tree.tokens[0] if row == 0 and begins and len(self.tree) else None
@@ -263,8 +291,9 @@ FIRST_TOKEN_FROM_DRAFT = Fault(
     upstream="none known: a response that begins before the first verification",
     seen_from="text",
     parts=("rows",),
-    apply=lambda parts: replace(parts, rows=_TrustFirstDraft),
+    apply=lambda parts: with_rows(parts, _TrustFirstDraft),
     suits=Suits(temperature="both"),
+    situation="rejected_first",
 )
 """The first token of every response is the draft's, whatever the target computes.
 
@@ -274,7 +303,7 @@ It is one token per response: a test that pools all positions sees little of it.
 # ties
 
 
-class _LastOfTies(TargetRows):
+class _LastOfTies(WrappedRows):
     def best(self, row: int) -> int:
         rounded = torch.from_numpy(self[row].scores).to(torch.bfloat16)
         return int((rounded == rounded.max()).nonzero()[-1])
@@ -286,9 +315,10 @@ TIES_BROKEN_DIFFERENTLY = Fault(
     upstream="vllm-project/vllm#7627",
     seen_from="text",
     parts=("rows",),
-    apply=lambda parts: replace(parts, rows=_LastOfTies),
+    apply=lambda parts: with_rows(parts, _LastOfTies),
     suits=Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
     scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=AWAY_FROM_ZERO)),
+    situation="near_tie",
 )
 """Verification takes the last of the tokens that tie in bfloat16, plain decoding the first of the exact maxima.
 
@@ -315,6 +345,7 @@ WRONG_AUX_LAYERS = Fault(
     apply=lambda parts: with_target(parts, _LayersBefore),
     suits=Suits(temperature="both", needs=("weights", "hidden states")),
     scenario=HEAD,
+    situation="rejected_first",
 )
 """A draft head reads the hidden states of the layers before those that it was trained on.
 
@@ -338,6 +369,7 @@ HIDDEN_STATES_SHIFTED = Fault(
     apply=lambda parts: with_target(parts, _LateStates),
     suits=Suits(temperature="both", needs=("weights", "hidden states")),
     scenario=HEAD,
+    situation="rejected_first",
 )
 """A draft head gets the target's hidden states one token late.
 

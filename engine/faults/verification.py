@@ -5,21 +5,19 @@ Most of them replace one piece of the chain rule (`engine.faults.chain_walk`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from engine import verify
 from engine.core.trees import children
 from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, SamplingParams, StepOutcome
-from engine.decode.seams import EngineParts
-from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault
+from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault, replace_token
 from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Suits
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import softmax
+from engine.sampling.transforms import inverse_cdf, softmax
+from engine.verify.chain import residual
 from engine.verify.interface import Verifier, VerifierFacts
 from engine.verify.matching import match
 
@@ -27,6 +25,10 @@ REPEATED_SHARE: Final = 0.05
 """The share of bonus tokens that `BONUS_REPEATS_TOKEN` replaces."""
 LEAK_PERIOD: Final = 10
 """`REJECTED_TOKEN_LEAKS` acts at positions that are multiples of this number."""
+RESIDUAL_EPSILON: Final = 0.001
+"""`RESIDUAL_WITH_EPSILON` adds this to every token's residual."""
+SMALL_RESIDUAL: Final = 0.3
+"""The mass below which `REJECTED_TOKEN_RECOVERED` acts."""
 
 
 def _bare_softmax(rows: TargetRows, row: int) -> Floats:
@@ -37,7 +39,7 @@ def _bare_softmax(rows: TargetRows, row: int) -> Floats:
 
 TARGET_NOT_WARPED_IN_TEST = chain_fault(
     "target_not_warped_in_test",
-    Origin("vllm-project/vllm#9834, #10198"),
+    Origin("vllm-project/vllm#9834, #10198", situation="outside_truncation"),
     lambda facts: ChainWalk(facts, tested=_bare_softmax),
     WARPED,
 )
@@ -48,14 +50,17 @@ The residual comes from the same softmax; only the bonus token follows the reque
 
 SQRT_ACCEPTANCE = chain_fault(
     "sqrt_acceptance",
-    Origin("none known: stands for every acceptance function that is not min(1, p / q)"),
+    Origin("none known: stands for every acceptance function that is not min(1, p / q)", situation="rejected_first"),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token),
 )
 """The test compares with the square root of p / q: a tuned rule that accepts more than p allows."""
 
 ALWAYS_ACCEPT_TOP1 = chain_fault(
     "always_accept_top1",
-    Origin("none known: a short cut that looks safe, because the target would choose the token at temperature 0"),
+    Origin(
+        "none known: a short cut that looks safe, because the target would choose the token at temperature 0",
+        situation="likely_token",
+    ),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial)),
 )
 """A drafted token that is the most likely one under the target is kept without a test."""
@@ -65,7 +70,9 @@ def _lenient(name: str, rate: float) -> Fault:
     def accept(trial: Trial) -> bool:
         return accepts(trial) or trial.numbers.uniform(trial.position, Purpose.ACCEPT, 1) < rate
 
-    origin = Origin("none known: stands for a rare race or rounding that lets a token through")
+    origin = Origin(
+        "none known: stands for a rare race or rounding that lets a token through", situation="rejected_first"
+    )
     return chain_fault(name, origin, lambda facts: ChainWalk(facts, accept=accept))
 
 
@@ -80,7 +87,7 @@ tokens about 1 / e^2 tokens.
 
 FIRST_DRAFT_UNVERIFIED = chain_fault(
     "first_draft_unverified",
-    Origin("ohdearquant/lattice#243"),
+    Origin("ohdearquant/lattice#243", situation="rejected_first"),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.node == 0 or accepts(trial)),
 )
 """The first drafted token of a step is kept untested: verification begins one position too late."""
@@ -92,14 +99,17 @@ def _last_or_accepted(trial: Trial) -> bool:
 
 LAST_DRAFT_UNVERIFIED = chain_fault(
     "last_draft_unverified",
-    Origin("none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late"),
+    Origin(
+        "none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late",
+        situation="rejected_last",
+    ),
     lambda facts: ChainWalk(facts, accept=_last_or_accepted),
 )
 """The last drafted token of a step is kept untested: the loop over the drafts ends one position too early."""
 
 ACCEPTS_EVERYTHING = chain_fault(
     "accepts_everything",
-    Origin("ggml-org/llama.cpp#3919, huggingface/transformers#28508"),
+    Origin("ggml-org/llama.cpp#3919, huggingface/transformers#28508", situation="kept_whole"),
     lambda facts: ChainWalk(facts, accept=lambda _trial: True),
 )
 """Every drafted token is kept: the output is the draft's, and the acceptance rate is 1."""
@@ -129,6 +139,7 @@ GREEDY_ACCEPTS_TOP2 = Fault(
     apply=lambda parts: replace(parts, verifier=_TopTwo(parts.verifier.facts)),
     suits=Suits((Protocol.GREEDY,), temperature="greedy"),
     scenario=Scenario(Protocol.GREEDY, sampling=SamplingParams()),
+    situation="near_tie",
 )
 """The greedy rule keeps a drafted token if it is the first or the second choice of the target."""
 
@@ -136,7 +147,10 @@ GREEDY_ACCEPTS_TOP2 = Fault(
 
 RESAMPLE_FROM_P = chain_fault(
     "resample_from_p",
-    Origin("none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading"),
+    Origin(
+        "none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading",
+        situation="recovered_token",
+    ),
     lambda facts: ChainWalk(facts, left=lambda trial: trial.p),
 )
 """A rejected token is replaced by a draw from p, not from max(p - q, 0): tokens that q favours come out too often."""
@@ -155,7 +169,7 @@ def _search_or_argmax(trial: Trial, left: Floats) -> Emitted:
 
 RESIDUAL_NOT_RENORMALISED = chain_fault(
     "residual_not_renormalised",
-    Origin("none known: a plain slip, a search that finds no token and falls through"),
+    Origin("none known: a plain slip, a search that finds no token and falls through", situation="recovered_token"),
     lambda facts: ChainWalk(facts, recover=_search_or_argmax),
 )
 """The replacement is drawn from a residual that is not normalised.
@@ -170,7 +184,7 @@ def _likeliest(trial: Trial, left: Floats) -> Emitted:
 
 GREEDY_RECOVERED_TOKEN = chain_fault(
     "greedy_recovered_token",
-    Origin("none known: a plain slip, a greedy path taken for a sampled request"),
+    Origin("none known: a plain slip, a greedy path taken for a sampled request", situation="recovered_token"),
     lambda facts: ChainWalk(facts, recover=_likeliest),
 )
 """A rejected token is replaced by the most likely token of the residual, not by a draw from the residual."""
@@ -184,7 +198,10 @@ def _p_without_token(trial: Trial) -> Floats:
 
 ONE_HOT_RESIDUAL_SOFT_TEST = chain_fault(
     "one_hot_residual_soft_test",
-    Origin("none known: the two kinds of draft mixed up; engines with both have a branch for each"),
+    Origin(
+        "none known: the two kinds of draft mixed up; engines with both have a branch for each",
+        situation="recovered_token",
+    ),
     lambda facts: ChainWalk(facts, left=_p_without_token),
 )
 """The test is the one for a sampled draft, the residual the one for a deterministic draft.
@@ -193,11 +210,13 @@ The residual is p without the rejected token; the rest of q is not subtracted.
 """
 
 
-class _Leaking:
+class _Wrapping:
     def __init__(self, inner: Verifier) -> None:
         self._inner = inner
         self.facts = inner.facts
 
+
+class _Leaking(_Wrapping):
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         verdict = self._inner.verify(proposal, rows, randomness)
         last = verdict.emitted[-1]
@@ -217,17 +236,92 @@ REJECTED_TOKEN_LEAKS = Fault(
     parts=("verifier",),
     apply=lambda parts: replace(parts, verifier=_Leaking(parts.verifier)),
     suits=Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
+    situation="recovered_token",
 )
 """At one position in ten, a rejected draft is emitted all the same, before the token that replaces it.
 
 The output contains a token that the target did not choose; every later token is right for the text that it follows.
 """
 
+
+def _with_epsilon(trial: Trial) -> Floats:
+    return np.asarray(residual(trial.p, trial.proposal, trial.node) + RESIDUAL_EPSILON)
+
+
+RESIDUAL_WITH_EPSILON = chain_fault(
+    "residual_with_epsilon",
+    Origin("vectorch-ai/ScaleLLM#202", situation="small_residual"),
+    lambda facts: ChainWalk(facts, left=_with_epsilon),
+)
+"""A constant keeps the residual from a division by zero, and gives every token a share of the replacements.
+
+The smaller the residual, the larger that share: where p and q almost agree, the replacement is almost uniform.
+"""
+
+
+def _rejected_if_small(trial: Trial, left: Floats) -> Emitted:
+    if left.sum() >= SMALL_RESIDUAL:
+        return replace_token(trial, left)
+    return _recovered(trial, trial.token, trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
+
+
+REJECTED_TOKEN_RECOVERED = chain_fault(
+    "rejected_token_recovered",
+    Origin("vllm-project/vllm#41834", situation="small_residual"),
+    lambda facts: ChainWalk(facts, recover=_rejected_if_small),
+)
+"""Where the residual is too small to draw from, the token that was just rejected replaces itself.
+
+Upstream a residual that had vanished altogether did it.
+"""
+
+
+def _target_s_own(trial: Trial) -> bool:
+    return inverse_cdf(trial.p, trial.numbers.uniform(trial.position, Purpose.BONUS, 1)) == trial.token
+
+
+SAME_TOKEN_ACCEPTED = chain_fault(
+    "same_token_accepted",
+    Origin("alibaba/rtp-llm#1295", situation="likely_token"),
+    lambda facts: ChainWalk(facts, accept=lambda trial: accepts(trial) or _target_s_own(trial)),
+)
+"""A drafted token is also kept if a draw from the target gives the same token.
+
+Each of the two rules keeps the law; both together accept too often the tokens that the target finds likely.
+"""
+
+
+class _LateReplacement(_Wrapping):
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
+        verdict = self._inner.verify(proposal, rows, randomness)
+        last = verdict.emitted[-1]
+        if last.role is not Role.RECOVERED:
+            return verdict
+        p = rows[last.row + 1].p
+        token = inverse_cdf(p, last.uniform)
+        return replace(verdict, emitted=(*verdict.emitted[:-1], replace(last, token=token, p=float(p[token]))))
+
+
+RECOVERED_FROM_NEXT_ROW = Fault(
+    name="recovered_from_next_row",
+    breaks="law",
+    upstream="openvinotoolkit/openvino.genai#4190, #4490",
+    seen_from="text",
+    parts=("verifier",),
+    apply=lambda parts: replace(parts, verifier=_LateReplacement(parts.verifier)),
+    suits=CHAIN_ONLY,
+    situation="recovered_token",
+)
+"""A rejected token is replaced by a draw from the row after it, which was computed behind the rejected token.
+
+The right draw is thrown away, and the next iteration of the loop makes another one. The text lacks a word.
+"""
+
 # the bonus token
 
 BONUS_NOT_WARPED = chain_fault(
     "bonus_not_warped",
-    Origin("none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading"),
+    Origin("none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading", situation="bonus_token"),
     lambda facts: ChainWalk(facts, ends=_bare_softmax),
     WARPED,
 )
@@ -240,7 +334,7 @@ def _no_bonus(ending: Ending) -> tuple[Emitted, ...]:
 
 BONUS_DROPPED = chain_fault(
     "bonus_dropped",
-    Origin("ohdearquant/lattice#509", "engine evidence", "cost"),
+    Origin("ohdearquant/lattice#509", "engine evidence", "cost", situation="kept_whole"),
     lambda facts: ChainWalk(facts, last=_no_bonus),
 )
 """A fully accepted draft is not followed by a bonus token.
@@ -259,56 +353,8 @@ def _bonus_or_repeat(ending: Ending) -> tuple[Emitted, ...]:
 
 
 BONUS_REPEATS_TOKEN = chain_fault(
-    "bonus_repeats_token", Origin("kekzl/imp#683"), lambda facts: ChainWalk(facts, last=_bonus_or_repeat)
+    "bonus_repeats_token",
+    Origin("kekzl/imp#683", situation="bonus_token"),
+    lambda facts: ChainWalk(facts, last=_bonus_or_repeat),
 )
 """One bonus token in twenty repeats the accepted token before it."""
-
-# undeclared rules: a lossy rule (`engine.verify.lossy`) runs, and the configuration and the record name the chain rule
-
-
-@dataclass(slots=True)
-class _Disguised:
-    facts: VerifierFacts
-    rule: Verifier
-
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
-        return self.rule.verify(proposal, rows, randomness)
-
-
-def _undeclared(name: str, upstream: str, protocol: Protocol, options: Mapping[str, Any]) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, verifier=_Disguised(parts.verifier.facts, verify.load(protocol, options)))
-
-    return Fault(name, "law", upstream, "text", ("verifier",), apply, CHAIN_ONLY)
-
-
-ENSEMBLE_UNDECLARED = _undeclared(
-    "ensemble_undeclared",
-    "none known: the option assistant_ensemble_weight of huggingface/transformers, where it is documented as lossy",
-    Protocol.ENSEMBLE,
-    {"weight": 0.9},
-)
-"""Drafts are tested against a mixture of p and q in the place of p."""
-TYPICAL_UNDECLARED = _undeclared("typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {})
-"""Typical acceptance: a drafted token is kept if its p exceeds a threshold that depends on the entropy of p."""
-THRESHOLD_SINGLE_UNDECLARED = _undeclared(
-    "threshold_single_undeclared",
-    "none known: the option speculative_accept_threshold_single of sgl-project/sglang below 1",
-    Protocol.THRESHOLD,
-    {"threshold_single": 0.3},
-)
-"""A drafted token is kept if its p reaches a threshold."""
-THRESHOLD_ACC_UNDECLARED = _undeclared(
-    "threshold_acc_undeclared",
-    "none known: the option speculative_accept_threshold_acc of sgl-project/sglang below 1",
-    Protocol.THRESHOLD,
-    {"threshold_acc": 0.8},
-)
-"""The acceptance number is multiplied by a threshold below 1."""
-SYNTHETIC_UNDECLARED = _undeclared(
-    "synthetic_undeclared",
-    "none known: the option rejection_sample_method: synthetic of vllm-project/vllm, meant for measuring speed",
-    Protocol.SYNTHETIC,
-    {"length": 3.0},
-)
-"""Drafted tokens are kept at configured rates, whatever p and q are."""

@@ -1,4 +1,4 @@
-"""Wrappers around models and proposers, the raw material of faults: each passes everything on, except one change.
+"""Wrappers around models, rows and proposers, the raw material of faults: each passes everything on, except one change.
 
 The module knows no fault.
 """
@@ -14,8 +14,9 @@ from torch import Tensor
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import CHAIN_SHAPED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.interface import Context, Proposer
+from engine.sampling.target_rows import TargetRows
 
 ChangeLogits = Callable[[Tensor, Placement], Tensor]
 """([B, T, V] logits of a verification step, placement of its tokens) -> the logits for the verifier, a new tensor."""
@@ -65,6 +66,13 @@ class WrappedModel:
         return self.inner.forward(cache, placement, want)
 
 
+def overwrite(model: TargetModel, cache: SlotCache, row: int, tokens: Mapping[int, int]) -> None:
+    """Put the keys and values of other tokens into columns of a row; `tokens` by column."""
+    for column, token in tokens.items():
+        placement = chain_placement([[token]], [column], cache.trash, first_row=row)
+        model.forward(cache, placement, WantedOutputs(logits=False))
+
+
 class _ChangedLogits(WrappedModel):
     def __init__(self, inner: TargetModel, change: ChangeLogits) -> None:
         super().__init__(inner)
@@ -99,6 +107,22 @@ def with_logits(parts: EngineParts, change: ChangeLogits) -> EngineParts:
 def with_placement(parts: EngineParts, change: ChangePlacement) -> EngineParts:
     """Parts whose target reads the tokens of a verification step with another placement than the loop chose."""
     return with_target(parts, lambda model: _ChangedPlacement(model, change))
+
+
+class WrappedRows(TargetRows):
+    """Rows that are the inner ones in everything."""
+
+    def __init__(self, inner: TargetRows) -> None:
+        super().__init__(inner.logits, inner.tree, inner._history, inner._n_prompt, inner._params, inner._eos_ids)
+
+
+def with_rows(parts: EngineParts, wrap: Callable[[TargetRows], TargetRows]) -> EngineParts:
+    """Parts whose verifier gets wrapped rows."""
+
+    def rows(*arguments: Any) -> TargetRows:
+        return wrap(parts.rows(*arguments))
+
+    return replace(parts, rows=rows)
 
 
 class ChangedProposer:
@@ -153,7 +177,92 @@ def proposer_fault(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
 
-    return Fault(name, origin.breaks, origin.upstream, origin.seen_from, ("proposer",), apply, suits, scenario)
+    return Fault(
+        name,
+        origin.breaks,
+        origin.upstream,
+        origin.seen_from,
+        ("proposer",),
+        apply,
+        suits,
+        scenario,
+        situation=origin.situation,
+    )
+
+
+class BatchView:
+    """The requests of a batch by row, as a wrapped proposer sees them come and go.
+
+    steps: how many steps have begun.
+    active: the active requests by row, in the order of the rows.
+    finished: how many requests finished in the step before this one.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a new batch."""
+        self.steps = self.finished = self._ending = 0
+        self.active: dict[int, Context] = {}
+        self._holders: dict[int, list[Context]] = {}
+
+    def admit(self, context: Context) -> None:
+        """A request takes a row."""
+        self._holders.setdefault(context.row, []).append(context)
+        self.active = dict(sorted((self.active | {context.row: context}).items()))
+
+    def step(self, contexts: Sequence[Context]) -> None:
+        """A step begins with these requests."""
+        self.steps, self.finished, self._ending = self.steps + 1, self._ending, 0
+        self.active = {context.row: context for context in contexts}
+
+    def release(self, row: int) -> None:
+        """The request of a row has finished."""
+        self._ending += 1
+        self.active.pop(row, None)
+
+    def of(self, history: Sequence[int]) -> Context | None:
+        """The active request with this history, the same list throughout a request; None outside a batch."""
+        return next((context for context in self.active.values() if context.history is history), None)
+
+    def first(self, row: int) -> Context:
+        """The first request that held the row."""
+        return self._holders[row][0]
+
+    def before(self, row: int) -> Context | None:
+        """The request that held the row before its present one, with its whole history."""
+        return self._holders[row][-2] if len(self._holders.get(row, ())) > 1 else None
+
+
+class _Watched(ChangedProposer):
+    def __init__(self, inner: Proposer, view: BatchView) -> None:
+        super().__init__(inner)
+        self._view = view
+
+    def start(self, context: Context) -> None:
+        self._view.admit(context)
+        super().start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        self._view.step(contexts)
+        return super().propose(contexts)
+
+    def finish(self, row: int) -> None:
+        self._view.release(row)
+        super().finish(row)
+
+
+def with_view(parts: EngineParts, change: Callable[[EngineParts, BatchView], EngineParts]) -> EngineParts:
+    """Parts changed with a view of the batch; it begins anew with each wrapped proposer."""
+    view = BatchView()
+    changed = change(parts, view)
+
+    def proposer(inner: Proposer) -> Proposer:
+        view.clear()
+        return _Watched(changed.proposer(inner), view)
+
+    return replace(changed, proposer=proposer)
 
 
 def shortened(proposal: Proposal, count: int) -> Proposal:

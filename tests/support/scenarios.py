@@ -16,4 +16,5 @@ def engine_spec(scenario: Scenario, fault: str | None = None) -> EngineSpec:
         scenario.rows,
         fault=fault,
         others=names[1:],
+        beside=scenario.beside,
     )

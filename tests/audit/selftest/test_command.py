@@ -1,5 +1,6 @@
 """`audit selftest`: exit codes, the same bytes twice, in one process and in two."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from audit.selftest import battery, report, work
 from audit.selftest.alarms import collect
 from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, ViewDetection
 from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
+from audit.selftest.situations import by_situation, without_fault
 from audit.selftest.work import SelfTestResult
 from engine import faults
 from tests.audit.invoke import invoke
@@ -79,6 +81,17 @@ def test_the_page_names_what_caught_and_what_missed():
     row = next(line for line in text.splitlines() if line.startswith("| `sqrt_acceptance`"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[3:8] == ["256", "3 of 3", "law", "-", "replay"]
+
+
+def test_the_page_counts_faults_by_situation():
+    assert "| rejected_first | 1 | 1 | - |" in report.page(outcome({"law": 3}))
+    assert "| rejected_first | 1 | 0 | sqrt_acceptance |" in report.page(outcome({"law": 0}, caught=False))
+    assert report.document(outcome({"law": 3}))["detections"][0]["situation"] == "rejected_first"
+
+
+def test_every_fault_has_one_situation():
+    assert sorted(itertools.chain(*by_situation().values())) == sorted(faults.REGISTRY)
+    assert set(without_fault()) == {"preempted", "context_medium", "grammar", "tool_call", "filter"}
 
 
 def test_the_presets_name_faults_that_there_are():

@@ -1,23 +1,28 @@
 """The arm of a fault's arena over its models, clean or broken, and what it generates."""
 
+import dataclasses
 import functools
 import json
 from dataclasses import replace
 from importlib.resources import files
 
+import numpy as np
+
 from audit.evidence.records import ArmKind, ArmRecord, Level
 from engine.backends import native, scripted
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
+from engine.backends.neighbour import NeighbourEngine
 from engine.backends.scripted import VOCABULARY
 from engine.core.types import Request
 from engine.record.effective import Effective
-from engine.record.trace import decode
+from engine.record.trace import Trace, decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import record
 from tests.support.scenarios import engine_spec
 
 TIMES = ("draft_us", "verify_us")
+COLUMNS = [each.name for each in dataclasses.fields(Trace) if each.name not in ("header", *TIMES)]
 
 
 CHATS = files("suites").joinpath("prompts/chat.jsonl").read_text(encoding="utf-8")
@@ -33,15 +38,19 @@ def backend(models, named):
 def arm(scenario, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
     built = backend(scenario.models, tuple(scenario.sources(1).items()))
-    return built.arm(engine_spec(scenario, fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows))
+    spec = engine_spec(scenario, fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows)
+    engine = built.arm(spec)
+    return engine if spec.beside is None else NeighbourEngine(engine, spec.beside)
 
 
 def prompts(scenario, engine, count):
-    """Prompts of 3 to 6 tokens for scripts; what bundled models were trained to answer."""
+    """Prompts of the scenario's lengths for scripts; what bundled models were trained to answer."""
     if scenario.models == "bundled":
         told = (CHATS.splitlines() * (1 + count // CHATS.count("\n")))[:count]
         return [engine.encode(Prompt(messages=tuple(json.loads(each)["messages"]))) for each in told]
-    return [tuple((7 * i + j * (i + 3)) % VOCABULARY for j in range(3 + i % 4)) for i in range(count)]
+    least, lengths, begin = scenario.prompt.least, 1 + scenario.prompt.most - scenario.prompt.least, scenario.shared
+    made = [tuple((7 * i + j * (i + 3)) % VOCABULARY for j in range(least + i % lengths)) for i in range(count)]
+    return [(*range(begin), *prompt[begin:]) for prompt in made]
 
 
 def generate(scenario, fault=None, count=24, proposer=True):
@@ -59,3 +68,9 @@ def traces(generations):
 def arm_record(generations, kind=ArmKind.CANDIDATE, effective=None):
     told = tuple(record(trace) for trace in traces(generations))
     return ArmRecord(kind.value, kind, Level.L4, effective or Effective(), told)
+
+
+def same(first, second):
+    """Whether two traces agree in everything but their times."""
+    columns = all(np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True) for name in COLUMNS)
+    return columns and first.header == second.header

@@ -6,8 +6,8 @@ import functools
 import importlib
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-import numpy as np
 import pytest
 
 from audit import checks
@@ -18,15 +18,14 @@ from engine import faults, proposers, verify
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
+from engine.faults.interface import Situation
 from engine.faults.parameters import NO_MASKS
 from engine.record.metrics import acceptance
-from engine.record.trace import Trace
-from tests.engine.faults.arms import TIMES, arm, arm_record, generate, traces
+from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 from tests.support.tiers import slow_unless
 
 CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
 PARTS = [each.name for each in dataclasses.fields(EngineParts)]
-COLUMNS = [each.name for each in dataclasses.fields(Trace) if each.name not in ("header", *TIMES)]
 
 REQUESTS = 8
 MORE_REQUESTS = {
@@ -34,6 +33,14 @@ MORE_REQUESTS = {
     "trimmed_by_own_probability": 16,
     "positions_off_by_one": 16,
     "ties_broken_differently": 32,
+    "rejected_last_entry_stays": 16,
+    "partial_prefix_taken_whole": 16,
+    "rotation_changes_beyond_length": 16,
+    "last_token_of_previous_request": 16,
+    "rows_shifted_after_finish": 64,
+    "stop_string_across_steps_missed": 32,
+    "stop_string_out_of_window": 32,
+    "drafts_padded_to_longest": 16,
 }
 """Of 64 tokens each: what a rare fault, or a statistical check, needs."""
 WRONG_ROWS = (
@@ -49,6 +56,17 @@ WRONG_ROWS = (
     "tree_positions_flat",
     "wrong_path_gathered",
     "path_not_gathered",
+    "deep_path_not_gathered",
+    "last_accepted_entry_stale",
+    "rejected_last_entry_stays",
+    "history_lost_after_rejection",
+    "page_border_entries_lost",
+    "last_chunk_one_early",
+    "partial_prefix_taken_whole",
+    "rotation_changes_beyond_length",
+    "positions_of_longest_row",
+    "last_token_of_previous_request",
+    "rows_shifted_after_finish",
 )
 """Faults whose decisions are right for rows that are not: a comparison with a run that has other rows sees them."""
 SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
@@ -59,14 +77,27 @@ SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
     "gamma_not_respected": "accounting",
     "drafted_rows_in_bfloat16": "greedy_equality",
     "tokens_after_stop_string": "coupled_equality",
+    "stop_string_out_of_window": "coupled_equality",
+    "stop_string_across_steps_missed": "coupled_equality",
 }
 """The check that sees a fault, if it is not the replay, or that the fault is for."""
 UNSEEN = {
     "trimmed_by_next_confidence": "what follows a token is unrelated to its rank in a scripted pair, and every order "
     "that the law check looks at is by rank or id; the exact law is compared below",
+    "copies_from_previous_request": "the drafts are honest, and nothing drafts again from the recorded history",
+    "text_out_of_order": "the token ids are right, and nothing decodes them again",
 }
 """Faults that no check sees in their arena, and why."""
-WORSE_DRAFTS = ("draft_one_behind", "wrong_aux_layers", "hidden_states_shifted")
+WORSE_DRAFTS = (
+    "draft_one_behind",
+    "wrong_aux_layers",
+    "hidden_states_shifted",
+    "draft_rewound_too_far",
+    "draft_cache_of_previous_request",
+    "draft_cache_not_filled",
+    "draft_positions_clamped",
+    "draft_vocabulary_shifted",
+)
 """Faults after which drafts are as honest as before, and worse: only an acceptance known from elsewhere shows it."""
 
 
@@ -99,6 +130,7 @@ def test_a_fault_says_what_it_is(name):
     assert "#" in fault.upstream or fault.upstream.startswith("none known: ")
     assert "|" not in fault.upstream
     assert fault.scenario.proposer in proposers.REGISTRY
+    assert fault.situation in get_args(Situation)
 
 
 def test_the_constant_of_a_fault_is_its_name_in_upper_case():
@@ -153,16 +185,11 @@ def test_the_effective_configuration_names_the_fault_and_nothing_else_changes(na
 @pytest.mark.parametrize("name", slow_unless(faults.REGISTRY, one_of_each_theme(faults.REGISTRY)))
 def test_a_fault_changes_what_is_emitted_or_what_is_recorded(name):
     clean, broken = generations(name, False), generations(name, True)
-    told = [key for key in clean if clean[key].tokens != broken[key].tokens]
+    told = [key for key in clean if (clean[key].tokens, clean[key].text) != (broken[key].tokens, broken[key].text)]
     if faults.load(name).seen_from == "text":
         assert told
     pairs = zip(traces(clean), traces(broken), strict=True)
     assert told or any(not same(first, second) for first, second in pairs)
-
-
-def same(first, second):
-    columns = all(np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True) for name in COLUMNS)
-    return columns and first.header == second.header
 
 
 @functools.cache

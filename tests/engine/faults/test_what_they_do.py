@@ -10,7 +10,7 @@ from engine.core.types import FinishReason, Protocol, Role, SamplingParams, Tree
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts
 from engine.faults.cache import StaleColumns
-from engine.faults.parameters import StepEnds, with_inputs
+from engine.faults.row_inputs import Step, StepEnds, with_inputs
 from engine.faults.wrappers import WrappedModel
 from engine.models.interface import TargetModel
 from engine.record.metrics import acceptance
@@ -68,12 +68,12 @@ def test_columns_that_are_never_reached_are_not_stale():
 
 def test_the_last_tokens_of_steps_are_learned_from_a_history_that_grows():
     ends, history = StepEnds(), [5, 6]
-    assert ends.before(history, 2) == ()
+    assert ends.before(Step(history, 2, Tree())) == ()
     history.extend([7, 8, 9])
-    assert ends.before(history, 2) == (9,)
+    assert ends.before(Step(history, 2, Tree())) == (9,)
     history.append(3)
-    assert ends.before(history, 2) == (9, 3)
-    assert ends.before([1, 2], 2) == ()
+    assert ends.before(Step(history, 2, Tree())) == (9, 3)
+    assert ends.before(Step([1, 2], 2, Tree())) == ()
 
 
 # the target and its cache

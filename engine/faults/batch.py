@@ -1,0 +1,353 @@
+"""Faults of batches: state of a row's previous request, parameters of neighbours, and indices after requests finish.
+
+A request that runs alone, in a row that nobody held before it, is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.core.types import Floats, Proposal, Protocol, SamplingParams, Tree
+from engine.decode.seams import EngineParts
+from engine.faults.interface import COUPLED, Fault, Scenario, Suits
+from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, with_inputs_by_step
+from engine.faults.wrappers import (
+    BatchView,
+    WrappedModel,
+    with_logits,
+    with_placement,
+    with_proposals,
+    with_target,
+    with_view,
+)
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.proposers.interface import Context
+from engine.sampling.rng import Purpose, Randomness
+
+SEVERAL: Final = Suits(temperature="both", needs=("several requests",))
+SAMPLED_SEVERAL: Final = Suits(needs=("several requests",))
+UNLIKE: Final = Scenario(
+    sampling=SamplingParams(temperature=1.0), beside=SamplingParams(temperature=0.7, top_k=8, top_p=0.9)
+)
+"""Requests at temperature 1, each next to one at a lower temperature with truncation."""
+
+# parameters of neighbours
+
+OfRow = Callable[[Context, BatchView], SamplingParams]
+
+
+def _parameters_fault(name: str, upstream: str, params: OfRow, suits: Suits, scenario: Scenario) -> Fault:
+    def change(parts: EngineParts, view: BatchView) -> EngineParts:
+        def of_step(step: Step) -> ChangeInputs:
+            context = view.of(step.history)
+            own = None if context is None else params(context, view)
+            return lambda inputs: inputs if own is None else replace(inputs, params=own)
+
+        return with_inputs_by_step(parts, of_step)
+
+    def apply(parts: EngineParts) -> EngineParts:
+        return with_view(parts, change)
+
+    return Fault(
+        name, "law", upstream, "text", ("rows", "proposer"), apply, suits, scenario, situation="mixed_parameters"
+    )
+
+
+def _of_first_row(_context: Context, view: BatchView) -> SamplingParams:
+    return next(iter(view.active.values())).request.sampling
+
+
+PARAMETERS_OF_FIRST_ROW = _parameters_fault(
+    "parameters_of_first_row", "Blaizzy/mlx-vlm#1647", _of_first_row, SAMPLED_SEVERAL, UNLIKE
+)
+"""The sampling parameters of the first request of the batch hold for all its requests.
+
+One sampler is made for the batch, from the request that came first. A batch of equal requests is right.
+"""
+
+
+def _top_k_of_others(context: Context, view: BatchView) -> SamplingParams:
+    own = context.request.sampling
+    others = (other.request.sampling.top_k for other in view.active.values())
+    return own if own.top_k else replace(own, top_k=next((top_k for top_k in others if top_k), 0))
+
+
+TOP_K_OF_NEIGHBOUR = _parameters_fault(
+    "top_k_of_neighbour", "vllm-project/vllm#14301", _top_k_of_others, SAMPLED_SEVERAL, UNLIKE
+)
+"""A request without top-k gets the top-k of another request of its batch.
+
+The array of limits is filled for the requests that have one, and read for all.
+"""
+
+
+def _bad_words_by_rank(context: Context, view: BatchView) -> SamplingParams:
+    active = list(view.active.values())
+    banned = [other.request.sampling.bad_words for other in active if other.request.sampling.bad_words]
+    rank = [other.row for other in active].index(context.row)
+    return replace(context.request.sampling, bad_words=banned[rank] if rank < len(banned) else ())
+
+
+BAD_WORDS_OF_FIRST_ROWS = _parameters_fault(
+    "bad_words_of_first_rows",
+    "vllm-project/vllm#31908",
+    _bad_words_by_rank,
+    Suits(temperature="both", needs=("masks", "several requests")),
+    Scenario(
+        sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,))),
+        beside=SamplingParams(temperature=1.0),
+    ),
+)
+"""The bad words of a batch are applied to its first rows, as many as there are requests with bad words.
+
+A batch in which every request has bad words is right, and so is one where those requests come first.
+"""
+
+
+def _padding_counted(parts: EngineParts, view: BatchView) -> EngineParts:
+    def of_step(step: Step) -> ChangeInputs:
+        longest = max((len(other.history) for other in view.active.values()), default=0)
+        padding = [0] * max(0, longest - len(step.history))
+
+        def change(inputs: RowInputs) -> RowInputs:
+            return replace(inputs, committed=[*inputs.committed, *padding])
+
+        return change
+
+    return with_inputs_by_step(parts, of_step)
+
+
+PADDING_PENALISED = Fault(
+    name="padding_penalised",
+    breaks="law",
+    upstream="huggingface/text-generation-inference#1765",
+    seen_from="text",
+    parts=("rows", "proposer"),
+    apply=lambda parts: with_view(parts, _padding_counted),
+    suits=Suits(temperature="both", needs=("penalties", "several requests")),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
+    situation="mixed_lengths",
+)
+"""The padding of the shorter requests of a batch counts as output of token 0, which is then penalised.
+
+The longest request is right, and so is a batch of equal lengths.
+"""
+
+
+def _with_longest_positions(placement: Placement) -> Placement:
+    active = [b for b, length in enumerate(placement.lengths) if length]
+    longest = max(int(placement.positions[b, 0]) for b in active)
+    positions = placement.positions.clone()
+    for b in active:
+        positions[b, : placement.lengths[b]] += longest - int(positions[b, 0])
+    return replace(placement, positions=positions)
+
+
+POSITIONS_OF_LONGEST_ROW = Fault(
+    name="positions_of_longest_row",
+    breaks="law",
+    upstream="unslothai/unsloth#4078, #3795",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_placement(parts, _with_longest_positions),
+    suits=Suits(shape="chain", temperature="both", needs=("several requests",)),
+    scenario=COUPLED,
+    situation="mixed_lengths",
+)
+"""All requests of a batch get the position ids of the longest one.
+
+The mask follows the positions, so the drafts of a shorter request also see the drafts after them.
+"""
+
+
+def _pad_to_longest() -> Callable[[Sequence[Context], Sequence[Proposal]], Sequence[Proposal]]:
+    def pad(contexts: Sequence[Context], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+        longest = max((len(proposal.tree) for proposal in proposals), default=0)
+        return [
+            _padded(proposal, min(longest, context.budget) - len(proposal.tree))
+            for context, proposal in zip(contexts, proposals, strict=True)
+        ]
+
+    return pad
+
+
+def _padded(proposal: Proposal, count: int) -> Proposal:
+    if count <= 0 or proposal.q is None or proposal.uniforms is None:
+        return proposal
+    return replace(
+        proposal,
+        tree=Tree.chain((*proposal.tree.tokens, *[0] * count)),
+        q=np.concatenate([proposal.q, np.repeat(proposal.q[-1:], count, axis=0)]),
+        uniforms=np.concatenate([proposal.uniforms, np.repeat(proposal.uniforms[-1:], count)]),
+    )
+
+
+DRAFTS_PADDED_TO_LONGEST = Fault(
+    name="drafts_padded_to_longest",
+    breaks="law",
+    upstream="vllm-project/vllm#46533",
+    seen_from="text",
+    parts=("proposer",),
+    apply=lambda parts: with_proposals(parts, _pad_to_longest),
+    suits=Suits(shape="chain", needs=("several requests",)),
+    scenario=Scenario(options={"stop_below": 0.4}),
+    situation="mixed_drafts",
+)
+"""Drafts are padded with token 0 to the longest draft of the batch, and the padding is verified like a draft.
+
+It has the q of the last token, from which it was not drawn. Upstream a placeholder could be accepted.
+"""
+
+# a row's previous request
+
+
+class _StaleRoot(WrappedModel):
+    def __init__(self, inner: TargetModel) -> None:
+        super().__init__(inner)
+        self._last: dict[int, int] = {}
+        self._begins: set[int] = set()
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        if not want.logits:
+            self._begins.add(placement.first_row)
+            return self.inner.forward(cache, placement, want)
+        tokens = placement.tokens.clone()
+        for b, length in enumerate(placement.lengths):
+            if length and b in self._begins:
+                tokens[b, 0] = self._last.get(b, int(tokens[b, 0]))
+            if length:
+                self._last[b] = int(placement.tokens[b, 0])
+        self._begins.clear()
+        return self.inner.forward(cache, replace(placement, tokens=tokens), want)
+
+
+LAST_TOKEN_OF_PREVIOUS_REQUEST = Fault(
+    name="last_token_of_previous_request",
+    breaks="law",
+    upstream="vllm-project/vllm#39833",
+    seen_from="text",
+    parts=("target",),
+    apply=lambda parts: with_target(parts, _StaleRoot),
+    suits=SEVERAL,
+    scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
+    situation="row_reused",
+)
+"""The first step of a request reads the last token of the request that held its row before, not that of its prompt.
+
+The first request of every row is right, so a run with no more requests than rows shows nothing.
+"""
+
+
+class _NumbersOfRow(Randomness):
+    def __init__(self, seed: int, stream: int, view: BatchView) -> None:
+        super().__init__(seed, stream)
+        self._view = view
+
+    def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
+        """[count] the numbers of the first request that held the row."""
+        rows = (row for row, context in self._view.active.items() if context.randomness is self)
+        first = next((self._view.first(row).randomness for row in rows), self)
+        return Randomness.uniforms(first, position, purpose, count, index)
+
+
+def _with_numbers_of_row(parts: EngineParts, view: BatchView) -> EngineParts:
+    return replace(parts, numbers=lambda seed, stream: _NumbersOfRow(seed, stream, view))
+
+
+NUMBERS_OF_THE_ROW = Fault(
+    name="numbers_of_the_row",
+    breaks="replay",
+    upstream="tenstorrent/vllm-tt-plugin#33",
+    seen_from="engine evidence",
+    parts=("numbers", "proposer"),
+    apply=lambda parts: with_view(parts, _with_numbers_of_row),
+    suits=Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
+    scenario=Scenario(rows=2),
+    situation="row_reused",
+)
+"""The generator of random numbers belongs to the row: later requests draw the numbers of the row's first request.
+
+Every response follows the right law, but a request with a seed does not get the response of that seed.
+"""
+
+
+class _LastSeed(Randomness):
+    def __init__(self, seed: int, stream: int, cohort: list[Randomness]) -> None:
+        super().__init__(seed, stream)
+        self._cohort, self._first = cohort, -1
+        cohort.append(self)
+
+    def uniforms(self, position: int, purpose: Purpose, count: int, index: int = 0) -> Floats:
+        """[count] at the request's first position the numbers of the request that was admitted last with it."""
+        self._first = position if self._first < 0 else self._first
+        source = self._cohort[-1] if position == self._first else self
+        return Randomness.uniforms(source, position, purpose, count, index)
+
+
+def _with_last_seed(parts: EngineParts, view: BatchView) -> EngineParts:
+    cohorts: dict[int, list[Randomness]] = {}
+
+    def numbers(seed: int, stream: int) -> Randomness:
+        for step in [step for step in cohorts if step != view.steps]:
+            del cohorts[step]
+        return _LastSeed(seed, stream, cohorts.setdefault(view.steps, []))
+
+    return replace(parts, numbers=numbers)
+
+
+LAST_SEED_WINS = Fault(
+    name="last_seed_wins",
+    breaks="replay",
+    upstream="lablup/mlxcel#347",
+    seen_from="engine evidence",
+    parts=("numbers", "proposer"),
+    apply=lambda parts: with_view(parts, _with_last_seed),
+    suits=Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
+    situation="neighbour_joins",
+)
+"""The first token of requests that begin together is drawn with the seed of the last of them.
+
+Each seeds one global generator, and then all draw. A request that begins alone is right.
+"""
+
+# requests that finish
+
+
+def _shifted_after_finish(parts: EngineParts, view: BatchView) -> EngineParts:
+    def shift(logits: Tensor, placement: Placement) -> Tensor:
+        active = [b for b, length in enumerate(placement.lengths) if length]
+        if view.finished < 2 or len(active) < 2:
+            return logits
+        changed = logits.clone()
+        changed[torch.tensor(active)] = logits[torch.tensor([*active[1:], active[0]])]
+        return changed
+
+    return with_logits(parts, shift)
+
+
+ROWS_SHIFTED_AFTER_FINISH = Fault(
+    name="rows_shifted_after_finish",
+    breaks="law",
+    upstream="tenstorrent/vllm-tt-plugin#131, vllm-project/vllm#14645",
+    seen_from="text",
+    parts=("target", "proposer"),
+    apply=lambda parts: with_view(parts, _shifted_after_finish),
+    suits=SEVERAL,
+    scenario=Scenario(
+        protocol=Protocol.GUMBEL,
+        sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)),
+        rows=16,
+    ),
+    situation="rows_finish_together",
+)
+"""In the step after one in which two requests finished, every request gets the target's rows of the next one.
+
+The batch is made dense again after each request that leaves, and the indices of the second are those from before the
+first left. One request at a time leaves without harm.
+"""
