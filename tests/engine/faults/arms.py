@@ -12,7 +12,7 @@ from audit.evidence.records import ArmKind, ArmRecord, Level
 from engine.backends import native, scripted
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.neighbour import NeighbourEngine
+from engine.backends.neighbour import Beside, NeighbourEngine
 from engine.backends.scripted import VOCABULARY
 from engine.core.types import Request
 from engine.record.effective import Effective
@@ -40,7 +40,7 @@ def arm(scenario, fault=None, proposer=True):
     built = backend(scenario.models, tuple(scenario.sources(1).items()))
     spec = engine_spec(scenario, fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows)
     engine = built.arm(spec)
-    return engine if spec.beside is None else NeighbourEngine(engine, spec.beside)
+    return engine if spec.beside is None else NeighbourEngine(engine, Beside(spec.beside))
 
 
 def prompts(scenario, engine, count):
