@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from audit.coverage.context import BLOCK, CHUNK
+from audit.evidence.coverage.context import BLOCK, CHUNK
 from audit.suite.spec import CandidateSpec, Case, Suite
 from engine.backends import REGISTRY
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from audit.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.suite.loader import load_suite
 from audit.suite.reach import unreachable
 from audit.text.documents import packaged_file
