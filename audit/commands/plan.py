@@ -9,6 +9,7 @@ import click
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.suite.loader import load_suite
+from audit.suite.reach import warnings
 
 if TYPE_CHECKING:
     from audit.runs.sizing import PlannedCheck, RunPlan
@@ -27,7 +28,8 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     """Estimate whether SUITE is large enough for its margins, and how long it takes.
 
     Spreads, lengths and speed come from the newest finished run in the store
-    if there is one, else from stated defaults.
+    if there is one, else from stated defaults. Warns of situations that the
+    suite cannot reach.
     Exit code 0: every check can decide at its margin. 2: the suite is invalid.
     3: a check would end inconclusive.
     """
@@ -47,6 +49,8 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
         echo_json(found)
     else:
         _print(found)
+    for line in warnings(loaded):
+        click.echo(line, err=True)
     ctx.exit(found.exit_code)
 
 

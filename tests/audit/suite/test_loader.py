@@ -384,7 +384,8 @@ class TestValidate:
     def test_says_what_would_run(self, tmp_path):
         result = invoke("validate", str(write_suite(tmp_path)))
         assert result.exit_code == 0
-        assert result.stderr == ""
+        assert "batches of 8, mixed" in result.stdout
+        assert all(": warning: " in line for line in result.stderr.splitlines())
         assert "greedy: draft_model gamma 4, greedy, temperature 0; 3 requests, at most 48 tokens" in result.stdout
         assert "sampled: ngram gamma 3, chain, temperature 0.8; 6 requests, at most 96 tokens" in result.stdout
         assert "2 arms, 3 cases, at most 144 tokens" in result.stdout
