@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.plans import plan_acceptance
-from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

@@ -19,8 +19,8 @@ import numpy as np
 
 from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
-from audit.evidence.coverage.catalogue import Group
 from audit.evidence.coverage.examined import until_parted
+from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

@@ -27,7 +27,7 @@ import scipy
 from numpy.typing import NDArray
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
-from audit.evidence.coverage.catalogue import EVERY_GROUP
+from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -16,36 +16,30 @@ from sqlalchemy.orm import Session
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
-from audit.evidence.verdicts import Finding, Verdict
+from audit.evidence.verdicts import Verdict
 from audit.store import integrity
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
-    AttachmentRow,
     CheckRow,
-    CoverageRow,
     DecodeStepRow,
     EnvironmentRow,
-    GateDecisionRow,
     RequestRow,
     RunArtifactRow,
     RunEventRow,
     RunRow,
     TokenTraceRow,
 )
+from audit.store.outcomes import latest_checks
 from audit.store.ulid import ALPHABET
 from audit.store.values import (
     ArmCounts,
     ArtifactRef,
-    Attachment,
     DraftCounts,
     RequestKey,
     RunStatus,
     RunSummary,
     StoredArm,
-    StoredCheck,
-    StoredCoverage,
-    StoredDecision,
     StoredEvent,
     StoredRun,
 )
@@ -114,7 +108,7 @@ def list_runs(session: Session, limit: int) -> tuple[RunSummary, ...]:
 
 
 def _summary(session: Session, run: RunRow) -> RunSummary:
-    latest = _latest_checks(run.id).subquery()
+    latest = latest_checks(run.id).subquery()
     verdicts = session.execute(
         select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
     )
@@ -134,11 +128,6 @@ def _summary(session: Session, run: RunRow) -> RunSummary:
 
 def _count(session: Session, table: type[ArmRow] | type[RequestRow], run: RunRow) -> int:
     return session.execute(select(func.count()).select_from(table).where(table.run_id == run.id)).scalar_one()
-
-
-def _latest_checks(run_id: int) -> Any:
-    """Ids of the last row of each arm and check; a later result supersedes."""
-    return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
 
 
 def load_run(session: Session, ulid: str) -> StoredRun:
@@ -326,77 +315,4 @@ def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
         intact=same_output and integrity.payload_intact(found.payload, found.sha256),
-    )
-
-
-def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
-    """The last result of each arm and check, arms in the suite's order, checks by name."""
-    latest = _latest_checks(find_run(session, ulid).id)
-    rows = session.execute(
-        select(CheckRow, ArmRow.name).join(ArmRow, ArmRow.id == CheckRow.arm_id).where(CheckRow.id.in_(latest))
-    ).all()
-    ordered = sorted(rows, key=lambda row: (row[0].arm_id, row[0].name))
-    return tuple(_check(row, arm) for row, arm in ordered)
-
-
-def _check(row: CheckRow, arm: str) -> StoredCheck:
-    return StoredCheck(
-        arm=arm,
-        check=row.name,
-        claim=row.claim,
-        level=Level[row.level],
-        verdict=Verdict(row.verdict),
-        n=row.n,
-        statistic=row.statistic,
-        p_value=row.p_value,
-        effect=row.effect,
-        bound=row.bound,
-        margin=row.margin,
-        summary=row.summary,
-        findings=tuple(Finding(**finding) for finding in row.findings),
-        details=row.details,
-        created_at=row.created_at,
-    )
-
-
-def coverage(session: Session, ulid: str) -> tuple[StoredCoverage, ...]:
-    """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
-    latest = _latest_checks(find_run(session, ulid).id)
-    rows = session.execute(
-        select(CoverageRow, CheckRow.name, ArmRow.name)
-        .join(CheckRow, CheckRow.id == CoverageRow.check_result_id)
-        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
-        .where(CheckRow.id.in_(latest))
-        .order_by(ArmRow.id, CheckRow.name, CoverageRow.situation)
-    )
-    return tuple(
-        StoredCoverage(arm, check, row.situation, row.occurred, row.examined, row.least) for row, check, arm in rows
-    )
-
-
-def decisions(session: Session, ulid: str) -> tuple[StoredDecision, ...]:
-    """The gate's decisions about a run, oldest first."""
-    run = find_run(session, ulid)
-    rows = session.scalars(select(GateDecisionRow).where(GateDecisionRow.run_id == run.id).order_by(GateDecisionRow.id))
-    return tuple(
-        StoredDecision(ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at)
-        for row in rows
-    )
-
-
-def attachments(session: Session, ulid: str) -> tuple[Attachment, ...]:
-    """The reports that a run's evidence is bound to, oldest first."""
-    run = find_run(session, ulid)
-    rows = session.scalars(select(AttachmentRow).where(AttachmentRow.run_id == run.id).order_by(AttachmentRow.id))
-    return tuple(
-        Attachment(
-            run=ulid,
-            report_before=row.report_before,
-            report_after=row.report_after,
-            format=row.format,
-            location=row.location,
-            statement=row.statement,
-            created_at=row.created_at,
-        )
-        for row in rows
     )

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
-from audit.store import health, integrity, migrate, reader, writer
+from audit.store import health, integrity, migrate, outcomes, reader, writer
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.integrity import IntegrityViolation
 from audit.store.values import (
@@ -138,11 +138,11 @@ class Store:
 
     def coverage(self, run: str) -> tuple[StoredCoverage, ...]:
         """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
-        return self._read(lambda session: reader.coverage(session, run))
+        return self._read(lambda session: outcomes.coverage(session, run))
 
     def checks(self, run: str) -> tuple[StoredCheck, ...]:
         """The last result of each arm and check, arms in the suite's order, checks by name."""
-        return self._read(lambda session: reader.checks(session, run))
+        return self._read(lambda session: outcomes.checks(session, run))
 
     def load_arm(self, run: str, arm: str) -> ArmRecord:
         """All requests of an arm, ordered by case and sample; their traces are read on access.
@@ -197,7 +197,7 @@ class Store:
 
     def decisions(self, run: str) -> tuple[StoredDecision, ...]:
         """The gate's decisions about a run, oldest first."""
-        return self._read(lambda session: reader.decisions(session, run))
+        return self._read(lambda session: outcomes.decisions(session, run))
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Record that a run's evidence was bound to a report."""
@@ -205,7 +205,7 @@ class Store:
 
     def attachments(self, run: str) -> tuple[Attachment, ...]:
         """The reports that a run's evidence is bound to, oldest first."""
-        return self._read(lambda session: reader.attachments(session, run))
+        return self._read(lambda session: outcomes.attachments(session, run))
 
     def _write(self, work: Callable[[Session], T]) -> T:
         with self._clear_errors(), Session(self._engine) as session, session.begin():

@@ -37,8 +37,8 @@ def _draft_fault(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, draft=lambda model: wrap(parts.draft(model)))
 
-    seen = "engine evidence"
-    return Fault(name, "acceptance", upstream, seen, ("draft",), apply, suits, scenario, situation=situation)
+    claim, parts = "acceptance", ("draft",)
+    return Fault(name, claim, upstream, "engine evidence", parts, apply, suits, scenario, situation=situation)
 
 
 # the draft's cache

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
 from audit.checks.accounting.rules import mask_faults, number_faults, row_faults, text_faults, top_faults
 from audit.checks.interface import Check, Design, Params, needs_nothing
-from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.origin import foreign_tokens
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault

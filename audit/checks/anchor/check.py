@@ -32,8 +32,8 @@ from audit.checks.anchor.rows import (
     unanchored,
 )
 from audit.checks.interface import Check, Design, NoEvidence, Params
-from audit.evidence.coverage.catalogue import Group
 from audit.evidence.coverage.examined import anchored
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper

@@ -22,8 +22,8 @@ import numpy as np
 from audit.checks.equality.triage import Instrument, judge_equality
 from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
-from audit.evidence.coverage.catalogue import EVERY_GROUP
 from audit.evidence.coverage.examined import until_parted
+from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord

@@ -26,7 +26,7 @@ from audit.checks.interface import Check, Design, Params
 from audit.checks.law.battery import ComponentTest, battery
 from audit.checks.law.table import LawEvidence, moments_of, tabulate
 from audit.checks.plans import plan_law
-from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import Evidence, Level

@@ -25,7 +25,7 @@ import scipy
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
-from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level

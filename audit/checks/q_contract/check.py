@@ -23,7 +23,7 @@ import numpy as np
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.q_contract.draws import DraftDraw, contract_fault, draft_draws, drawn_again, target_row, undrawn
-from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import Evidence, Level, RequestRecord

@@ -19,7 +19,7 @@ from audit.checks.replay.digest import digest_faults
 from audit.checks.replay.full import replay_full
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
-from audit.evidence.coverage.catalogue import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
 from audit.evidence.structure import Violation, structure_faults

@@ -13,27 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from audit.evidence.coverage import context, drafting, ends
+from audit.evidence.coverage.groups import Group
 from audit.evidence.coverage.view import Mask, RequestView
 
 Recogniser = Callable[[RequestView], Mask | None]
-
-
-class Group(StrEnum):
-    """A theme of situations; a check's claim covers whole groups."""
-
-    DRAFTING = "drafting"
-    ENDS = "ends"
-    PARAMETERS = "parameters"
-    BATCH = "batch"
-    PROMPTS = "prompts"
-    TREES = "trees"
-    CONTEXTS = "contexts"
-    EVENTS = "events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +93,3 @@ def _entries() -> tuple[Situation, ...]:
 
 CATALOGUE: Final[Mapping[str, Situation]] = MappingProxyType({each.name: each for each in _entries()})
 """Situations by name, in the order in which they are reported."""
-EVERY_GROUP: Final = frozenset(Group)

@@ -6,7 +6,7 @@ A check examines an occurrence if it examines the token that carries the mark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +14,10 @@ import numpy as np
 from audit.evidence.coverage.batch import batches
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.context import PREFIX
+from audit.evidence.coverage.groups import Examined
 from audit.evidence.coverage.view import ArmFacts, Mask, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
 
-Examined = Callable[[RequestRecord], Mask]
-"""[E] the emitted tokens of a candidate's request that a check examines."""
 Counted = Mapping[str, int]
 """Occurrences by situation; a situation that the record cannot show is missing."""
 

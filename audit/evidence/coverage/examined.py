@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.evidence.coverage.count import Examined, every_token, no_token
+from audit.evidence.coverage.count import every_token, no_token
+from audit.evidence.coverage.groups import Examined
 from audit.evidence.coverage.view import Mask
 from audit.evidence.pairing import Pair, compared
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from audit.evidence.coverage.catalogue import CATALOGUE, Group
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import ArmCoverage, steps_known
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmRecord
 from audit.evidence.verdicts import CheckResult, Verdict
 from engine.core.types import SamplingParams
