@@ -63,10 +63,13 @@ def _print(found: RunPlan) -> None:
         f"\n{found.tokens} tokens in {duration(found.seconds)} at {cell(found.rate)} tokens/s ({found.rate_from})"
     )
     short = sum(each.outcome == "too_little" for each in found.checks)
+    lacking = sum(each.lacking for each in found.checks)
     if found.exit_code == 0:
         click.echo("ENOUGH: every check can decide at its margin")
-    elif short:
-        click.echo(f"TOO LITTLE: {short} of {len(found.checks)} checks would end inconclusive")
+    elif short or lacking:
+        parts = [f"{short} of {len(found.checks)} checks would end inconclusive"] if short else []
+        parts += [f"{lacking} would not run for want of evidence"] if lacking else []
+        click.echo(f"TOO LITTLE: {', '.join(parts)}")
     else:
         click.echo("TOO LITTLE: at least one arm has no check that would decide")
 

@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
 from audit.report.coverage import coverage_lines
+from audit.report.next_step import next_step
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
 from audit.runs.interim_looks import interim_look_lines
@@ -98,6 +99,9 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
         return CANNOT_DECIDE
     found = results(store, outcome.run)
     print_results(found)
+    step = next_step(found.run, found.checks, store.url)
+    if step is not None:
+        click.echo(f"next: {cell(step)}")
     path = results_file or data_folder() / "runs" / outcome.run / "results.json"
     write_results(found, path)
     click.echo(f"store {store.url}\nresults {path}", err=True)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks import load
-from audit.checks.interface import Check, Design, PlanAssumptions, foreseen
+from audit.checks.interface import Check, Design, NoEvidence, PlanAssumptions, foreseen
 from audit.errors import UserError
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Level
 from audit.runs.arms import ANCHOR_REQUESTS, Arm, plan_arms, slots
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
-from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredRun
+from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
 from audit.suite.spec import Suite, sources
 from engine.backends import declared
 from engine.backends.evidence import ArmEvidence, ArmSettings
@@ -67,6 +68,8 @@ class PlannedCheck:
     """`run ULID`, or `defaults`."""
     mend: str
     """Suggested change; empty if the evidence is enough."""
+    lacking: bool = False
+    """True if the check will be `not_run` for want of evidence, which leaves its arm undecided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class RunHistory:
     same: StoredRun | None = None
     checks: tuple[StoredCheck, ...] = ()
     here: StoredRun | None = None
+    coverage: tuple[StoredCoverage, ...] = ()
 
     def arm(self, planned: Arm) -> StoredArm | None:
         """The arm of that name, if its decoding settings match and it has finished requests."""
@@ -126,7 +130,8 @@ def history(store: Store, suite: str, hardware: Mapping[str, Any]) -> RunHistory
     runs = [run for run in map(store.load_run, names) if not any(_stopped(event.status) for event in run.events)]
     same = next((run for run in runs if run.suite_name == suite), None)
     here = next((run for run in runs if _machine(run.environment.hardware) == _machine(hardware)), None)
-    return RunHistory(same, store.checks(same.ulid) if same else (), here)
+    checks, coverage = (store.checks(same.ulid), store.coverage(same.ulid)) if same else ((), ())
+    return RunHistory(same, checks, here, coverage)
 
 
 def _stopped(status: RunStatus) -> bool:
@@ -182,7 +187,11 @@ def _check(
     need = check.plan(params, design)
     basis = f"run {past.same.ulid}" if measured is not None and past.same is not None else "defaults"
     given = None if need is None else _given(check, need.unit, design, measured, arm_before)
-    outcome, mend = _outcome(design, need, given, foreseen(check, params, design))
+    reason = foreseen(check, params, design)
+    outcome, mend = _outcome(design, need, given, reason)
+    if outcome == "enough" and arm_before is not None:
+        missed = _missed(arm, check, past, design.requests / arm_before.counts.requests)
+        outcome, mend = ("too_little", missed) if missed else (outcome, mend)
     return PlannedCheck(
         arm=arm.name,
         check=check.name,
@@ -195,7 +204,20 @@ def _check(
         spread=spread,
         basis=basis,
         mend=mend,
+        lacking=isinstance(reason, NoEvidence),
     )
+
+
+def _missed(arm: Arm, check: Check, past: RunHistory, ratio: float) -> str:
+    """The situations that the check would examine too rarely, by the run before; empty if none."""
+    assert arm.spec is not None
+    floors = arm.spec.coverage
+    rows = [each for each in past.coverage if (each.arm, each.check) == (arm.name, check.name)]
+    expected = {each.situation: round(each.examined * ratio) for each in rows if each.least is not None}
+    short = {name: n for name, n in expected.items() if n < floors.least and name not in floors.waive}
+    counts = ", ".join(f"{name} about {n} of {floors.least}" for name, n in short.items())
+    remedies = "; ".join(dict.fromkeys(CATALOGUE[name].remedy for name in short if name in CATALOGUE))
+    return f"{counts}: {remedies}" if short else ""
 
 
 def _spread(measured: StoredCheck | None) -> float | None:
@@ -251,7 +273,7 @@ def _outcome(design: Design, need: SampleSize | None, given: int | None, reason:
 
 
 def _code(checks: Sequence[PlannedCheck]) -> int:
-    """0 if every check that runs can decide and every arm has one, else 3."""
+    """0 if every check with a claim can decide and every arm has one, else 3."""
     decided = {each.arm for each in checks if each.outcome == "enough"}
-    short = any(each.outcome == "too_little" for each in checks)
+    short = any(each.outcome == "too_little" or each.lacking for each in checks)
     return 3 if short or {each.arm for each in checks} - decided else 0

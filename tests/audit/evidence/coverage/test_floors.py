@@ -138,3 +138,32 @@ def test_a_check_counts_only_what_it_examined(tmp_path):
     replayed, compared = counts["replay", "recovered_token"], counts["bitwise", "recovered_token"]
     assert replayed.examined == replayed.occurred == compared.occurred
     assert 0 < compared.examined < compared.occurred
+
+
+def test_an_undecided_run_says_what_to_type_next(tmp_path):
+    few = ran(tmp_path, CHECKS, prompts=5)
+    suite = tmp_path / "suite.yaml"
+    assert f"\nnext: more samples: audit run {suite} --until decided --max-tokens " in few.output
+
+
+def test_a_run_without_its_evidence_is_told_to_record_more(tmp_path):
+    lacking = ran(tmp_path, "record: tokens\nchecks: [accounting, law]\n")
+    assert "\nnext: give the arm the evidence that the table names (often record: full)" in lacking.output
+
+
+def test_a_decided_run_needs_no_next_step(covered):
+    assert "\nnext: " not in covered.output
+
+
+def test_a_plan_predicts_what_the_last_run_examined_too_rarely(tmp_path):
+    few = ran(tmp_path, CHECKS, prompts=5)
+    planned = invoke("plan", str(tmp_path / "suite.yaml"), "--store", few.store, "--wide")
+    assert planned.exit_code == 3
+    assert re.search(r"row_reused about [0-9] of 10: .*give more requests than batch_size", planned.stdout)
+
+
+def test_a_plan_counts_checks_that_will_lack_their_evidence(tmp_path):
+    lacking = ran(tmp_path, "record: tokens\nchecks: [accounting, law]\n")
+    planned = invoke("plan", str(tmp_path / "suite.yaml"), "--store", lacking.store, "--wide")
+    assert planned.exit_code == 3
+    assert "1 would not run for want of evidence" in planned.stdout
