@@ -185,8 +185,9 @@ def test_running_again_works(quickstart, tmp_path):
     suite.write_text(
         "version: 1\nname: small\nmodels: {target: 'bundled:target', draft: 'bundled:draft'}\n"
         "workloads: [{name: chat, prompts: 'suites:prompts/chat.jsonl', limit: 2}]\n"
-        "sampling: {max_new_tokens: 8, temperature: 0}\n"
-        "arms: [{name: greedy, proposer: {kind: ngram, gamma: 2}, verifier: greedy, checks: [replay]}]\n"
+        "sampling: {max_new_tokens: 8, temperature: 0}\ncoverage: {least: 0}\n"
+        "arms: [{name: greedy, proposer: {kind: draft_model, model: draft, gamma: 2}, verifier: greedy, "
+        "checks: [replay]}]\n"
     )
     again = invoke("run", str(suite), "--store", str(copy), "--results", str(tmp_path / "r.json"))
     assert again.exit_code == 0, again.stdout + again.stderr
