@@ -1,99 +1,148 @@
-"""Bitwise equality: the candidate's deciding rows of logits are the baseline's, to the last bit.
+"""Bitwise equality: the candidate's deciding rows of logits are those of the target alone, to the last bit.
 
-Claim: bitwise. Null: at equal prefixes the target gave candidate and baseline
-the same logits, regardless of the drafted tokens in the same pass. Statistic: the number of
+Claim: bitwise. Null: at every emitted position the target gave the candidate the logits that it gives the same text
+without speculation, regardless of drafts, neighbours and earlier requests. Statistic: the number of
 positions whose digests differ; any is a fault, because the numerics mode promises
-equal bits. Effect: differing positions per 1000; bound: its 99 % Clopper-Pearson
-upper bound. Compares up to and including the first differing token of a pair,
-where both still have the same prefix. Assumes that digests are of the rows that
-decided (replay compares the two at record level `full`). Cannot see: a fault
-that both arms share, or anything that happens to a row after the model gave it.
+equal bits. Every position of every request is compared with a reread: the target alone reads the emitted text again,
+by the same code and numerics. Positions with the baseline's prefix, up to and including the first differing token of a
+pair, are compared with the baseline too. Effect: differing positions per 1000; bound: its 99 % Clopper-Pearson
+upper bound. Assumes that digests are of the rows that
+decided (replay compares the two at record level `full`). Cannot see: a fault of the model's own code
+that reading and decoding share, or anything that happens to a row after the model gave it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.checks.interface import Check, Design, NoEvidence, Params, not_run
 from audit.checks.plans import at_least
-from audit.evidence.coverage.examined import until_parted
+from audit.evidence.coverage.examined import read_again
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
-from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
+from engine.backends.evidence import Part
+from engine.core.types import RecordLevel
 from engine.record.effective import EffectiveNumerics
+from engine.record.trace import Trace
+from engine.sampling.transforms import softmax
 
 PROMISES: Final = ("none", "chain", "tree", "everywhere")
 """Weakest promise first; each includes the ones before it."""
 MAX_FINDINGS: Final = 20
 NOT_REPORTED: Final = "the backend does not report numerics, so no bits are promised"
+NO_REREAD: Final = NoEvidence("there is no reread arm: the backend cannot read the emitted text again as it decodes")
 
 
 @dataclass(frozen=True, slots=True)
-class _PairComparison:
-    """One pair of requests: the number of compared positions and the indices [D] of those that differ."""
+class _Comparison:
+    """One request against another record of the same text: compared positions, and which [D] of them differ."""
 
-    pair: Pair
+    key: str
     positions: int
     differing: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    """Of the first MAX_FINDINGS differing positions, in the same order."""
 
-    def finding(self, index: int) -> Finding:
-        """The finding for a row whose digests differ."""
-        trace = self.pair.candidate.trace
-        step = int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), index, side="right"))
-        position = len(trace.header.prompt) + index
-        ours, theirs = (
-            f"{int(each.trace.logits_digest[index]):016x}" for each in (self.pair.candidate, self.pair.baseline)
-        )
-        message = f"position {position} (token {index}): the row's digest is {ours}, the baseline's {theirs}"
-        return Finding(self.pair.candidate.request_id, step, message)
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Everything that was compared."""
+
+    again: tuple[_Comparison, ...]
+    """Requests with what was read again."""
+    unread: tuple[str, ...]
+    """Requests that were not read again."""
+    baseline: tuple[_Comparison, ...]
+    """Pairs with the baseline, up to the first differing token."""
+    unpaired: tuple[str, ...]
+
+    @property
+    def positions(self) -> int:
+        """Number of positions read again."""
+        return sum(each.positions for each in self.again)
+
+    @property
+    def baseline_positions(self) -> int:
+        """Number of positions compared with the baseline."""
+        return sum(each.positions for each in self.baseline)
+
+    @property
+    def examined(self) -> int:
+        """Number of positions compared with anything."""
+        counts = {each.key: each.positions for each in self.again}
+        for each in self.baseline:
+            counts[each.key] = max(counts.get(each.key, 0), each.positions)
+        return sum(counts.values())
+
+    @property
+    def differing(self) -> int:
+        """Number of positions that differ from anything."""
+        return len({(each.key, index) for each in (*self.again, *self.baseline) for index in each.differing})
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding per differing position: against what was read again, else against the baseline."""
+        known = {(each.key, index) for each in self.again for index in each.differing}
+        for each in self.again:
+            yield from each.findings
+        for each in self.baseline:
+            for index, finding in zip(each.differing, each.findings, strict=False):
+                if (each.key, index) not in known:
+                    yield finding
 
 
 def _applies(evidence: Evidence) -> str | None:
-    return NoEvidence("no baseline arm to compare with") if evidence.baseline is None else None
+    """Everything else depends on the parameters."""
+    del evidence
+    return None
 
 
 def _foresee(params: Params, design: Design) -> str | None:
     shown = design.shown
+    if shown.promises is None and not params["force"]:
+        return NOT_REPORTED
+    if not shown.gives(Part.REREAD):
+        return NO_REREAD
     if params["force"] or keeps(shown.promises, shown.shape):
         return None
-    if shown.promises is None:
-        return NOT_REPORTED
     return f"the numerics promise {shown.promises}, which is too little for a {shown.shape} proposer"
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    assert evidence.baseline is not None
+    reread = evidence.companions.get(ArmKind.REREAD)
     forced = bool(params["force"])
-    reason = _no_promise(evidence.candidate, evidence.baseline, forced)
-    if reason is not None:
-        return CheckResult(Verdict.NOT_RUN, reason)
-    pairing = pair_arms(evidence.candidate, evidence.baseline)
-    for pair in pairing.pairs:
-        problem = _incomparable(pair)
-        if problem is not None:
-            return CheckResult(Verdict.INCONCLUSIVE, problem)
-    found = [_compare(pair) for pair in pairing.pairs]
-    positions, differing = sum(each.positions for each in found), sum(len(each.differing) for each in found)
-    findings = (each.finding(index) for each in found for index in each.differing)
+    others = {"baseline": evidence.baseline, "reread": reread}
+    reason = _no_promise(evidence.candidate, {name: arm for name, arm in others.items() if arm is not None}, forced)
+    if reason is None and reread is None:
+        reason = NO_REREAD
+    if reason is not None or reread is None:
+        return not_run(reason or NO_REREAD)
+    found = _compare_arms(evidence.candidate, reread, evidence.baseline)
+    if isinstance(found, str):
+        return CheckResult(Verdict.INCONCLUSIVE, found)
+    examined, differing = found.examined, found.differing
     return CheckResult(
-        verdict=_verdict(positions, differing, pairing, params),
-        summary=_summary(positions, differing, pairing, params),
-        n=positions,
+        verdict=_verdict(found, params),
+        summary=_summary(found, params),
+        n=examined,
         statistic=float(differing),
-        effect=1000.0 * differing / positions if positions else None,
-        bound=1000.0 * upper_bound(differing, positions, float(params["confidence"])) if positions else None,
-        findings=tuple(finding for finding, _ in zip(findings, range(MAX_FINDINGS), strict=False)),
+        effect=1000.0 * differing / examined if examined else None,
+        bound=1000.0 * upper_bound(differing, examined, float(params["confidence"])) if examined else None,
+        findings=tuple(finding for finding, _ in zip(found.findings(), range(MAX_FINDINGS), strict=False)),
         details={
-            "positions": positions,
+            "positions": examined,
             "differing": differing,
-            "pairs": len(pairing.pairs),
-            "pairs_differing": sum(bool(each.differing) for each in found),
-            "unpaired": list(pairing.unpaired),
+            "read_again": {"positions": found.positions, "requests": len(found.again), "unread": list(found.unread)},
+            "pairs": len(found.baseline),
+            "pairs_differing": sum(bool(each.differing) for each in found.baseline),
+            "baseline_positions": found.baseline_positions,
+            "unpaired": list(found.unpaired),
             "mode": _numerics(evidence.candidate).mode,
             "promises": _numerics(evidence.candidate).promises,
             "forced": forced,
@@ -108,21 +157,23 @@ def _numerics(arm: ArmRecord) -> EffectiveNumerics:
     return arm.effective.numerics or NO_NUMERICS
 
 
-def _no_promise(candidate: ArmRecord, baseline: ArmRecord, forced: bool) -> str | None:
-    """Why the bits of the two arms need not be equal, or None."""
-    ours, theirs = _numerics(candidate), _numerics(baseline)
-    if ours.mode != theirs.mode:
-        return f"the candidate ran with numerics {ours.mode}, its baseline with {theirs.mode}"
+def _no_promise(candidate: ArmRecord, others: Mapping[str, ArmRecord], forced: bool) -> str | None:
+    """Why the bits of the arms need not be equal, or None."""
+    ours = _numerics(candidate)
+    for name, arm in others.items():
+        if _numerics(arm).mode != ours.mode:
+            return f"the candidate ran with numerics {ours.mode}, its {name} with {_numerics(arm).mode}"
     if forced:
         return None
-    if not ours.facts or not theirs.facts:
+    reported = [ours, *map(_numerics, others.values())]
+    if not all(numerics.facts for numerics in reported):
         return NOT_REPORTED
     shape = candidate.effective.proposer_shape or "chain"
     needed = "tree" if shape == "tree" else "chain"
-    for each in (ours, theirs):
-        if not keeps(each.promises, shape):
-            why = f": {each.reason}" if each.reason else ""
-            return f"numerics {each.mode} promises {each.promises}, a {shape} proposer needs {needed}{why}"
+    for numerics in reported:
+        if not keeps(numerics.promises, shape):
+            why = f": {numerics.reason}" if numerics.reason else ""
+            return f"numerics {numerics.mode} promises {numerics.promises}, a {shape} proposer needs {needed}{why}"
     return None
 
 
@@ -132,40 +183,94 @@ def keeps(promises: str | None, shape: str) -> bool:
     return promises in PROMISES and PROMISES.index(promises) >= PROMISES.index(needed)
 
 
-def _incomparable(pair: Pair) -> str | None:
+def _compare_arms(candidate: ArmRecord, reread: ArmRecord, baseline: ArmRecord | None) -> _Compared | str:
+    """All comparisons; a text says why there are none."""
+    again: list[_Comparison] = []
+    unread: list[str] = []
+    # both are ordered by case and sample, and the reread lacks requests at most
+    rest = iter(reread.requests)
+    following = next(rest, None)
+    for request in candidate.requests:
+        if following is None or following.key != request.key:
+            unread.append(request.key)
+            continue
+        pair, following = Pair(request, following), next(rest, None)
+        problem = _incomparable(pair, "the text read again")
+        if problem is None and pair.candidate.tokens != pair.baseline.tokens:
+            problem = f"request {request.request_id}: other tokens were read again than it emitted"
+        if problem is not None:
+            return problem
+        again.append(_compare(pair, len(request.tokens), "read again it is"))
+    pairing = NO_PAIRS if baseline is None else pair_arms(candidate, baseline)
+    for pair in pairing.pairs:
+        problem = _incomparable(pair, "its baseline")
+        if problem is not None:
+            return problem
+    pairs = tuple(_compare(pair, compared(pair), "the baseline's") for pair in pairing.pairs)
+    return _Compared(tuple(again), tuple(unread), pairs, pairing.unpaired)
+
+
+NO_PAIRS: Final = Pairing((), ())
+
+
+def _incomparable(pair: Pair, other: str) -> str | None:
     """Why a pair's rows cannot be compared, or None."""
     ours, theirs = pair.candidate, pair.baseline
     if ours.trace.header.prompt != theirs.trace.header.prompt:
-        return f"request {ours.request_id} and its baseline have different prompts"
+        return f"request {ours.request_id} and {other} have different prompts"
     for each in (ours, theirs):
         if len(each.trace.logits_digest) < len(each.tokens):
             return f"request {each.request_id} has no digests of its rows; record it at scalars or above"
     return None
 
 
-def _compare(pair: Pair) -> _PairComparison:
-    count = compared(pair)
+def _compare(pair: Pair, count: int, other: str) -> _Comparison:
     ours, theirs = pair.candidate.trace.logits_digest[:count], pair.baseline.trace.logits_digest[:count]
-    return _PairComparison(pair, count, tuple(int(index) for index in np.flatnonzero(ours != theirs)))
+    differing = tuple(int(index) for index in np.flatnonzero(ours != theirs))
+    findings = tuple(_finding(pair, index, other) for index in differing[:MAX_FINDINGS])
+    return _Comparison(pair.candidate.key, count, differing, findings)
 
 
-def _verdict(positions: int, differing: int, pairing: Pairing, params: Params) -> Verdict:
-    if differing:
+def _finding(pair: Pair, index: int, other: str) -> Finding:
+    """The finding for a row whose digests differ."""
+    trace = pair.candidate.trace
+    step = int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), index, side="right"))
+    position = len(trace.header.prompt) + index
+    ours, theirs = (f"{int(each.trace.logits_digest[index]):016x}" for each in (pair.candidate, pair.baseline))
+    message = f"position {position} (token {index}): the row's digest is {ours}, {other} {theirs}"
+    return Finding(pair.candidate.request_id, step, message + _apart(trace, pair.baseline.trace, index))
+
+
+def _apart(ours: Trace, theirs: Trace, index: int) -> str:
+    """How far two rows are apart, as far as they are recorded."""
+    if all(trace.header.level is RecordLevel.FULL for trace in (ours, theirs)):
+        p, other = (softmax(trace.logits[index].astype(np.float64)) for trace in (ours, theirs))
+        return f"; the laws are {0.5 * float(np.abs(p - other).sum()):.3g} apart in total variation"
+    if len(ours.logprob) > index < len(theirs.logprob):
+        return f"; the token's log-probability is {ours.logprob[index]:.4g} and {theirs.logprob[index]:.4g}"
+    return ""
+
+
+def _verdict(found: _Compared, params: Params) -> Verdict:
+    if found.differing:
         return Verdict.FAULT
-    enough = positions >= int(params["min_positions"]) and not pairing.unpaired
-    return Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE
+    whole = not (found.unread or found.unpaired)
+    enough = found.positions >= int(params["min_positions"])
+    return Verdict.CERTIFIED if enough and whole else Verdict.INCONCLUSIVE
 
 
-def _summary(positions: int, differing: int, pairing: Pairing, params: Params) -> str:
-    compared_with = f"{positions} positions of {len(pairing.pairs)} pairs compared"
-    if differing:
-        return f"{differing} rows of logits differ from the baseline's: {compared_with}"
-    if pairing.unpaired:
-        cases = f"{len(pairing.unpaired)} cases are in one arm only, first {pairing.unpaired[0]}"
-        return f"{cases}: {compared_with}, no row differs"
-    if positions < int(params["min_positions"]):
-        return f"fewer than {params['min_positions']} positions: {compared_with}, no row differs"
-    return f"every row of logits is the baseline's, bit by bit: {compared_with}"
+def _summary(found: _Compared, params: Params) -> str:
+    examined = f"{found.positions} positions of {len(found.again)} requests, each read again"
+    if found.baseline:
+        examined += f"; {found.baseline_positions} compared with the baseline"
+    if found.differing:
+        return f"{found.differing} rows of logits differ from those of the target alone: {examined}"
+    for missing, words in ((found.unread, "were not read again"), (found.unpaired, "are in one arm only")):
+        if missing:
+            return f"{len(missing)} requests {words}, first {missing[0]}: {examined}, no row differs"
+    if found.positions < int(params["min_positions"]):
+        return f"fewer than {params['min_positions']} positions: {examined}, no row differs"
+    return f"every row of logits is the target's own, bit by bit: {examined}"
 
 
 CHECK = Check(
@@ -176,9 +281,10 @@ CHECK = Check(
     run=_run,
     applies=_applies,
     foresee=_foresee,
-    null="every row of logits is the baseline's, bit by bit",
+    null="every row of logits is that of the target alone, bit by bit",
     effect="share of positions that differ",
-    plan=at_least("min_positions", "compared positions"),
+    plan=at_least("min_positions", "positions read again"),
+    companions=(ArmKind.REREAD,),
     covers=frozenset({Group.DRAFTING, Group.BATCH, Group.PROMPTS, Group.TREES, Group.CONTEXTS}),
-    examines=until_parted,
+    examines=read_again,
 )

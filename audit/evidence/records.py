@@ -50,6 +50,13 @@ class ArmKind(StrEnum):
     """The candidate at another draft length."""
     ANCHOR = "anchor"
     """The target's rows on the candidate's tokens, by a pass independent of the candidate's."""
+    REREAD = "reread"
+    """The same rows under the candidate's own numerics: the target alone reads each answer again."""
+
+    @property
+    def reads(self) -> bool:
+        """True for an arm that reads its candidate's tokens and decodes none of its own."""
+        return self in (ArmKind.ANCHOR, ArmKind.REREAD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,19 @@ which measures the engine's own numerical noise. This module runs nothing itself
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from audit.checks import load
+from audit.checks.bitwise import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
-from audit.suite.spec import CandidateSpec, Suite
+from audit.suite.spec import CandidateSpec, Suite, sources
 from audit.suite.streams import RequestSlot
-from engine.backends import REGISTRY
+from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.evidence import ArmSettings
+from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 
 LEVELS = tuple(RecordLevel)
@@ -25,6 +29,9 @@ COMPANION_REQUESTS = 16
 
 ANCHOR_REQUESTS = 1024
 """Requests of an anchor arm; a bound on a mean needs many independent ones."""
+
+_MOST_REQUESTS: Final[Mapping[ArmKind, int | None]] = {ArmKind.ANCHOR: ANCHOR_REQUESTS, ArmKind.REREAD: None}
+"""Kinds of companions with another number of requests than COMPANION_REQUESTS; None runs all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ def plan_arms(suite: Suite) -> tuple[Arm, ...]:
             candidates[arm.name] = dataclasses.replace(
                 _candidate(suite, arm, name, control), noise=tuple(each.name for each in noise)
             )
-    planned = (each for arm in suite.arms for each in _with_companions(candidates[arm.name]))
+    planned = (each for arm in suite.arms for each in _with_companions(suite, candidates[arm.name]))
     return (*baselines, *controls, *planned)
 
 
@@ -94,13 +101,36 @@ def evidence_for(planned: Arm, listed: Iterable[Arm], record_of: Callable[[str],
     )
 
 
-def _with_companions(candidate: Arm) -> Iterator[Arm]:
+def _with_companions(suite: Suite, candidate: Arm) -> Iterator[Arm]:
     """Yield the candidate, then the arms that its checks compare it with."""
     yield candidate
     assert candidate.spec is not None
     asked = {kind for name in candidate.spec.checks for kind in load(name).companions}
+    if not _worth_reading(suite, candidate):
+        asked -= {ArmKind.REREAD}
     for kind in (kind for kind in ArmKind if kind in asked):
         yield _companion(candidate, kind)
+
+
+def _worth_reading(suite: Suite, candidate: Arm) -> bool:
+    """False if the target's numerics promise no equal bits: reading again then costs as much as decoding and shows
+    nothing, unless `bitwise` is forced.
+    """
+    assert candidate.spec is not None
+    if compares_anyway(candidate.spec):
+        return True
+    settings = ArmSettings(candidate.plan, candidate.sampling.greedy, sources(suite)["target"])
+    try:
+        shown = declared(suite.backend).arm(settings)
+    except InvalidRequest:
+        # building the arm reports the settings that the backend refuses
+        return False
+    return keeps(shown.promises, shown.shape)
+
+
+def compares_anyway(spec: CandidateSpec) -> bool:
+    """True if the suite asks to compare bits that nothing promises."""
+    return bool(spec.checks.get("bitwise", {}).get("force"))
 
 
 def _companion(candidate: Arm, kind: ArmKind) -> Arm:
@@ -108,6 +138,10 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
     if kind is ArmKind.ANCHOR:
         # record full rows only if the candidate does; the reference does not get the candidate's fault
         level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
+        plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
+    if kind is ArmKind.REREAD:
+        # digests are enough, whole rows show how far two rows are apart; the fault stays behind
+        level = plan.level if plan.level is RecordLevel.FULL else RecordLevel.SCALARS
         plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1, mixed=False)
@@ -124,7 +158,7 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
         noise=(),
         backwards=kind is ArmKind.REVERSED,
         of=candidate.name,
-        most=ANCHOR_REQUESTS if kind is ArmKind.ANCHOR else COMPANION_REQUESTS,
+        most=_MOST_REQUESTS.get(kind, COMPANION_REQUESTS),
     )
 
 

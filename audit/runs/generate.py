@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from audit.evidence.records import ArmKind, ArmRecord
+from audit.evidence.records import ArmRecord
 from audit.runs.prepare import PreparedArm
-from engine.backends.interface import Anchoring
+from audit.runs.readings import reading
 from engine.core.types import Generation, Request
 
 
 def generations(
     arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]
 ) -> Iterator[Generation]:
-    """Run requests of the arm; an anchor reads its candidate's output, which `done` returns by the arm's name.
+    """Run requests of the arm; a reading arm gets its candidate's output, which `done` returns by the arm's name.
 
     Raises:
         EngineError: the arm cannot continue.
     """
-    if arm.planned.kind is not ArmKind.ANCHOR:
+    if not arm.planned.kind.reads:
         return arm.engine.generate(requests)
-    return _anchored(arm, requests, done)
+    return _read(arm, requests, done)
 
 
-def _anchored(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]) -> Iterator[Generation]:
-    assert isinstance(arm.engine, Anchoring)
+def _read(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]) -> Iterator[Generation]:
     assert arm.planned.of is not None
     if not requests:
         return
     emitted = {(each.case_id, each.sample): each.tokens for each in done(arm.planned.of).requests}
     cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
+    read = reading(arm.planned.kind, arm.engine).read
     for request in requests:
         # the engine did not answer every request
         if cases[request.id] in emitted:
-            yield arm.engine.anchor(request, emitted[cases[request.id]])
+            yield read(request, emitted[cases[request.id]])

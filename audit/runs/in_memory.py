@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.runs.arms import evidence_for
 from audit.runs.generate import generations
-from audit.runs.prepare import PreparedArm, effective_config
+from audit.runs.prepare import PreparedArm, arm_level, effective_config
 from audit.store import RequestKey
 from engine.core.types import FinishReason, Generation
 from engine.record.trace import decode
@@ -40,7 +40,7 @@ def evidence_of(arms: Sequence[PreparedArm], done: Mapping[str, ArmRecord]) -> E
 
 
 def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
-    """Run one arm; an anchor reads its candidate's output from `done`.
+    """Run one arm; a reading arm gets its candidate's output from `done`.
 
     Raises:
         EngineError: the arm cannot continue.
@@ -57,8 +57,7 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
 
 
 def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
-    whole = Level.L2 if arm.planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
-    return min([whole, *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
+    return min([arm_level(arm), *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
 
 
 def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> RequestRecord:

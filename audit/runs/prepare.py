@@ -15,14 +15,15 @@ from typing import Any
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment, actor, environment
 from audit.evidence.records import ArmKind, Level
-from audit.runs.arms import Arm, plan_arms, slots
+from audit.runs.arms import Arm, compares_anyway, plan_arms, slots
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
+from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite, sources
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelFacts
-from engine.backends.interface import Anchoring, Engine, Prompt
+from engine.backends.interface import Engine, Prompt
 from engine.backends.neighbour import Beside, Company, Mixed, NeighbourEngine, contrasting
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Request
@@ -73,8 +74,8 @@ def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None)
         UserError: the earlier run lacks a plain arm.
     """
     built = [(planned, _backend(backend, planned, earlier)) for planned in plan_arms(suite)]
-    # checks that need an anchor report a missing one themselves
-    possible = [(planned, engine) for planned, engine in built if _can_run(planned, engine)]
+    # checks that need a reading arm report a missing one themselves
+    possible = [(planned, engine) for planned, engine in built if _can_run(suite, planned, engine)]
     return tuple(_prepare_arm(suite, planned, engine) for planned, engine in possible)
 
 
@@ -107,16 +108,26 @@ def _user_errors(suite: Suite) -> Iterator[None]:
         raise UserError(f"{suite.path}: {error}") from error
 
 
-def _can_run(planned: Arm, engine: Engine) -> bool:
-    return planned.kind is not ArmKind.ANCHOR or isinstance(engine, Anchoring)
+def _can_run(suite: Suite, planned: Arm, engine: Engine) -> bool:
+    if not planned.kind.reads:
+        return True
+    if not can_read(planned.kind, engine):
+        return False
+    # `numerics: auto` may end with a mode that promises less than the backend declares
+    forced = any(compares_anyway(spec) for spec in suite.arms if spec.name == planned.of)
+    return planned.kind is not ArmKind.REREAD or forced or promises_chains(reading(planned.kind, engine).config())
 
 
 def effective_config(arm: PreparedArm) -> Effective:
-    """The effective configuration of the engine's decoding or of its reference pass."""
-    if arm.planned.kind is ArmKind.ANCHOR:
-        assert isinstance(arm.engine, Anchoring)
-        return arm.engine.anchor_config()
-    return arm.engine.effective_config()
+    """The effective configuration of the engine's decoding, or of its pass over given tokens."""
+    kind = arm.planned.kind
+    return reading(kind, arm.engine).config() if kind.reads else arm.engine.effective_config()
+
+
+def arm_level(arm: PreparedArm) -> Level:
+    """The evidence level of the arm's records; reading samples nothing, so it shows rows but no random numbers."""
+    level = Level(arm.engine.capabilities().level)
+    return min(Level.L2, level) if arm.planned.kind.reads else level
 
 
 def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
@@ -181,12 +192,10 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
 
 def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
     planned, effective = arm.planned, effective_config(arm)
-    # a reference pass samples nothing, so it shows rows but no random numbers
-    level = Level.L2 if planned.kind is ArmKind.ANCHOR else Level(arm.engine.capabilities().level)
     return NewArm(
         name=planned.name,
         kind=planned.kind,
-        level=level,
+        level=arm_level(arm),
         spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}),
         effective=effective,
         lossless=bool(effective.lossless),

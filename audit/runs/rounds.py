@@ -85,7 +85,7 @@ def _interim_look(rounds: Rounds, number: int) -> InterimResult:
     candidates = [arm.planned.name for arm in rounds.prepared.arms if arm.planned.spec is not None]
     codes = {name: exit_code(each for each in checks if each.arm == name) for name in candidates}
     undecided = tuple(name for name, code in codes.items() if code not in (0, 1))
-    tokens = sum(arm.counts.output for arm in record.arms)
+    tokens = sum(arm.counts.output for arm in record.arms if not arm.kind.reads)
     code = exit_code(checks)
     stopped = _reason(rounds, code, undecided, number, tokens)
     return InterimResult(number, share(number), spent(number), tokens, undecided, code, stopped)
@@ -105,4 +105,6 @@ def _reason(rounds: Rounds, code: int, undecided: Sequence[str], number: int, to
 
 
 def _most(arms: Iterable[PreparedArm]) -> int:
-    return sum(len(arm.requests) * arm.planned.sampling.max_new_tokens for arm in arms)
+    """The most tokens that the arms can emit; arms that read emit none."""
+    going = [arm for arm in arms if not arm.planned.kind.reads]
+    return sum(len(arm.requests) * arm.planned.sampling.max_new_tokens for arm in going)

@@ -37,12 +37,12 @@ PER_TOKEN: Final[Mapping[str, float]] = {
     "compared tokens": 1.0,
     "decisions": 1.0,
     "random numbers": 1.0,
-    "compared positions": 0.5,
+    "positions read again": 1.0,
     "positions": 0.3,
     "drafted tokens": 0.3,
 }
 """Default units per emitted token, on the low side: positions are 0.3 (ngram) to 0.9 (draft
-model) of a token with the bundled pair, compared ones 0.56 to 1."""
+model) of a token with the bundled pair."""
 PROMPTS: Final = "prompts"
 
 

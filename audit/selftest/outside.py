@@ -2,7 +2,7 @@
 
 The module rewrites the candidate's records as those of an engine that decodes one
 token at a time, so that checks see only what an interface would give. Baseline,
-control and anchor stay complete, because they are the auditor's own runs.
+control and passes over given tokens stay complete, because they are the auditor's own runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepOutcome, StepRecord
 from engine.record.effective import Effective
 from engine.record.recorder import reduce, to_trace
@@ -20,9 +20,7 @@ from engine.record.trace import Trace
 
 def from_outside(evidence: Evidence, level: Level) -> Evidence:
     """Return the evidence with the candidate's arms reduced to `level`, L0 or L1."""
-    companions = {
-        kind: arm if kind is ArmKind.ANCHOR else _reduced(arm, level) for kind, arm in evidence.companions.items()
-    }
+    companions = {kind: arm if kind.reads else _reduced(arm, level) for kind, arm in evidence.companions.items()}
     return replace(evidence, candidate=_reduced(evidence.candidate, level), companions=companions)
 
 

@@ -38,6 +38,8 @@ class Part(StrEnum):
     """The random numbers that decided, or the key that regenerates them."""
     REFERENCE = "reference pass"
     """The target's rows by a pass of its own (`engine.backends.interface.Anchoring`)."""
+    REREAD = "rereading"
+    """The same rows under the numerics of decoding (`engine.backends.interface.Rereading`)."""
     ACCOUNTS = "accounts"
     """Independent accounts of each request, compared with one another."""
 

@@ -92,3 +92,20 @@ class Anchoring(Protocol):
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's own rows at every one of `tokens`, in a record of level `topk` or `full`."""
         ...
+
+
+@runtime_checkable
+class Rereading(Protocol):
+    """The extra interface of a backend that can run its target over given tokens as its plain decoding runs it: the
+    same model code, cache and numerics, one request at a time and without a draft.
+    """
+
+    def reread_config(self) -> Effective:
+        """The facts of that reading: numerics as of decoding, and how many tokens a forward reads."""
+        ...
+
+    def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The target's rows at every one of `tokens`, in a record of level `scalars` or above. An injected fault is
+        left out.
+        """
+        ...

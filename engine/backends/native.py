@@ -25,11 +25,13 @@ from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
 from engine.models.numerics import AUTO
 from engine.models.numerics.probe.choose import ModelWithNumerics
 from engine.models.reference_pass import Reference, anchored, open_reference
+from engine.models.rereading import reread, rereader
 from engine.proposers.interface import Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
+from engine.record.trace import TraceHeader
 from engine.verify.interface import VerifierFacts
 
 
@@ -46,6 +48,7 @@ class NativeEngine:
         reference: Callable[[], Reference] | None = None,
     ) -> None:
         self._target = target.model
+        self._rereader = rereader(target)
         self._reference = reference
         self._head = head
         self._drafts = tuple(each.model for each in drafts)
@@ -142,11 +145,29 @@ class NativeEngine:
 
     def anchor_config(self) -> Effective:
         """The pass of `anchor`; opens the reference."""
+        reading = "one forward over prompt and tokens; no cache, no draft, no batch"
+        return self._reading_config(reading, {"reference": dict(self._opened().facts)})
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`."""
+        return anchored(self._opened(), request, tokens, self._reading_header(request), self._tokens.decode)
+
+    def reread_config(self) -> Effective:
+        """The reading of `reread`, whose numerics are those of decoding."""
+        reading = "the target's own forward over prompt and tokens; a fresh cache, no draft, no batch"
+        return self._reading_config(reading, {"numerics": self._numerics["numerics"], **self._rereader.facts()})
+
+    def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The target's rows on `tokens`, without a fault."""
+        return reread(self._rereader, request, tokens, self._reading_header(request), self._tokens.decode)
+
+    def _reading_config(self, reading: str, more: Mapping[str, Any]) -> Effective:
+        """The configuration of a pass over given tokens."""
         document = {
             "backend": "native",
             "target": dict(self._target.facts),
-            "pass": "one forward over prompt and tokens; no cache, no draft, no batch",
-            "reference": dict(self._opened().facts),
+            "pass": reading,
+            **more,
             "protocol": self._plan.protocol.value,
             "lossless": True,
             "rows": 1,
@@ -156,13 +177,11 @@ class NativeEngine:
         }
         return stated(LoopOwner.OWN, document)
 
-    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
-        """The reference's rows on `tokens`."""
+    def _reading_header(self, request: Request) -> TraceHeader:
         given = ForeignEngine(
             self._target.vocabulary, self._target.eos_ids, self._plan.protocol, "given", self._plan.level
         )
-        header = header_of(request, given, FinishReason.LENGTH, {})
-        return anchored(self._opened(), request, tokens, header, self._tokens.decode)
+        return header_of(request, given, FinishReason.LENGTH, {})
 
     def _opened(self) -> Reference:
         if self._reference is None:

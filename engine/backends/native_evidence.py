@@ -16,7 +16,10 @@ from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (0, frozenset((Part.TEXT, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE))),
+        RecordLevel.TOKENS: (
+            0,
+            frozenset((Part.TEXT, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE, Part.REREAD)),
+        ),
         # without rows, decisions cannot be recomputed
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS, Part.NUMBERS))),
         RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),

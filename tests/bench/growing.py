@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -61,8 +62,10 @@ class Growing:
             ArmKind.REVERSED: plan,
             ArmKind.OTHER_GAMMA: replace(plan, gamma=plan.gamma // 2 or plan.gamma + 1),
         }
+        kinds = tuple(kinds)
         self._anchored = ArmKind.ANCHOR in kinds
-        wanted = {ArmKind.CANDIDATE, *kinds} - {ArmKind.ANCHOR}
+        self._reader = shop.arm(replace(plain, rows=1, level=plan.level)) if ArmKind.REREAD in kinds else None
+        wanted = {kind for kind in (ArmKind.CANDIDATE, *kinds) if not kind.reads}
         self._backends = {kind: shop.arm(shapes[kind]) for kind in ArmKind if kind in wanted}
         self._arms = {
             kind: ArmRecord(str(kind), kind, Level.L4, engine.effective_config(), ())
@@ -78,6 +81,8 @@ class Growing:
             self._extend(kind, asked[::-1] if kind is ArmKind.REVERSED else asked)
         if self._anchored and asked:
             self._anchor(len(asked))
+        if self._reader is not None and asked:
+            self._read_again(self._reader)
         others = {kind: arm for kind, arm in self._arms.items() if kind not in FIXED}
         candidate, baseline, control = (self._arms.get(kind) for kind in FIXED)
         assert candidate is not None
@@ -108,6 +113,18 @@ class Growing:
         made = anchor_arm(replace(candidate, requests=new), self._reference)
         ordered = sorted((*(old.requests if old else ()), *made.requests), key=lambda each: (each.case_id, each.sample))
         self._arms[ArmKind.ANCHOR] = replace(made, requests=tuple(ordered))
+
+    def _read_again(self, reader: Any) -> None:
+        old = self._arms.get(ArmKind.REREAD)
+        made = {each.key: each for each in old.requests} if old else {}
+        for each in self._arms[ArmKind.CANDIDATE].requests:
+            header = each.trace.header
+            request = Request(header.request, header.prompt, header.sampling, header.stream)
+            if each.key not in made:
+                made[each.key] = replace(each, trace=decode(reader.reread(request, each.tokens).trace))
+        ordered = sorted(made.values(), key=lambda each: (each.case_id, each.sample))
+        effective = reader.reread_config()
+        self._arms[ArmKind.REREAD] = ArmRecord("reread", ArmKind.REREAD, Level.L2, effective, tuple(ordered))
 
 
 FIXED = (ArmKind.CANDIDATE, ArmKind.BASELINE, ArmKind.CONTROL)

@@ -73,7 +73,7 @@ PLANS = {
     "bitwise": Plan(
         ("target_rows_shifted", "kv_not_rolled_back", "kv_residue", "drafted_rows_in_bfloat16"),
         512,
-        (ArmKind.BASELINE,),
+        (ArmKind.BASELINE, ArmKind.REREAD),
     ),
     "honoured": Plan(
         ("temperature_ignored_on_drafted_rows", "bonus_not_warped", "penalties_double_counted"), 1024, length=16

@@ -34,6 +34,11 @@ def anchored(evidence: Evidence) -> Examined:
     return read_by(evidence.companions.get(ArmKind.ANCHOR))
 
 
+def read_again(evidence: Evidence) -> Examined:
+    """Every token of the requests that the reread arm read."""
+    return read_by(evidence.companions.get(ArmKind.REREAD))
+
+
 def anchored_or_until_parted(evidence: Evidence) -> Examined:
     """The anchor's requests if there is an anchor arm, else the tokens before two arms part."""
     return anchored(evidence) if ArmKind.ANCHOR in evidence.companions else until_parted(evidence)

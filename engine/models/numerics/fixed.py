@@ -47,6 +47,9 @@ from engine.models.numerics.packed import packed, padded
 ROWS = 4
 """Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
 BUCKET = 256
+MOST_QUERIES = 64
+"""Query rows of one product: from 128 rows on MKL takes a kernel that adds the terms of some shapes in another order
+(128 rows or more by 128 columns over a head of 32 numbers, measured)."""
 SERIAL = 32768
 """From this many numbers on, torch shares an elementwise operation among threads (its GRAIN_SIZE)."""
 
@@ -120,14 +123,26 @@ class FixedNumerics:
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
-        total = None
-        for bucket in layout.buckets:
-            columns = bucket.columns
-            weights = softmax_weights(turned, window.keys[..., :columns], layout.mask[..., :columns], heads)
-            found = torch.bmm(weights, window.values[0][:, :columns])
-            total = found if total is None or bucket.mine is None else torch.where(bucket.mine, found, total)
-        assert total is not None
+        parts = [_attended(turned[:, part], window, layout, part) for part in query_blocks(turned.shape[1])]
+        total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def _attended(queries: Tensor, window: AttentionWindow, layout: FixedLayout, part: slice) -> Tensor:
+    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
+    total = None
+    for bucket in layout.buckets:
+        mask = layout.mask[:, part, : bucket.columns]
+        weights = softmax_weights(queries, window.keys[..., : bucket.columns], mask, layout.heads)
+        found = torch.bmm(weights, window.values[0][:, : bucket.columns])
+        total = found if total is None or bucket.mine is None else torch.where(bucket.mine[:, part], found, total)
+    assert total is not None
+    return total
+
+
+def query_blocks(rows: int) -> list[slice]:
+    """The query rows of a forward in blocks of at most MOST_QUERIES."""
+    return [slice(first, min(first + MOST_QUERIES, rows)) for first in range(0, rows, MOST_QUERIES)]
 
 
 def gated_in_parts(gate_up: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from engine.models.numerics.fixed import (
     FixedNumerics,
     cache_with_ones,
     divided,
+    query_blocks,
     round_up,
     row_multiple,
     softmax_weights,
@@ -106,11 +107,18 @@ class TiledNumerics(FixedNumerics):
         assert isinstance(layout, TiledLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
-        weights = softmax_weights(turned, window.keys, layout.mask, heads)
-        total = torch.bmm(tile_weights(weights, layout, 0), window.values[0])
-        for tile in range(1, layout.tiles):
-            total += torch.bmm(tile_weights(weights, layout, tile), window.values[tile])
+        parts = [_attended(turned[:, part], window, layout, part) for part in query_blocks(turned.shape[1])]
+        total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def _attended(queries: Tensor, window: AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
+    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
+    weights = softmax_weights(queries, window.keys, layout.mask[:, part], layout.heads)
+    total = torch.bmm(tile_weights(weights, layout, 0), window.values[0])
+    for tile in range(1, layout.tiles):
+        total += torch.bmm(tile_weights(weights, layout, tile), window.values[tile])
+    return total
 
 
 def tile_weights(weights: Tensor, layout: TiledLayout, tile: int) -> Tensor:

@@ -9,13 +9,15 @@ import torch
 from audit.checks.bitwise import CHECK
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
-from audit.evidence.verdicts import Verdict
+from audit.evidence.verdicts import LACKING, Verdict
 from audit.stats.binomial import upper_bound
 from engine import verify
 from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.lean import from_tensors
 from engine.models.numerics import load
+from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts
+from engine.models.rereading import reread, rereader
 from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
@@ -31,6 +33,16 @@ FAST = TILED | {"mode": "fast", "promises": "none", "reason": "fixed fails produ
 REQUESTS = 6
 
 
+def read_again(candidate):
+    """The candidate's own rows as those that a reread gives."""
+    return replace(candidate, name="candidate/reread", kind=ArmKind.REREAD)
+
+
+def seen(candidate, baseline, clean=None):
+    """Evidence with a reread of the candidate's text; `clean` is the candidate without what a test broke."""
+    return Evidence(candidate, baseline, None, {ArmKind.REREAD: read_again(clean or candidate)})
+
+
 def reporting(record, numerics=TILED, shape=None):
     effective = {} if numerics is None else {"numerics": numerics}
     document = effective if shape is None else effective | {"proposer_shape": shape}
@@ -43,9 +55,7 @@ def arms(request):
     plain = Setup(Protocol.GREEDY if sampling else Protocol.GUMBEL, "none", **sampling)
     draft = Setup(request.param, "one_hot" if sampling else "soft", **sampling)
     target = world(6)
-    return Evidence(
-        reporting(arm(target, draft, REQUESTS)), reporting(arm(target, plain, REQUESTS, kind=ArmKind.BASELINE))
-    )
+    return seen(reporting(arm(target, draft, REQUESTS)), reporting(arm(target, plain, REQUESTS, kind=ArmKind.BASELINE)))
 
 
 def judge(evidence, **params):
@@ -57,8 +67,12 @@ def flipped(arm, request, index):
     return changed(arm, request, logits_digest=put(digest, index, digest[index] ^ np.uint64(1)))
 
 
-def compared(evidence):
-    """Positions up to and including the first differing token."""
+def emitted(evidence):
+    return sum(len(each.tokens) for each in evidence.candidate.requests)
+
+
+def until_parted(evidence):
+    """Positions up to and including the first token that differs from the baseline's."""
     total = 0
     for ours, theirs in zip(evidence.candidate.requests, evidence.baseline.requests, strict=True):
         same = [a == b for a, b in zip(ours.tokens, theirs.tokens, strict=True)]
@@ -69,42 +83,52 @@ def compared(evidence):
 def test_equal_rows_are_certified_whatever_the_rule(arms):
     result = judge(arms)
     assert result.verdict is Verdict.CERTIFIED, result.summary
-    assert result.n == compared(arms) >= REQUESTS
+    assert result.n == emitted(arms) == 64 * REQUESTS
+    assert f"{result.n} positions of {REQUESTS} requests, each read again" in result.summary
+    assert result.details["baseline_positions"] == until_parted(arms) <= result.n
     assert (result.statistic, result.effect) == (0.0, 0.0)
     assert result.bound == pytest.approx(1000 * upper_bound(0, result.n))
     assert (result.details["mode"], result.details["promises"]) == ("tiled", "tree")
 
 
-def test_one_differing_row_is_a_fault_that_names_its_place(arms):
-    broken = Evidence(flipped(arms.candidate, 2, 0), arms.baseline)
+@pytest.mark.parametrize("index", [0, 40, 63])
+def test_one_differing_row_is_a_fault_that_names_its_place(arms, index):
+    """Wherever it is: a sampled arm has parted from its baseline long before the last token."""
+    broken = replace(arms, candidate=flipped(arms.candidate, 2, index))
     result = judge(broken)
     assert result.verdict is Verdict.FAULT
     (finding,) = result.findings
     prompt = arms.candidate.requests[2].trace.header.prompt
-    assert (finding.request, finding.step) == (arms.candidate.requests[2].request_id, 0)
-    assert f"position {len(prompt)} (token 0)" in finding.message
+    assert finding.request == arms.candidate.requests[2].request_id
+    assert f"position {len(prompt) + index} (token {index})" in finding.message
+    assert "0 apart in total variation" in finding.message
     assert result.statistic == 1.0
     assert result.effect == pytest.approx(1000 / result.n)
     assert result.bound == pytest.approx(1000 * upper_bound(1, result.n))
+
+
+def test_every_token_that_was_read_again_is_examined(arms):
+    missing = replace(arms.companions[ArmKind.REREAD], requests=arms.companions[ArmKind.REREAD].requests[1:])
+    marks = CHECK.examines(replace(arms, companions={ArmKind.REREAD: missing}))
+    counts = [int(marks(each).sum()) for each in arms.candidate.requests]
+    assert counts == [0, *[64] * (REQUESTS - 1)]
 
 
 @pytest.fixture(scope="module")
 def greedy():
     target = world(6)
     plain, draft = Setup(Protocol.GREEDY, "none", sampling=GREEDY), Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY)
-    return Evidence(
-        reporting(arm(target, draft, REQUESTS)), reporting(arm(target, plain, REQUESTS, kind=ArmKind.BASELINE))
-    )
+    return seen(reporting(arm(target, draft, REQUESTS)), reporting(arm(target, plain, REQUESTS, kind=ArmKind.BASELINE)))
 
 
 @pytest.mark.parametrize("index", [0, 1, 17, 63])
 def test_the_step_is_the_one_that_emitted_the_token(greedy, index):
-    (finding,) = judge(Evidence(flipped(greedy.candidate, 1, index), greedy.baseline)).findings
+    (finding,) = judge(replace(greedy, candidate=flipped(greedy.candidate, 1, index))).findings
     ends = np.cumsum(greedy.candidate.requests[1].trace.n_emitted)
     assert finding.step == sum(end <= index for end in ends)
 
 
-def test_rows_after_the_first_differing_token_are_not_compared(greedy):
+def test_rows_after_the_first_differing_token_are_not_compared_with_the_baseline(greedy):
     """Token 20 of request 0 is another one: its row counts, those after it follow another text."""
     trace = greedy.candidate.requests[0].trace
     other = put(trace.token, 20, (trace.token[20] + 1) % 16)
@@ -112,16 +136,28 @@ def test_rows_after_the_first_differing_token_are_not_compared(greedy):
     digest[21:] ^= np.uint64(1)
     parted = changed(greedy.candidate, 0, token=other, logits_digest=digest)
     parted = replace(parted, requests=(replace(parted.requests[0], tokens=tuple(other)), *parted.requests[1:]))
-    result = judge(Evidence(parted, greedy.baseline))
+    result = judge(seen(parted, greedy.baseline))
     assert result.verdict is Verdict.CERTIFIED
-    assert result.n == 64 * REQUESTS - 43
-    assert judge(Evidence(flipped(parted, 0, 20), greedy.baseline)).verdict is Verdict.FAULT
+    assert (result.n, result.details["baseline_positions"]) == (64 * REQUESTS, 64 * REQUESTS - 43)
+    broken = flipped(parted, 0, 20)
+    assert judge(seen(broken, greedy.baseline)).verdict is Verdict.FAULT
+
+
+def test_what_candidate_and_reread_share_shows_against_the_baseline(greedy):
+    shared = flipped(greedy.candidate, 3, 9)
+    result = judge(seen(shared, greedy.baseline))
+    assert (result.verdict, result.statistic, result.n) == (Verdict.FAULT, 1.0, 64 * REQUESTS)
+    (finding,) = result.findings
+    assert "the baseline's" in finding.message
+    again = judge(seen(shared, greedy.baseline, clean=greedy.candidate))
+    assert again.statistic == 1.0, "a row that differs from both counts once"
+    assert "read again it is" in again.findings[0].message
 
 
 def test_findings_are_capped_but_all_are_counted(greedy):
     digest = greedy.candidate.requests[0].trace.logits_digest
     broken = changed(greedy.candidate, 0, logits_digest=digest ^ np.uint64(1))
-    result = judge(Evidence(broken, greedy.baseline))
+    result = judge(replace(greedy, candidate=broken))
     assert (len(result.findings), result.statistic, result.details["pairs_differing"]) == (20, 64.0, 1)
 
 
@@ -131,27 +167,35 @@ def test_what_is_too_little_is_inconclusive(greedy):
     assert "fewer than 385 positions" in few.summary
     assert judge(greedy, min_positions=64 * REQUESTS).verdict is Verdict.CERTIFIED
     missing = replace(greedy.baseline, requests=greedy.baseline.requests[1:])
-    unpaired = judge(Evidence(greedy.candidate, missing))
+    unpaired = judge(replace(greedy, baseline=missing))
     assert unpaired.verdict is Verdict.INCONCLUSIVE
-    assert "1 cases are in one arm only, first case-0#0" in unpaired.summary
-    broken = Evidence(flipped(greedy.candidate, 2, 0), missing)
+    assert "1 requests are in one arm only, first case-0#0" in unpaired.summary
+    reread = greedy.companions[ArmKind.REREAD]
+    unread = judge(replace(greedy, companions={ArmKind.REREAD: replace(reread, requests=reread.requests[:-1])}))
+    assert (unread.verdict, unread.n) == (Verdict.INCONCLUSIVE, 64 * REQUESTS), "the baseline has the rest"
+    assert "1 requests were not read again, first case-5#0" in unread.summary
+    broken = replace(greedy, candidate=flipped(greedy.candidate, 2, 0), baseline=missing)
     assert judge(broken).verdict is Verdict.FAULT, "what is there can still show a fault"
 
 
 def test_nothing_to_compare_is_inconclusive(greedy):
     empty = replace(greedy.candidate, requests=()), replace(greedy.baseline, requests=())
-    assert judge(Evidence(*empty)).verdict is Verdict.INCONCLUSIVE
+    assert judge(seen(*empty)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_rows_without_digests_or_of_other_prompts_are_inconclusive(greedy):
     old = changed(greedy.baseline, 3, logits_digest=np.empty(0, np.uint64))
-    result = judge(Evidence(greedy.candidate, old))
+    result = judge(replace(greedy, baseline=old))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "has no digests" in result.summary
     header = replace(greedy.baseline.requests[0].trace.header, prompt=(1, 3))
-    other = judge(Evidence(greedy.candidate, changed(greedy.baseline, 0, header=header)))
+    other = judge(replace(greedy, baseline=changed(greedy.baseline, 0, header=header)))
     assert other.verdict is Verdict.INCONCLUSIVE
     assert "different prompts" in other.summary
+    tokens = (*greedy.candidate.requests[0].tokens[:-1], 1 - greedy.candidate.requests[0].tokens[-1] % 2)
+    wrong = replace(greedy.candidate, requests=(replace(greedy.candidate.requests[0], tokens=tokens),))
+    result = judge(seen(greedy.candidate, None, clean=wrong))
+    assert (result.verdict, "other tokens were read again" in result.summary) == (Verdict.INCONCLUSIVE, True)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +212,7 @@ def test_rows_without_digests_or_of_other_prompts_are_inconclusive(greedy):
 def test_bits_that_nobody_promised_are_not_judged(greedy, ours, theirs, shape, said):
     broken = flipped(greedy.candidate, 0, 0)
     for candidate in (greedy.candidate, broken):
-        result = judge(Evidence(reporting(candidate, ours, shape), reporting(greedy.baseline, theirs)))
+        result = judge(seen(reporting(candidate, ours, shape), reporting(greedy.baseline, theirs)))
         assert result.verdict is Verdict.NOT_RUN
         assert said in result.summary
 
@@ -185,24 +229,29 @@ def test_bits_that_nobody_promised_are_not_judged(greedy, ours, theirs, shape, s
 )
 def test_bits_that_are_promised_are_judged(greedy, numerics, shape):
     baseline = reporting(greedy.baseline, numerics)
-    assert judge(Evidence(reporting(greedy.candidate, numerics, shape), baseline)).verdict is Verdict.CERTIFIED
-    broken = reporting(flipped(greedy.candidate, 0, 0), numerics, shape)
-    assert judge(Evidence(broken, baseline)).verdict is Verdict.FAULT
+    sound = reporting(greedy.candidate, numerics, shape)
+    assert judge(seen(sound, baseline)).verdict is Verdict.CERTIFIED
+    assert judge(seen(flipped(sound, 0, 0), baseline, clean=sound)).verdict is Verdict.FAULT
 
 
 @pytest.mark.parametrize("numerics", [FAST, None])
 def test_force_compares_where_nothing_is_promised(greedy, numerics):
     candidate, baseline = reporting(greedy.candidate, numerics), reporting(greedy.baseline, numerics)
-    assert judge(Evidence(candidate, baseline), force=True).verdict is Verdict.CERTIFIED
-    assert judge(Evidence(flipped(candidate, 0, 0), baseline), force=True).verdict is Verdict.FAULT
-    other = judge(Evidence(candidate, reporting(greedy.baseline, FIXED)), force=True)
+    assert judge(seen(candidate, baseline), force=True).verdict is Verdict.CERTIFIED
+    assert judge(seen(flipped(candidate, 0, 0), baseline, clean=candidate), force=True).verdict is Verdict.FAULT
+    other = judge(seen(candidate, reporting(greedy.baseline, FIXED)), force=True)
     assert other.verdict is Verdict.NOT_RUN, "two modes have other bits by nature"
 
 
-def test_without_a_baseline_or_below_L1_the_check_is_not_run(greedy):
-    assert judge(Evidence(greedy.candidate)).verdict is Verdict.NOT_RUN
-    low = replace(greedy.candidate, level=Level.L0)
-    assert judge(Evidence(low, greedy.baseline)).verdict is Verdict.NOT_RUN
+def test_without_a_reread_or_below_L1_the_check_lacks_evidence(greedy):
+    for evidence in (Evidence(greedy.candidate, greedy.baseline), Evidence(replace(greedy.candidate, level=Level.L0))):
+        result = judge(evidence)
+        assert (result.verdict, result.details) == (Verdict.NOT_RUN, {LACKING: True})
+
+
+def test_the_baseline_is_not_needed(greedy):
+    result = judge(replace(greedy, baseline=None))
+    assert (result.verdict, result.n, result.details["baseline_positions"]) == (Verdict.CERTIFIED, 64 * REQUESTS, 0)
 
 
 # real rows
@@ -262,14 +311,25 @@ def decoded(model, kind, proposer, rows):
     return ArmRecord(kind.value, kind, Level.L1, effective, tuple(record(traces[each.id]) for each in wanted))
 
 
+def read(model, candidate):
+    facts = NumericsFacts(model.numerics.name, model.numerics.name, model.numerics.promises)
+    reader, records = rereader(ModelWithNumerics(model, facts)), []
+    for each in candidate.requests:
+        header = replace(each.trace.header, protocol=Protocol.GUMBEL, proposer="given")
+        request = Request(header.request, header.prompt, header.sampling, header.stream)
+        trace = decode(reread(reader, request, each.tokens, header, str).trace)
+        records.append(replace(each, trace=trace))
+    return replace(candidate, name="reread", kind=ArmKind.REREAD, requests=tuple(records))
+
+
 @pytest.fixture(scope="module", params=["tiled", "fast"])
 def real(request):
     torch.set_num_threads(1)
     model = lean(request.param)
     drafting = NgramProposer.build(ProposerParts(6, 96, DraftRule.COUPLED, draw, (), None, {"min_ngram": 1}))
-    return request.param, Evidence(
-        decoded(model, ArmKind.CANDIDATE, drafting, rows=6), decoded(model, ArmKind.BASELINE, PlainProposer(), rows=2)
-    )
+    candidate = decoded(model, ArmKind.CANDIDATE, drafting, rows=6)
+    companions = {ArmKind.REREAD: read(model, candidate)}
+    return request.param, Evidence(candidate, decoded(model, ArmKind.BASELINE, PlainProposer(), 2), None, companions)
 
 
 def test_a_mode_that_promises_equal_bits_keeps_them_and_fast_does_not(real):
@@ -277,7 +337,7 @@ def test_a_mode_that_promises_equal_bits_keeps_them_and_fast_does_not(real):
     drafted = sum(int(each.trace.n_drafted.sum()) for each in evidence.candidate.requests)
     assert drafted > 100, "there are drafts beside the rows"
     default, forced = (evaluate(CHECK, evidence, {"force": force}) for force in (False, True))
-    assert forced.n > 200
+    assert forced.n == 40 * 6
     if mode == "tiled":
         assert default.verdict is forced.verdict is Verdict.CERTIFIED, default.summary
     else:

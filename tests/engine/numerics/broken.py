@@ -89,6 +89,13 @@ class LongPrompts(Attention):
         return len(placement.lengths) == 1 and placement.lengths[0] > 100
 
 
+class MiddlePrompts(Attention):
+    """Of a length between those of drafts and of the longest prompt."""
+
+    def wrong(self, placement):
+        return len(placement.lengths) == 1 and 63 <= placement.lengths[0] <= 128
+
+
 class StaleColumns(Sound):
     """What stands in the column after a query shows."""
 

@@ -102,6 +102,7 @@ def test_no_more_is_tried_than_is_promised(parts):
         (broken.CountedRotation, "rotate"),
         (broken.LongChains, "attention_chain"),
         (broken.LongPrompts, "attention_chain"),
+        (broken.MiddlePrompts, "attention_chain"),
         (broken.StaleColumns, "attention_chain"),
         (broken.Batches, "attention_batch"),
         (broken.InsertedZeros, "attention_tree"),

@@ -27,6 +27,9 @@ BORDERS = (128, 256)
 FAR = 2048
 """No position beyond this is tried: a probe takes milliseconds, not seconds."""
 OFFSETS = (-2, 1, 0, -1, 2)
+PROMPTS = (24, 48, 64, 100, 128, 192)
+"""Lengths of the prompts whose last tokens are tried: kernels change at row counts between those of drafts and of the
+longest prompt."""
 SEED = 43
 PERIOD = 331
 """Data repeat after this many positions; a prime, so that no border sees the same twice."""
@@ -112,6 +115,16 @@ def chains(mode: Numerics, parts: ModelParts) -> str | None:
         wrong = difference(shared, alone[: len(shared)]) if len(shared) else None
         if wrong:
             return f"position {first + wrong.row} of a prompt of {len(whole)} differs from it alone: {wrong}"
+    return _prompt_difference(bench)
+
+
+def _prompt_difference(bench: AttentionProbe) -> str | None:
+    """The first difference between the end of a prompt of any of PROMPTS and its tokens one at a time."""
+    for count in (each for each in PROMPTS if each <= bench.cache.capacity):
+        first = count - len(OFFSETS)
+        wrong = difference(bench.chain(0, 0, count)[first:], bench.one_at_a_time(0, first, len(OFFSETS)))
+        if wrong:
+            return f"position {first + wrong.row} of a prompt of {count} differs from it alone: {wrong}"
     return None
 
 
