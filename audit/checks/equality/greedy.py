@@ -10,8 +10,8 @@ the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are
 exchangeable with the judged ones. A baseline token that is not the argmax of its
 own processed row is a fault of the baseline (rows needed: levels topk and full).
 Cannot see: a wrong token that happens to be a near-tie, anything after the first
-difference of a pair, and faults of the rows that the baseline shares. Text alone (L0) gives no leads: equal texts are certified,
-different texts are inconclusive.
+difference of a pair, and faults of the rows that the baseline shares. Text alone
+(L0) gives no leads: equal texts are certified, different texts are inconclusive.
 """
 
 from __future__ import annotations
