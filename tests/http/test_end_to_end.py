@@ -42,6 +42,9 @@ def test_the_greedy_suite_passes_and_counts_the_drafts(serve, audit, source):
     assert (len(requests), failed, level) == (4, [], 1)
     counted = [facts["server_counters"] for facts in map(facts_of, requests) if "server_counters" in facts]
     assert counted[0]["drafted"] > counted[0]["accepted"] > 0
+    assert "arm speculating: drafted and accepted from the server's answers, per request" in found.output
+    (row,) = [line.split() for line in found.output.splitlines() if line.split()[:2] == ["speculating", "candidate"]]
+    assert [int(row[6]), int(row[7])] == [counted[0]["drafted"], counted[0]["accepted"]]
     assert found.code == 0, found.output
 
 
