@@ -43,7 +43,7 @@ def test_an_unknown_name_is_a_key_error():
         schemas.load("../pyproject")
 
 
-VERSIONS = {"results": 2}
+VERSIONS = {"attachment": 2, "results": 2}
 """Formats that changed since their first version."""
 
 
