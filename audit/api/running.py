@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from audit.api.reading import RunResult, StoreView
 from audit.errors import UserError
 from audit.runs.interim_looks import RunStopRule
-from audit.runs.prepare import prepare
+from audit.runs.prepare import prepare, require_engines
 from audit.runs.reused_baseline import reused_run
 from audit.runs.runner import Progress
 from audit.runs.runner import run as run_prepared
@@ -70,6 +70,7 @@ def run(
             earlier = reused_run(opened, baseline)
     prepared = prepare(loaded, earlier)
     rule = None if max_tokens is None else RunStopRule(max_tokens)
+    require_engines(prepared)
     with Store.open(url, create=True) as opened:
         outcome = run_prepared(prepared, opened, progress or Quiet(), rule)
     return RunResult(outcome.run, StoreView(url))

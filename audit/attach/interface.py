@@ -17,12 +17,21 @@ MAX_REPORT_BYTES: Final = 256 * MIB
 class ReportFormat:
     """A JSON report whose object at `container` holds the attachment under the key audit.
 
-    `recognises` returns true if the parsed report is of this format.
+    `recognises` returns true if the parsed report is of this format; `models` returns the models that it names.
     """
 
     name: str
     container: tuple[str, ...]
     recognises: Callable[[Any], bool]
+    models: Callable[[Mapping[str, Any]], tuple[str, ...]]
+
+    def models_of(self, report: bytes) -> tuple[str, ...]:
+        """The models that a report of this format names; empty if it names none.
+
+        Raises:
+            ValueError: the report is not of this format.
+        """
+        return self.models(splice.parse(_text(report)))
 
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
         """The attachment that a report carries, or None.

@@ -1,12 +1,13 @@
 """Results of lm-evaluation-harness (`results_*.json`): the attachment is under `config.audit`.
 
-The harness keeps the model's own metadata under `config`.
+The harness keeps the model's own metadata under `config`: `model` is the kind of model, `model_args` names it, as a
+text `key=value,...` or as an object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from audit.attach.interface import ReportFormat
 
@@ -20,4 +21,20 @@ def _recognises(report: Any) -> bool:
     )
 
 
-FORMAT = ReportFormat("lm_eval", ("config",), _recognises)
+NAMING: Final = ("pretrained", "model", "path", "peft", "delta")
+"""Arguments that name a model or what is added to it."""
+
+
+def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
+    arguments = report["config"].get("model_args")
+    if isinstance(arguments, str):
+        pairs = (part.partition("=") for part in arguments.split(","))
+        arguments = {key.strip(): value.strip() for key, _, value in pairs}
+    given = arguments if isinstance(arguments, Mapping) else {}
+    named = [given.get(key) for key in NAMING]
+    if not any(named):
+        named = [report.get("model_name")]
+    return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
+
+
+FORMAT = ReportFormat("lm_eval", ("config",), _recognises, _models)

@@ -65,7 +65,7 @@ def _report_mismatches(report: bytes, statement: Statement) -> Iterator[str]:
 
 def _store_mismatches(store: Store, run: str, statement: Statement) -> Iterator[str]:
     predicate = statement.predicate
-    now = evidence_of(store.load_run(run), store.checks(run))
+    now = evidence_of(store.load_run(run), store.checks(run), int(predicate["version"]))
     changed = [key for key, value in now.items() if predicate.get(key) != value]
     if changed:
         yield f"the store's {', '.join(changed)} of run {run} differ from the statement's"

@@ -3,20 +3,23 @@
 Claim: liveness. Null: the engine answers every request that was sent. Statistic:
 requests without an answer; one is a fault, because its client gets nothing. The
 finding distinguishes the kinds: a crash names the request that caused it, a
-refusal quotes the engine's message. Effect: the share of requests without an
-answer; bound: its 99 % Clopper-Pearson upper bound. Cannot see: answers that
-are late (performance), or wrong.
+refusal quotes the engine's message. The baseline's requests are judged too: a
+request that dies in both arms dies without speculation as well, and the summary
+blames the engine and not the speculating arm. Effect: the share of the arm's
+requests without an answer; bound: its 99 % Clopper-Pearson upper bound. Cannot
+see: answers that are late (performance), or wrong; whether a request that died
+in both arms died of the same cause.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.checks.interface import Check, Design, NoEvidence, Params
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect, zero_need
@@ -37,46 +40,106 @@ def _error(request: RequestRecord) -> Mapping[str, Any]:
     return error
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An arm's `n` requests and those without an answer; refusals that the suite allows are only counted."""
+
+    n: int
+    requests: tuple[RequestRecord, ...] = ()
+    refused: int = 0
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Number of lost requests of each kind."""
+        return dict(sorted(Counter(_kind(each) for each in self.requests).items()))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Pairing keys of the lost requests."""
+        return frozenset(each.key for each in self.requests)
+
+    @property
+    def words(self) -> str:
+        """How many of how many requests are lost, and how."""
+        named = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
+        return f"{len(self.requests)} of {self.n} requests have no answer ({named})"
+
+
+def _kind(request: RequestRecord) -> str:
+    return str(_error(request).get("kind", "unknown"))
+
+
+def _lost(arm: ArmRecord | None, *, refusals: bool) -> Lost:
+    if arm is None:
+        return Lost(0)
+    kept = tuple(each for each in arm.failed if not (refusals and _kind(each) == REFUSED))
+    return Lost(len(arm.requests) + len(arm.failed), kept, len(arm.failed) - len(kept))
+
+
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    arm = evidence.candidate
-    kinds = Counter(str(_error(each).get("kind", "unknown")) for each in arm.failed)
-    refused = kinds[REFUSED] if params["refusals"] else 0
-    n, lost = len(arm.requests) + len(arm.failed), len(arm.failed) - refused
-    bound = upper_bound(lost, n)
-    verdict = Verdict.FAULT if lost else Verdict.CERTIFIED if bound <= float(params["margin"]) else Verdict.INCONCLUSIVE
+    ours, plain = (_lost(arm, refusals=bool(params["refusals"])) for arm in (evidence.candidate, evidence.baseline))
+    lost, margin = len(ours.requests), float(params["margin"])
+    bound = upper_bound(lost, ours.n)
+    broken = lost or plain.requests
+    verdict = Verdict.FAULT if broken else Verdict.CERTIFIED if bound <= margin else Verdict.INCONCLUSIVE
     return CheckResult(
         verdict=verdict,
-        summary=_summary(n, lost, refused, kinds, bound),
-        n=n,
+        summary=_summary(ours, plain, bound),
+        n=ours.n,
         statistic=float(lost),
-        effect=lost / n,
+        effect=lost / ours.n,
         bound=bound,
-        margin=float(params["margin"]),
-        detectable=replay_effect(n),
-        findings=_findings(arm.failed, allowed=REFUSED if params["refusals"] else None),
-        details={"kinds": dict(sorted(kinds.items()))},
+        margin=margin,
+        detectable=replay_effect(ours.n),
+        findings=_findings(ours, plain),
+        details={
+            # refusals that the suite allows are kinds too
+            "kinds": dict(sorted(Counter(map(_kind, evidence.candidate.failed)).items())),
+            "without_speculation_as_well": len(ours.keys & plain.keys),
+            "baseline": {"requests": plain.n, "lost": len(plain.requests), "kinds": plain.kinds},
+        },
     )
 
 
-def _summary(n: int, lost: int, refused: int, kinds: Counter[str], bound: float) -> str:
-    allowed = f"; {refused} refused, which the suite allows" if refused else ""
-    if lost:
-        named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        return f"{lost} of {n} requests have no answer ({named}){allowed}"
-    return f"all {n - refused} requests were answered, at most {bound:.2g} are not{allowed}"
+def _summary(ours: Lost, plain: Lost, bound: float) -> str:
+    allowed = f"; {ours.refused} refused, which the suite allows" if ours.refused else ""
+    answered = f"all {ours.n - ours.refused} requests were answered"
+    if not ours.requests and not plain.requests:
+        return f"{answered}, at most {bound:.2g} are not{allowed}"
+    if not ours.requests:
+        return f"{answered}{allowed}; fault of the baseline: without speculation {plain.words}"
+    return f"{ours.words}{_share(ours, plain)}{allowed}"
 
 
-def _findings(failed: Sequence[RequestRecord], allowed: str | None) -> tuple[Finding, ...]:
+def _share(ours: Lost, plain: Lost) -> str:
+    """What the baseline lost, and so what speculation is to blame for."""
+    if not plain.requests:
+        return ""
+    both = len(ours.keys & plain.keys)
+    if both == len(ours.requests):
+        return f", without speculation as well: fault of the baseline, where {plain.words}"
+    return f", {both} of them without speculation as well; of the baseline {plain.words}"
+
+
+def _findings(ours: Lost, plain: Lost) -> tuple[Finding, ...]:
     # untried requests do not show the cause: list the requests that were tried first
-    errors = sorted(
-        ((each.request_id, _error(each)) for each in failed), key=lambda item: item[1].get("kind") == UNTRIED
-    )
-    found = (
-        Finding(name, 0, f"{error.get('kind', 'unknown')}: {error.get('message', 'no reason is recorded')}")
-        for name, error in errors
-        if error.get("kind") != allowed
-    )
+    tried = sorted(ours.requests, key=lambda request: _kind(request) == UNTRIED)
+    also = "; without speculation as well"
+    found = [
+        Finding(each.request_id, 0, _words(each) + (also if each.key in plain.keys else ""))
+        # what only the speculating arm lost is its own
+        for each in sorted(tried, key=lambda request: request.key in plain.keys)
+    ]
+    found += [
+        Finding(each.request_id, 0, f"without speculation: {_words(each)}")
+        for each in plain.requests
+        if each.key not in ours.keys
+    ]
     return tuple(found)[:MAX_FINDINGS]
+
+
+def _words(request: RequestRecord) -> str:
+    return f"{_kind(request)}: {_error(request).get('message', 'no reason is recorded')}"
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:

@@ -10,7 +10,9 @@ import click
 from audit.attach import REGISTRY
 from audit.attach.bind import AttachOrder, attach
 from audit.attach.statement import statement_path
+from audit.attach.words import evidence_lines
 from audit.commands.options import store_option
+from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.store import Store
 from audit.text.documents import mistake
@@ -26,6 +28,8 @@ FILE = click.Path(path_type=Path)
 @click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--format", "form", type=click.Choice(tuple(REGISTRY)), help="Format of REPORT. Default: recognised.")
 @click.option("--replace", is_flag=True, help="Replace existing evidence and files.")
+@click.option("--failed", is_flag=True, help="Attach a run that failed.")
+@click.option("--model-differs", metavar="REASON", help="Why REPORT names another model than the run's target.")
 @store_option
 def command(
     run: str,
@@ -35,21 +39,27 @@ def command(
     statement: Path | None,
     form: str | None,
     replace: bool,
+    failed: bool,
+    model_differs: str | None,
     store: str,
 ) -> None:
     """Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.
 
     Writes the report with the embedded evidence and, beside it, an in-toto statement with the report's digests
     before and after. Check them with: audit verify.
+
+    A run that failed, and a report that names another model than the run's target, are refused unless stated.
     """
     goal = _goal(report, out, in_place)
-    order = AttachOrder(report, goal, statement or statement_path(goal), form, replace)
+    order = AttachOrder(report, goal, statement or statement_path(goal), form, replace, failed, model_differs)
     _refuse_overwriting(order)
     with Store.open(store, create=False) as opened:
         made = attach(opened, run, order, datetime.now(UTC))
     click.echo(f"report     {order.out}  sha256:{made.after}")
     click.echo(f"statement  {order.statement}")
     click.echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
+    for line in evidence_lines(made.predicate):
+        click.echo(cell(line))
 
 
 def _goal(report: Path, out: Path | None, in_place: bool) -> Path:

@@ -24,7 +24,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
     """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`)."""
     import torch
 
-    from audit.runs.prepare import prepare
+    from audit.runs.prepare import prepare, require_engines
     from audit.runs.reused_baseline import begun_with
     from audit.runs.runner import require_unfinished, resume
 
@@ -35,6 +35,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         loaded = load_suite(suite_path(record))
         torch.set_num_threads(threads)
         prepared = prepare(loaded, begun_with(opened, record))
+        require_engines(prepared)
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
 
 

@@ -56,7 +56,7 @@ def command(
     loaded = load_suite(suite)
     import torch
 
-    from audit.runs.prepare import prepare
+    from audit.runs.prepare import prepare, require_engines
     from audit.runs.reused_baseline import reused_run
     from audit.runs.rounds import require_first_round
     from audit.runs.runner import run
@@ -71,6 +71,7 @@ def command(
     if rule is not None:
         # before a store is created
         require_first_round(prepared, rule)
+    require_engines(prepared)
     with Store.open(store, create=True) as opened:
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))
 

@@ -17,7 +17,16 @@ from audit.commands.tables import cell, echo_rows
 from audit.report.coverage import coverage_lines
 from audit.report.next_step import next_step
 from audit.report.results import Results, results, write_results
-from audit.report.verdicts import ARMS, VERDICTS, arm_rows, conclusion, finding_lines, lossy_lines, verdict_rows
+from audit.report.verdicts import (
+    ARMS,
+    VERDICTS,
+    account_lines,
+    arm_rows,
+    conclusion,
+    finding_lines,
+    lossy_lines,
+    verdict_rows,
+)
 from audit.runs.interim_looks import interim_look_lines
 from audit.runs.runner import Interrupted, Progress, RunOutcome
 from audit.store import Store
@@ -113,7 +122,7 @@ def print_results(found: Results) -> None:
     echo_rows(ARMS, arm_rows(found.run.arms))
     click.echo()
     echo_rows(VERDICTS, verdict_rows(found.checks))
-    lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms)]
+    lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms), *account_lines(found.run.arms)]
     lines += coverage_lines(found.coverage)
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))

@@ -10,6 +10,7 @@ import click
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.results import Results, results
+from audit.report.verdicts import account_lines
 from audit.runs.interim_looks import interim_look_lines
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
@@ -34,6 +35,8 @@ def command(run: str, as_json: bool, store: str) -> None:
         return
     _facts(shown.run)
     _section("arms", ARMS, [_arm(arm) for arm in shown.run.arms])
+    for line in account_lines(shown.run.arms):
+        click.echo(f"  {cell(line)}")
     if drafts:
         _section("drafts that learn (audit query draft_versions)", DRAFTS, _drafts(drafts))
     _section("checks", CHECKS, [_check(check) for check in shown.checks])

@@ -9,7 +9,9 @@ import click
 from audit.attach.interface import MAX_REPORT_BYTES
 from audit.attach.statement import read_statement, statement_path
 from audit.attach.verify import verify
+from audit.attach.words import evidence_lines
 from audit.commands.options import store_option
+from audit.commands.tables import cell
 from audit.text.documents import read_bytes
 
 FILE = click.Path(path_type=Path)
@@ -23,6 +25,8 @@ FILE = click.Path(path_type=Path)
 def command(context: click.Context, report: Path, statement: Path | None, store: str) -> None:
     """Check that REPORT, its statement and the store still agree.
 
+    Prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
+
     Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
     """
     content = read_bytes(report, MAX_REPORT_BYTES)
@@ -34,4 +38,7 @@ def command(context: click.Context, report: Path, statement: Path | None, store:
         click.echo(f"not confirmed: {result.unknown}")
     if result.exit_code == 0:
         click.echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
+    if not result.mismatches:
+        for line in evidence_lines(bound.predicate):
+            click.echo(cell(line))
     context.exit(result.exit_code)

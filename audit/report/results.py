@@ -14,7 +14,7 @@ from audit.store.canonical import jsonable
 from audit.text.documents import mistake
 from audit.text.staged_files import staged
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)

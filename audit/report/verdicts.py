@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredArm, StoredCheck
+from audit.store.values import CountSource
 
 VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")
 ARMS: Final = ("arm", "kind", "lossless", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
@@ -36,6 +37,26 @@ def _arm(arm: StoredArm) -> tuple[Any, ...]:
         counts.accepted,
         rate,
     )
+
+
+def account_lines(arms: Iterable[StoredArm]) -> list[str]:
+    """Return one line per arm whose numbers of drafts are not counted from recorded steps."""
+    return [f"arm {arm.name}: {_account(arm)}" for arm in arms if arm.counts.source is not CountSource.RECORD]
+
+
+def _account(arm: StoredArm) -> str:
+    counts = arm.counts
+    if counts.source is CountSource.UNKNOWN:
+        return "forwards, drafted and accepted are unknown (-): the server gives no account that covers every request"
+    if counts.source is CountSource.SERVER:
+        return "nothing is drafted, the server states that it does not speculate; forwards are unknown (-)"
+    missing = [name for name in ("steps", "accepted") if getattr(counts, name) is None]
+    unknown = f"; unknown (-): {', '.join('forwards' if name == 'steps' else name for name in missing)}"
+    words = {
+        CountSource.ANSWERS: "from the server's answers, per request",
+        CountSource.COUNTERS: "from the server's counters, per run and with all its clients",
+    }[counts.source]
+    return f"drafted and accepted {words}" + (unknown if missing else "")
 
 
 def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:

@@ -66,6 +66,20 @@ def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
         return PreparedRun(suite, build_arms(suite, backend, earlier), models, environment())
 
 
+def require_engines(prepared: PreparedRun) -> None:
+    """Read every arm's effective configuration, which starts an engine that has its own processes.
+
+    A run reads it too; this call comes before a store is created. Engines keep what they reported.
+
+    Raises:
+        UserError: an engine cannot be started.
+        CannotDecide: the suite requires a numerics mode that does not hold on this machine.
+    """
+    with _user_errors(prepared.suite):
+        for arm in prepared.arms:
+            effective_config(arm)
+
+
 def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None) -> tuple[PreparedArm, ...]:
     """Build every arm of the suite with its engine and its requests, in run order.
 

@@ -17,7 +17,7 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from audit.evidence.verdicts import Verdict
-from audit.store import integrity
+from audit.store import accounts, integrity
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
@@ -33,7 +33,6 @@ from audit.store.models import (
 from audit.store.outcomes import latest_checks
 from audit.store.ulid import ALPHABET
 from audit.store.values import (
-    ArmCounts,
     ArtifactRef,
     DraftCounts,
     RequestKey,
@@ -183,17 +182,10 @@ def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
             lossless=arm.lossless,
             spec=arm.spec,
             effective=Effective.from_json(arm.effective),
-            counts=_counts(session, arm),
+            counts=accounts.arm_counts(session, arm),
         )
         for arm in rows
     )
-
-
-def _counts(session: Session, arm: ArmRow) -> ArmCounts:
-    columns = ("n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted", "latency_us")
-    sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
-    row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
-    return ArmCounts(*(int(value) for value in row))
 
 
 def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:

@@ -79,17 +79,41 @@ class RequestKey:
     sample: int
 
 
+class CountSource(StrEnum):
+    """Origin of an arm's numbers of steps, drafted and accepted tokens."""
+
+    RECORD = "record"
+    """The recorded steps."""
+    ANSWERS = "answers"
+    """The server's accounts in its answers."""
+    COUNTERS = "counters"
+    """The growth of the server's counters, which include its other clients."""
+    SERVER = "server"
+    """The server states that it does not speculate."""
+    UNKNOWN = "unknown"
+
+
+class Resolution(StrEnum):
+    """The unit that a number belongs to."""
+
+    STEP = "step"
+    REQUEST = "request"
+    RUN = "run"
+
+
 @dataclass(frozen=True, slots=True)
 class ArmCounts:
-    """Sums over an arm's requests; the reader derives rates."""
+    """Sums over an arm's requests; the reader derives rates. Steps, drafted and accepted are None where unknown."""
 
     requests: int = 0
     prompt: int = 0
     output: int = 0
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    steps: int | None = 0
+    drafted: int | None = 0
+    accepted: int | None = 0
     latency_us: int = 0
+    source: CountSource = CountSource.RECORD
+    resolution: Resolution | None = Resolution.STEP
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ workshop then makes one backend per arm.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -65,10 +66,16 @@ def open_backend(kind: str, models: Mapping[str, ModelSource]) -> Backend:
     """Load a suite's models into a backend.
 
     Raises:
-        InvalidRequest: unknown backend.
+        InvalidRequest: unknown backend, or one whose package is not installed.
         ModelError: a model that cannot be loaded, named.
     """
     if kind not in REGISTRY:
         raise InvalidRequest(f"unknown backend {kind!r}; known: {', '.join(sorted(REGISTRY))}")
-    backend: Backend = resolve({kind: REGISTRY[kind].open}, kind, "backend")(models)
+    try:
+        backend: Backend = resolve({kind: REGISTRY[kind].open}, kind, "backend")(models)
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(
+            f"backend {kind} needs the package {error.name}, which {sys.executable} lacks; "
+            "install it, or run this in an environment that has it"
+        ) from error
     return backend

@@ -114,7 +114,7 @@ def test_the_tables_say_lossy(ran):
 def test_an_attachment_names_the_lossy_arms_and_verifies(ran, tmp_path: Path):
     report, out = tmp_path / "report.json", tmp_path / "out.json"
     report.write_text("{}")
-    assert invoke("attach", "latest", str(report), "--out", str(out), "--store", ran.url).exit_code == 0
+    assert invoke("attach", "latest", str(report), "--failed", "--out", str(out), "--store", ran.url).exit_code == 0
     assert json.loads(out.read_text())["audit"]["lossy"] == ["typical", "synthetic"]
     assert invoke("verify", str(out), "--store", ran.url).exit_code == 0
 

@@ -36,12 +36,15 @@ def test_the_greedy_suite_passes_and_counts_the_drafts(serve, audit, source):
     for name in ("liveness", "configuration", "reconciliation"):
         assert verdicts[name].verdict is Verdict.CERTIFIED, verdicts[name].summary
     equal = verdicts["greedy_equality"]
-    assert equal.details["divergences"] == {"numerical": 0, "real": 0, "untriaged": 0}
+    assert equal.details["divergences"] == {"numerical": 0, "real": 0, "untriaged": 0, "baseline": 0}
     assert verdicts["logprob_closeness"].effect < 1e-4
     requests, failed, level = found.arm("speculating")
     assert (len(requests), failed, level) == (4, [], 1)
     counted = [facts["server_counters"] for facts in map(facts_of, requests) if "server_counters" in facts]
     assert counted[0]["drafted"] > counted[0]["accepted"] > 0
+    assert "arm speculating: drafted and accepted from the server's answers, per request" in found.output
+    (row,) = [line.split() for line in found.output.splitlines() if line.split()[:2] == ["speculating", "candidate"]]
+    assert [int(row[6]), int(row[7])] == [counted[0]["drafted"], counted[0]["accepted"]]
     assert found.code == 0, found.output
 
 
@@ -160,7 +163,12 @@ def test_one_endpoint_is_judged_against_what_it_said_before_it_speculated(serve,
         asked = len(server.settings.seen)
     assert found.code == 0, found.output
     verdicts = found.verdicts()
-    assert verdicts["greedy_equality"].details["divergences"] == {"numerical": 0, "real": 0, "untriaged": 0}
+    assert verdicts["greedy_equality"].details["divergences"] == {
+        "numerical": 0,
+        "real": 0,
+        "untriaged": 0,
+        "baseline": 0,
+    }
     # the baseline's configuration is what it was then
     assert verdicts["configuration"].verdict is Verdict.CERTIFIED
     requests, _, _ = found.arm("baseline/greedy")

@@ -9,7 +9,8 @@ equal prefixes (a Wilks bound), or if one of the two tokens is that close to a
 truncation threshold. Needs the baseline's rows to triage. Effect and bound:
 real divergences per 1000 compared tokens and the 99 % Clopper-Pearson upper
 bound. Assumes that the control's positions are exchangeable with the judged
-ones. Cannot see: whether the noise is random at all, a wrong token at a
+ones. A baseline token that is not the best of its own perturbed row is a fault of
+the baseline. Cannot see: whether the noise is random at all, a wrong token at a
 near-tie, and anything after the first difference of a pair.
 """
 
@@ -19,6 +20,7 @@ import math
 
 import numpy as np
 
+from audit.checks.equality.greedy import beyond_rounding
 from audit.checks.equality.triage import Instrument, judge_equality
 from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
@@ -78,6 +80,23 @@ def margins(request: RequestRecord) -> Floats:
     return np.where(np.isfinite(pairs[:, 0]), pairs[:, 1] - pairs[:, 0], np.nan)
 
 
+def behind(request: RequestRecord) -> Floats:
+    """[E] the largest perturbed score minus that of the token, 0 within rounding; empty without rows."""
+    if not has_rows(request) or not np.isfinite(request.trace.logits.max(axis=1, initial=-np.inf)).all():
+        return np.empty(0)
+    return np.array([_behind_best(request, index) for index in range(len(request.trace.token))])
+
+
+def _behind_best(request: RequestRecord, index: int) -> float:
+    scores, token = perturbed(request, index), request.tokens[index]
+    lead = float(scores.max() - scores[token])
+    if not math.isfinite(lead):
+        header = request.trace.header
+        p = softmax(deciding_row(request.trace, index).scores / header.sampling.temperature)
+        lead = threshold_distance(p, token, header.sampling)
+    return float(beyond_rounding(np.array(lead), np.abs(scores.max())))
+
+
 def lead_over(found: Divergence) -> float | None:
     """The baseline's lead over the candidate's token, or a truncation threshold's distance if smaller."""
     request, index, token = found.pair.baseline, found.index, found.token
@@ -113,6 +132,9 @@ def threshold_distance(p: Floats, token: int, params: SamplingParams) -> float:
     return min(distances)
 
 
+INSTRUMENT = Instrument(margins, lead_over, behind, "in log p")
+
+
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     assert evidence.baseline is not None
     for pair in pair_arms(evidence.candidate, evidence.baseline).pairs:
@@ -120,7 +142,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         if (ours.stream, ours.sampling) != (theirs.stream, theirs.sampling) or theirs.protocol is not Protocol.GUMBEL:
             reason = f"request {pair.candidate.request_id} and its baseline do not share their random numbers"
             return CheckResult(Verdict.INCONCLUSIVE, f"{reason}, protocol or sampling parameters")
-    return judge_equality(evidence, params, Instrument(margins, lead_over, "in log p"))
+    return judge_equality(evidence, params, INSTRUMENT)
 
 
 CHECK = Check(

@@ -116,9 +116,9 @@ def _instrument(arm: ArmRecord) -> Instrument | None:
     """The instrument for leads if tokens depend only on the target and the seed."""
     headers = [request.trace.header for request in arm.requests]
     if all(header.sampling.greedy for header in headers):
-        return Instrument(greedy_equality.margins, greedy_equality.lead_over, "logits")
+        return greedy_equality.INSTRUMENT
     if all(header.protocol is Protocol.GUMBEL for header in headers):
-        return Instrument(coupled_equality.margins, coupled_equality.lead_over, "in log p")
+        return coupled_equality.INSTRUMENT
     return None
 
 

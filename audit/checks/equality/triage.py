@@ -1,16 +1,22 @@
 """The verdict on token-by-token equality, shared by the two equality checks.
 
 A divergence is numerical if the baseline's own lead there is within the noise
-between two runs of the baseline, real if it is not or if the texts end
-differently, and untriaged if the noise or the lead is unknown.
+between two runs of the baseline, real if it is larger or if the texts end
+differently, and untriaged if the noise or the lead is unknown. With a lead below
+minus the noise the baseline's own row prefers the candidate's token: kind
+`baseline`. Any baseline token that is not the best of its own processed row,
+divergence or not, is a fault of the baseline, because an arm cannot be certified
+by a comparison with a decoder that does not decode its own rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from audit.checks.interface import Params
 from audit.evidence.origin import names_its_ends
@@ -25,13 +31,17 @@ from audit.evidence.pairing import (
     measure_noise,
     pair_arms,
 )
-from audit.evidence.records import Evidence
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
+from engine.record.trace import steps_of
 
 MIN_NOISE_POSITIONS = 300
 """With fewer positions the maximum covers less than the 98.5 % quantile at 99 % confidence."""
 MAX_FINDINGS = 20
+KINDS = ("numerical", "real", "untriaged", "baseline")
+ORDER = ("baseline", "real", "untriaged", "numerical")
+"""Order in which findings are listed."""
 
 LeadOver = Callable[[Divergence], float | None]
 """Lead of the baseline's choice over the candidate's token; None if not recorded."""
@@ -39,16 +49,20 @@ LeadOver = Callable[[Divergence], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """A check's measurement of leads: `margins` for the noise, `lead_over` for the triage."""
+    """A check's measurement of leads: `margins` for the noise, `lead_over` for the triage.
+
+    `behind` gives by how much each token of a request is behind the best of its own processed row, 0 for rounding.
+    """
 
     margins: Margins
     lead_over: LeadOver
+    behind: Margins
     unit: str
 
 
 @dataclass(frozen=True, slots=True)
 class TriagedDivergence:
-    """A divergence with its kind: `numerical`, `real` or `untriaged`."""
+    """A divergence with its kind, one of `KINDS`."""
 
     divergence: Divergence
     kind: str
@@ -65,11 +79,32 @@ class TriagedDivergence:
             message = f"{self.kind}: ends after {ours}, the baseline after {theirs}"
         else:
             lead = "not recorded" if self.lead is None else f"{self.lead:.4g} {unit}"
+            whose = "; the baseline's own row prefers the candidate's token" if self.kind == "baseline" else ""
             message = (
                 f"{self.kind}: token {at} is {self.divergence.token}, the baseline has {pair.baseline.tokens[at]}; "
-                f"its lead there: {lead}, noise bound {noise.words}"
+                f"its lead there: {lead}, noise bound {noise.words}{whose}"
             )
         return Finding(pair.candidate.request_id, self.divergence.step, message)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineFault:
+    """A baseline request with tokens that are not the best of their own rows: their places, and the worst of them."""
+
+    request: RequestRecord
+    places: frozenset[int]
+    index: int
+    behind: float
+
+    def finding(self, unit: str) -> Finding:
+        """The finding: the worst token, and by how much its own row prefers another."""
+        trace = self.request.trace
+        step = next(view.index for view in steps_of(trace) if view.emitted.start <= self.index < view.emitted.stop)
+        message = (
+            f"fault of the baseline: token {self.index} is {self.request.tokens[self.index]}, {self.behind:.4g} {unit} "
+            f"behind the best of its own row ({len(self.places)} such tokens in this request)"
+        )
+        return Finding(self.request.request_id, step, message)
 
 
 def _ended_alike(pair: Pair) -> bool:
@@ -87,13 +122,16 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
             return CheckResult(Verdict.INCONCLUSIVE, reason)
     found = [each for each in map(divergence, pairing.pairs) if each is not None]
     noise = _noise(evidence, params, instrument)
-    triaged = [_triage(each, noise, instrument) for each in found]
+    wrong = [fault for pair in pairing.pairs if (fault := _baseline_fault(pair.baseline, instrument)) is not None]
+    places = {each.request.request_id: each.places for each in wrong}
+    triaged = [_triage(each, noise, instrument, places) for each in found]
     tokens = sum(compared(pair) for pair in pairing.pairs)
-    counts = {kind: sum(each.kind == kind for each in triaged) for kind in ("numerical", "real", "untriaged")}
+    counts = {kind: sum(each.kind == kind for each in triaged) for kind in KINDS}
     real, confidence = counts["real"], float(params["confidence"])
-    decision = _decide(counts, tokens, pairing, params)
-    order = {"real": 0, "untriaged": 1, "numerical": 2}
-    triaged.sort(key=lambda each: order[each.kind])
+    decision = _decide(counts, sum(len(each.places) for each in wrong), tokens, pairing, params)
+    triaged.sort(key=lambda each: ORDER.index(each.kind))
+    findings = [*(each.finding(instrument.unit) for each in wrong)]
+    findings += [each.finding(noise, instrument.unit) for each in triaged]
     return CheckResult(
         verdict=decision.verdict,
         summary=_summary(counts, tokens, len(pairing.pairs), noise, decision.reason),
@@ -101,9 +139,21 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
         statistic=float(real),
         effect=_per_1000(real, tokens),
         bound=1000.0 * upper_bound(min(real, tokens), tokens, confidence) if tokens else None,
-        findings=tuple(each.finding(noise, instrument.unit) for each in triaged[:MAX_FINDINGS]),
-        details=_details(counts, tokens, pairing, noise, triaged, confidence),
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details={
+            **_details(counts, tokens, pairing, noise, triaged, confidence),
+            "baseline_tokens_behind": sum(len(each.places) for each in wrong),
+        },
     )
+
+
+def _baseline_fault(request: RequestRecord, instrument: Instrument) -> BaselineFault | None:
+    behind = np.nan_to_num(instrument.behind(request), nan=0.0, posinf=math.inf)
+    places = frozenset(np.flatnonzero(behind > 0.0).tolist())
+    if not places:
+        return None
+    index = int(behind.argmax())
+    return BaselineFault(request, places, index, float(behind[index]))
 
 
 def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> MarginNoise:
@@ -114,14 +164,22 @@ def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Margin
     return measured if bound < 0.0 else replace(measured, bound=bound, given=True)
 
 
-def _triage(found: Divergence, noise: MarginNoise, instrument: Instrument) -> TriagedDivergence:
+def _triage(
+    found: Divergence, noise: MarginNoise, instrument: Instrument, wrong: Mapping[str, frozenset[int]]
+) -> TriagedDivergence:
+    """`wrong` holds the baseline's tokens that are behind their own rows, by request."""
     if found.ended:
         # with tokens derived from text an end has no token, and so no lead that shows how close it was
         known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))
         return TriagedDivergence(found, "real" if known else "untriaged", None)
     lead = instrument.lead_over(found)
+    # a wrong token of the baseline is a flip against the control too, which widens the measured noise
+    if lead is not None and lead < 0.0 and found.index in wrong.get(found.pair.baseline.request_id, ()):
+        return TriagedDivergence(found, "baseline", lead)
     if lead is None or not (noise.given or noise.positions >= MIN_NOISE_POSITIONS):
         return TriagedDivergence(found, "untriaged", lead)
+    if lead < -noise.bound:
+        return TriagedDivergence(found, "baseline", lead)
     return TriagedDivergence(found, "numerical" if lead <= noise.bound else "real", lead)
 
 
@@ -131,9 +189,11 @@ class _TriageDecision:
     reason: str
 
 
-def _decide(counts: dict[str, int], tokens: int, pairing: Pairing, params: Params) -> _TriageDecision:
+def _decide(counts: dict[str, int], behind: int, tokens: int, pairing: Pairing, params: Params) -> _TriageDecision:
     limit = float(params["max_numerical_per_1000"])
     rate = _per_1000(counts["numerical"], tokens) or 0.0
+    if behind or counts["baseline"]:
+        return _TriageDecision(Verdict.FAULT, _blame(behind, counts))
     if counts["real"]:
         return _TriageDecision(Verdict.FAULT, f"{counts['real']} differ by more than noise")
     if pairing.unpaired:
@@ -151,6 +211,13 @@ def _decide(counts: dict[str, int], tokens: int, pairing: Pairing, params: Param
             Verdict.INCONCLUSIVE, f"{rate:.3g} numerical divergences per 1000 tokens, more than {limit:g}"
         )
     return _TriageDecision(Verdict.CERTIFIED, "no real divergence")
+
+
+def _blame(behind: int, counts: dict[str, int]) -> str:
+    places = f"{behind} of its tokens are not the best of their own rows" if behind else ""
+    preferred = f"its own row prefers the candidate's token at {counts['baseline']} divergences"
+    also = f"; {counts['real']} differ by more than noise" if counts["real"] else ""
+    return f"fault of the baseline: {places or preferred}{also}"
 
 
 def _per_1000(count: int, tokens: int) -> float | None:

@@ -117,7 +117,9 @@ class OpenAIEngine:
                 last = finished
             assert last is not None
             after = self._counters(endpoint)
-            yield last.generation({"server_counters": change(before, after)} if after else {})
+            yield last.generation(
+                {"server_counters": {**change(before, after), "requests": len(requests)}} if after else {}
+            )
         finally:
             rate_limiter.stop()
             endpoint.close()

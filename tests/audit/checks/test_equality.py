@@ -22,6 +22,8 @@ CASES = {
     "coupled": (coupled_equality.CHECK, COUPLED_PLAIN, COUPLED_DRAFT),
 }
 
+NONE = {"numerical": 0, "real": 0, "untriaged": 0, "baseline": 0}
+
 
 @pytest.fixture(params=CASES.values(), ids=CASES.keys())
 def case(request):
@@ -82,7 +84,7 @@ def test_equal_outputs_are_certified(case):
     result = evaluate(check, arms, {})
     assert result.verdict is Verdict.CERTIFIED, result.summary
     assert result.n == 512
-    assert result.details["divergences"] == {"numerical": 0, "real": 0, "untriaged": 0}
+    assert result.details["divergences"] == NONE
 
 
 def test_equal_outputs_are_certified_without_a_control(case):
@@ -107,7 +109,7 @@ def test_a_divergence_is_triaged_by_the_lead_at_its_first_token(case):
     request, index = (int(each) for each in near)
     token = second_choice(check, arms.baseline.requests[request], index)
     result = evaluate(check, diverge(arms, request, index, token), {})
-    assert result.details["divergences"] == {"numerical": 1, "real": 0, "untriaged": 0}
+    assert result.details["divergences"] == {**NONE, "numerical": 1}
     assert result.verdict is Verdict.CERTIFIED
     strict = evaluate(check, diverge(arms, request, index, token), {"max_numerical_per_1000": 1.0})
     assert strict.verdict is Verdict.INCONCLUSIVE
@@ -124,6 +126,55 @@ def test_a_far_token_at_a_near_tie_is_real(case):
     baseline = arms.baseline.requests[request]
     worst = int(np.argmin(baseline.trace.logits[index]))
     assert evaluate(check, diverge(arms, request, index, worst), {}).verdict is Verdict.FAULT
+
+
+def worse_baseline(check, arms, request, index):
+    """The baseline emits the second choice of its own row there; the candidate keeps the best."""
+    arm_ = arms.baseline
+    token = second_choice(check, arm_.requests[request], index)
+    swapped = diverge(Evidence(arm_), request, index, token).candidate
+    return replace(arms, baseline=swapped)
+
+
+@pytest.mark.parametrize("bound", [-1.0, 0.0])
+def test_a_baseline_that_does_not_decode_its_own_rows_is_blamed_by_name(case, bound):
+    check, _, _, arms = case
+    request, index = (int(each) for each in near_and_clear(check, arms)[1])
+    lead = lead_at(check, arms.baseline.requests[request], index)
+    result = evaluate(check, worse_baseline(check, arms, request, index), {"noise_bound": bound})
+    assert result.verdict is Verdict.FAULT
+    assert result.summary.startswith("fault of the baseline: 1 of its tokens are not the best of their own rows")
+    assert result.details["divergences"] == {**NONE, "baseline": 1}
+    own, compared_ = result.findings
+    assert own.message.startswith(f"fault of the baseline: token {index} is ")
+    assert f"{lead:.4g} " in own.message
+    assert "the baseline's own row prefers the candidate's token" in compared_.message
+
+
+def test_a_baseline_at_fault_is_found_without_any_divergence(case):
+    check, _, _, arms = case
+    request, index = (int(each) for each in near_and_clear(check, arms)[1])
+    broken = worse_baseline(check, arms, request, index)
+    broken = diverge(broken, request, index, broken.baseline.requests[request].tokens[index])
+    result = evaluate(check, replace(broken, control=None), {})
+    assert result.details["divergences"] == NONE
+    assert (result.verdict, result.details["baseline_tokens_behind"]) == (Verdict.FAULT, 1)
+
+
+def test_top_k_records_show_a_baseline_that_is_not_greedy():
+    baseline = arm(world(6, vocabulary=32), replace(GREEDY_PLAIN, level=RecordLevel.TOPK), 1)
+    scores = baseline.requests[0].trace
+    second = int(scores.top_id[3][1])
+    broken = diverge(Evidence(baseline), 0, 3, second).candidate
+    result = evaluate(greedy_equality.CHECK, Evidence(baseline, broken), {"noise_bound": 0.0})
+    assert result.verdict is Verdict.FAULT
+    assert result.details["leads"] == [pytest.approx(scores.top_score[3][1] - scores.top_score[3][0])]
+
+
+def test_a_best_token_within_the_rounding_of_float32_is_no_fault():
+    row = np.array([20.0, 20.0 + 2e-6])
+    assert greedy_equality.beyond_rounding(row[1:] - row[:1], row[1:]).tolist() == [0.0]
+    assert greedy_equality.beyond_rounding(np.array([2e-4]), row[1:]).tolist() == [2e-4]
 
 
 @pytest.mark.parametrize("control", ["none", "short"])
@@ -144,10 +195,10 @@ def test_a_bound_measured_elsewhere_triages_without_a_control(case):
     broken = replace(diverge(arms, *clear, second_choice(check, baseline, clear[1])), control=None)
     below, above = (evaluate(check, broken, {"noise_bound": lead + by}) for by in (-0.01, 0.01))
     assert below.verdict is Verdict.FAULT
-    assert below.details["divergences"] == {"numerical": 0, "real": 1, "untriaged": 0}
+    assert below.details["divergences"] == {**NONE, "real": 1}
     assert "given by the suite" in below.summary
     assert below.details["noise_given"]
-    assert above.details["divergences"] == {"numerical": 1, "real": 0, "untriaged": 0}
+    assert above.details["divergences"] == {**NONE, "numerical": 1}
     assert not evaluate(check, arms, {}).details["noise_given"]
 
 

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from audit import checks
 from audit.checks.interface import evaluate
-from audit.evidence.records import Level
+from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence, failed
 
@@ -39,6 +41,47 @@ def test_refusals_count_unless_they_are_allowed():
     assert allowed.verdict is Verdict.CERTIFIED
     assert "1 refused, which the suite allows" in allowed.summary
     assert allowed.findings == ()
+
+
+def both(lost, lost_plain, of=4, **params):
+    """`of` requests in candidate and baseline; those with the given numbers died."""
+    ours, plain = (
+        evidence([answered(i) for i in range(of) if i not in dead], [failed(i) for i in dead]).candidate
+        for dead in (lost, lost_plain)
+    )
+    requests = tuple(replace(each, request_id=f"baseline/case-{each.case_id}") for each in plain.failed)
+    return evaluate(CHECK, Evidence(ours, replace(plain, kind=ArmKind.BASELINE, failed=requests)), params)
+
+
+def test_a_request_that_dies_without_speculation_as_well_is_not_the_speculating_arm_s_fault():
+    found = both([1, 2], [1, 2])
+    assert found.verdict is Verdict.FAULT
+    assert found.summary == (
+        "2 of 4 requests have no answer (2 engine_died), without speculation as well: fault of the baseline, "
+        "where 2 of 4 requests have no answer (2 engine_died)"
+    )
+    assert [each.message for each in found.findings] == [
+        "engine_died: the engine died; without speculation as well"
+    ] * 2
+    assert found.details["without_speculation_as_well"] == 2
+
+
+def test_what_only_the_speculating_arm_lost_is_told_apart_and_first():
+    found = both([1, 2], [1])
+    assert "1 of them without speculation as well" in found.summary
+    assert "fault of the baseline" not in found.summary
+    assert [each.request for each in found.findings] == ["candidate/case-2#0", "candidate/case-1#0"]
+    assert both([1], []).summary == "1 of 4 requests have no answer (1 engine_died)"
+
+
+def test_a_baseline_that_lost_requests_is_judged_although_speculation_answered_all():
+    found = both([], [3])
+    assert found.verdict is Verdict.FAULT
+    assert found.summary == (
+        "all 4 requests were answered; fault of the baseline: without speculation 1 of 4 requests have no answer "
+        "(1 engine_died)"
+    )
+    assert found.findings[0].message == "without speculation: engine_died: the engine died"
 
 
 def test_a_margin_needs_enough_requests():

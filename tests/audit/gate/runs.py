@@ -80,7 +80,10 @@ def facts() -> RunFacts:
 
 
 def stored_run(
-    folder: Path, verdicts: dict[str, Verdict] | None = None, artifacts: tuple[ArtifactRef, ...] | None = None
+    folder: Path,
+    verdicts: dict[str, Verdict] | None = None,
+    artifacts: tuple[ArtifactRef, ...] | None = None,
+    exit_code: int = 0,
 ) -> str:
     """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
     url = f"sqlite:///{folder / 'audit.db'}"
@@ -94,7 +97,7 @@ def stored_run(
         store.add_request(run, "spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))
         for name, verdict in (verdicts or PASSING).items():
             store.add_check(run, "spec", name, CLAIMS[name], Level.L4, CheckResult(verdict, "told so", n=9))
-        store.finish_run(run, RunStatus.FINISHED, 0)
+        store.finish_run(run, RunStatus.FINISHED, exit_code)
     return url
 
 

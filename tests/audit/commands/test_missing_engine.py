@@ -1,0 +1,69 @@
+"""A suite for an engine that is not installed: one line, exit code 2, no store."""
+
+from __future__ import annotations
+
+import stat
+import sys
+
+import pytest
+
+from engine import backends
+from engine.backends.catalogue import BackendKind
+from tests.audit.invoke import invoke
+
+VLLM = """
+version: 1
+name: elsewhere
+backend: vllm
+seed: 1
+models: {{target: 'bundled:target'}}
+workloads: [{{name: words, prompts: prompts.jsonl}}]
+engine: {{python: {python}, max_model_len: 64, kv_cache_gib: 0.25}}
+sampling: {{max_new_tokens: 4}}
+arms:
+  - {{name: ngram, proposer: {{kind: ngram, gamma: 2}}, verifier: greedy, checks: [liveness]}}
+"""
+ABSENT = "a_package_that_nobody_has"
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A suite for vLLM in an interpreter that lacks it."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'vllm'\" >&2\nexit 1\n")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    path = tmp_path / "suite.yaml"
+    path.write_text(VLLM.format(python=python))
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "abc"}\n')
+    return path
+
+
+def refused(result, store) -> str:
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert not store.exists()
+    return line
+
+
+def test_a_run_without_vllm_is_one_line(suite, tmp_path):
+    store = tmp_path / "audit.db"
+    line = refused(invoke("run", str(suite), "--store", str(store)), store)
+    assert line.startswith(f"audit: {suite}: {tmp_path / 'python'} has no vLLM; run this in an environment")
+
+
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_what_loads_no_engine_needs_none(suite, tmp_path, command):
+    store = () if command == "validate" else ("--store", str(tmp_path / "audit.db"))
+    assert invoke(command, str(suite), *store).exit_code in (0, 3)
+
+
+def test_a_run_without_the_backend_s_package_is_one_line(suite, tmp_path, monkeypatch):
+    (tmp_path / "lacking.py").write_text(f"def open_models(models):\n    import {ABSENT}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = backends.REGISTRY["native"]
+    monkeypatch.setitem(backends.REGISTRY, "native", BackendKind("lacking:open_models", kind.evidence, ours=True))
+    text = suite.read_text().replace("backend: vllm", "backend: native")
+    suite.write_text("\n".join(line for line in text.splitlines() if not line.startswith("engine:")))
+    store = tmp_path / "audit.db"
+    line = refused(invoke("run", str(suite), "--store", str(store)), store)
+    assert f"backend native needs the package {ABSENT}, which {sys.executable} lacks" in line
