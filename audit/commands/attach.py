@@ -11,7 +11,9 @@ from audit.attach import REGISTRY
 from audit.attach.bind import AttachOrder, attach
 from audit.attach.statement import statement_path
 from audit.commands.options import store_option
+from audit.commands.tables import cell
 from audit.errors import UserError
+from audit.report.verdicts import faults_of, marked_name
 from audit.store import Store
 from audit.text.documents import mistake
 
@@ -47,9 +49,12 @@ def command(
     _refuse_overwriting(order)
     with Store.open(store, create=False) as opened:
         made = attach(opened, run, order, datetime.now(UTC))
+        faults = faults_of(opened.load_run(made.predicate["run"]).arms)
     click.echo(f"report     {order.out}  sha256:{made.after}")
     click.echo(f"statement  {order.statement}")
     click.echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
+    for arm, fault in faults.items():
+        click.echo(f"arm        {cell(marked_name(arm, fault))}")
 
 
 def _goal(report: Path, out: Path | None, in_place: bool) -> Path:

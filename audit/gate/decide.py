@@ -204,9 +204,8 @@ def _used(facts: RunFacts) -> list[ArtifactRef]:
 def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     candidates = {arm.name for arm in facts.candidates}
     for arm in facts.candidates:
-        fault = arm.spec.get("fault") or arm.effective.fault
-        if fault and not policy.allow_known_bad:
-            yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
+        if arm.fault and not policy.allow_known_bad:
+            yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {arm.fault}")
     covered = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
     for check in facts.checks:
         if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in covered:
