@@ -130,7 +130,7 @@ class TestScopes:
         base = replace(base, run=replace(base.run, arms=(arm("sampled", "chain", 0.8, counts=counts),)))
         outcome = answer(base, policy)
         assert outcome.answer is Decision.CANNOT_DECIDE
-        assert "no arm of the run has greedy_equality or coupled_equality certified" in only_reason(outcome)
+        assert "no arm of the run has greedy_equality or coupled_equality or bitwise certified" in only_reason(outcome)
 
     def test_a_sampled_shared_noise_arm_must_show_coupled_equality(self, policy):
         base = facts()
