@@ -100,8 +100,10 @@ class RunResult:
         return [dict(zip(VERDICTS, row, strict=True)) for row in verdict_rows(self.checks())]
 
     def arms(self) -> list[Row]:
-        """The table of arms that `audit run` prints, a dict per row."""
-        return [dict(zip(ARMS, row, strict=True)) for row in arm_rows(self.record().arms)]
+        """The table of arms that `audit run` prints, a dict per row; `fault` says how an arm is broken on purpose."""
+        arms = self.record().arms
+        rows = zip(arms, arm_rows(arms), strict=True)
+        return [{**dict(zip(ARMS, row, strict=True)), "fault": arm.fault} for arm, row in rows]
 
     def query(self, name: str, **params: Any) -> list[Row]:
         """The rows of a named query about this run; raises as `StoreView.query`."""

@@ -25,6 +25,8 @@ TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise",
 """With tokens and texts only: what the arm emits is compared with the baseline."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")
 """For an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
+HONOURED: Final = ("honoured",)
+"""For such an engine with p on record: p of drafted rows has the requested parameters, which `law` takes as given."""
 SERVED: Final = (*FOREIGN, "accounting", "greedy_equality", "two_sample", "seed")
 """For another engine without p and q on record."""
 DECISIONS: Final = 3
@@ -34,5 +36,5 @@ DECISIONS: Final = 3
 def standard_checks(level: int, *, ours: bool) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine."""
     if level >= DECISIONS:
-        return FULL if ours else (*FOREIGN, *FULL)
+        return FULL if ours else (*FOREIGN, *FULL, *HONOURED)
     return TOKENS if ours else SERVED

@@ -14,6 +14,7 @@ from audit.attach.words import evidence_lines
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
+from audit.report.verdicts import faults_of, marked_name
 from audit.store import Store
 from audit.text.documents import mistake
 
@@ -55,11 +56,14 @@ def command(
     _refuse_overwriting(order)
     with Store.open(store, create=False) as opened:
         made = attach(opened, run, order, datetime.now(UTC))
+        faults = faults_of(opened.load_run(made.predicate["run"]).arms)
     click.echo(f"report     {order.out}  sha256:{made.after}")
     click.echo(f"statement  {order.statement}")
     click.echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
     for line in evidence_lines(made.predicate):
         click.echo(cell(line))
+    for arm, fault in faults.items():
+        click.echo(f"arm        {cell(marked_name(arm, fault))}")
 
 
 def _goal(report: Path, out: Path | None, in_place: bool) -> Path:

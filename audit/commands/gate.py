@@ -11,14 +11,19 @@ import click
 from audit.commands.options import store_option
 from audit.evidence import environment as evidence
 from audit.gate.judge import GateJudgement, judge, to_json
-from audit.gate.policy import load_policy
+from audit.gate.policy import PACKAGED, load_policy
 from audit.gate.subjects import parse_subject
 from audit.store import Store
 
 
 @click.command("gate")
 @click.argument("run")
-@click.option("--policy", required=True, metavar="FILE", help="Policy (YAML), or the name of a packaged one: standard.")
+@click.option(
+    "--policy",
+    required=True,
+    metavar="FILE",
+    help=f"Policy (YAML), or the name of a packaged one: {', '.join(PACKAGED)}.",
+)
 @click.option(
     "--subject",
     "subjects",
@@ -26,12 +31,20 @@ from audit.store import Store
     metavar="ROLE=DIGEST",
     help="Artifact to deploy: target, draft or tokenizer, as sha256:DIGEST or a model folder. Repeatable.",
 )
+@click.option("--no-subject", is_flag=True, help="Decide although roles are not named that the policy wants named.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option("--actor", metavar="NAME", help="Name recorded with the decision. Default: the user's login name.")
 @store_option
 @click.pass_context
 def command(
-    context: click.Context, run: str, policy: str, subjects: tuple[str, ...], form: str, actor: str | None, store: str
+    context: click.Context,
+    run: str,
+    policy: str,
+    subjects: tuple[str, ...],
+    no_subject: bool,
+    form: str,
+    actor: str | None,
+    store: str,
 ) -> None:
     """Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.
 
@@ -40,7 +53,8 @@ def command(
     rules = load_policy(policy)
     wanted = tuple(parse_subject(text) for text in subjects)
     with Store.open(store, create=False) as opened:
-        judgement = judge(opened, run, rules, wanted, actor or evidence.actor(), datetime.now(UTC))
+        who, now = actor or evidence.actor(), datetime.now(UTC)
+        judgement = judge(opened, run, rules, wanted, who, now, no_subject=no_subject)
     click.echo(json.dumps(to_json(judgement), indent=2) if form == "json" else "\n".join(_lines(judgement)))
     context.exit(judgement.outcome.answer.exit_code)
 

@@ -55,10 +55,14 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
 
 
 def _print(found: RunPlan) -> None:
+    from audit.report.verdicts import marked
+
     loads = found.arms
-    echo_rows(ARMS, [(a.arm, a.kind.value, a.requests, a.tokens, a.most, duration(a.seconds)) for a in loads])
+    faults = {load.arm: load.fault for load in loads if load.fault}
+    rows = [(a.arm, a.kind.value, a.requests, a.tokens, a.most, duration(a.seconds)) for a in loads]
+    echo_rows(ARMS, marked(rows, faults))
     click.echo()
-    echo_rows(CHECKS, [_row(each) for each in found.checks])
+    echo_rows(CHECKS, marked([_row(each) for each in found.checks], faults))
     click.echo(
         f"\n{found.tokens} tokens in {duration(found.seconds)} at {cell(found.rate)} tokens/s ({found.rate_from})"
     )

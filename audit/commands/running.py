@@ -23,8 +23,10 @@ from audit.report.verdicts import (
     account_lines,
     arm_rows,
     conclusion,
+    faults_of,
     finding_lines,
     lossy_lines,
+    marked,
     verdict_rows,
 )
 from audit.runs.interim_looks import interim_look_lines
@@ -119,9 +121,10 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
 
 def print_results(found: Results) -> None:
     """Print the tables of a run, its conclusion and its id."""
-    echo_rows(ARMS, arm_rows(found.run.arms))
+    faults = faults_of(found.run.arms)
+    echo_rows(ARMS, marked(arm_rows(found.run.arms), faults))
     click.echo()
-    echo_rows(VERDICTS, verdict_rows(found.checks))
+    echo_rows(VERDICTS, marked(verdict_rows(found.checks), faults))
     lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms), *account_lines(found.run.arms)]
     lines += coverage_lines(found.coverage)
     if lines:

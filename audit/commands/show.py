@@ -10,7 +10,7 @@ import click
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.results import Results, results
-from audit.report.verdicts import account_lines
+from audit.report.verdicts import account_lines, faults_of, marked
 from audit.runs.interim_looks import interim_look_lines
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
@@ -34,12 +34,13 @@ def command(run: str, as_json: bool, store: str) -> None:
         echo_json(shown)
         return
     _facts(shown.run)
-    _section("arms", ARMS, [_arm(arm) for arm in shown.run.arms])
+    faults = faults_of(shown.run.arms)
+    _section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
     for line in account_lines(shown.run.arms):
         click.echo(f"  {cell(line)}")
     if drafts:
-        _section("drafts that learn (audit query draft_versions)", DRAFTS, _drafts(drafts))
-    _section("checks", CHECKS, [_check(check) for check in shown.checks])
+        _section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))
+    _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
     for finding in (each for check in shown.checks for each in check.findings[:3]):
         click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
     _outcomes(shown)

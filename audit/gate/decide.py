@@ -15,14 +15,18 @@ outweighs the rest:
 | a required verdict rests on a lower evidence level         | cannot decide |
 | the run is unfinished, too old, too short, of another suite| cannot decide |
 | the run's record does not agree with its root              | cannot decide |
-| a subject that the run did not use, or nobody named        | cannot decide |
+| a subject that no candidate arm used, or nobody named      | cannot decide |
 | an arm that no requirement is for                          | cannot decide |
+| an arm that drafted or accepted nothing                    | cannot decide |
+| a situation was examined too seldom, or nobody counted     | cannot decide |
+
+A role that nobody named is waived, and the waiver recorded, if the caller says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -63,7 +67,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """A decision with all its reasons; `allow` has no reasons."""
+    """A decision with all its reasons; those of an `allow` are waivers, whose own answer is `allow`."""
 
     answer: Decision
     reasons: tuple[Reason, ...]
@@ -71,11 +75,16 @@ class GateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The store's facts about a run. `broken` names the places where its record is damaged."""
+    """The store's facts about a run. `broken` names the places where its record is damaged.
+
+    `coverage` says by arm and situation how often the arm's certifying checks examined it: absent situations count as
+    0, those that the arm's own parameters rule out are None. The record of an absent arm states no coverage.
+    """
 
     run: StoredRun
     checks: Sequence[StoredCheck]
     broken: tuple[str, ...] = ()
+    coverage: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
 
     @property
     def candidates(self) -> tuple[StoredArm, ...]:
@@ -83,7 +92,9 @@ class RunFacts:
         return tuple(arm for arm in self.run.arms if arm.kind is ArmKind.CANDIDATE)
 
 
-def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: datetime) -> GateOutcome:
+def decide(
+    facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: datetime, *, no_subject: bool = False
+) -> GateOutcome:
     """Judge a run by a policy.
 
     Args:
@@ -91,15 +102,18 @@ def decide(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], now: da
         policy: the requirements.
         subjects: digests that the deployment names, in addition to the policy's own.
         now: the moment of the decision, with a time zone.
+        no_subject: waive the roles that the policy wants named and `subjects` does not name.
     """
     wanted = [*(Subject(role, digest, "policy") for role, digest in policy.digests.items()), *subjects]
     reasons = (
         *_run_reasons(facts, policy, now),
-        *_unnamed(policy, subjects),
-        *(reason for subject in wanted for reason in _subject_reasons(facts.run, subject)),
+        *_unnamed(facts, policy, subjects, no_subject=no_subject),
+        *(reason for subject in wanted for reason in _subject_reasons(facts, subject)),
         *_fault_reasons(facts, policy),
         *_lossy_reasons(facts, policy),
         *_uncovered_reasons(facts, policy),
+        *_speculation_reasons(facts),
+        *_coverage_reasons(facts, policy),
         *(reason for requirement in policy.require for reason in _requirement_reasons(facts, policy, requirement)),
     )
     answers = {reason.answer for reason in reasons}
@@ -141,21 +155,28 @@ def _spoken(span: timedelta) -> str:
     return f"{days:.1f} days" if days >= 1 else f"{span / timedelta(hours=1):.1f} hours"
 
 
-def _unnamed(policy: Policy, subjects: Sequence[Subject]) -> Iterator[Reason]:
+def _unnamed(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], *, no_subject: bool) -> Iterator[Reason]:
     given = {subject.role for subject in subjects}
-    for role in policy.named:
-        if role not in given:
-            yield _undecided(f"subject {role}", f"the policy wants it named; add --subject {role}=FOLDER")
+    for role in dict.fromkeys((*policy.named, *policy.named_if_used)):
+        used = _used_as(facts, role)
+        required = role in policy.named or used
+        if not required or role in given or (used and all(artifact.role in given for artifact in used)):
+            continue
+        if no_subject:
+            yield Reason(Decision.ALLOW, f"subject {role}", "not named; --no-subject waived it")
+        else:
+            text = f"the policy wants it named; add --subject {role}=FOLDER, or say --no-subject"
+            yield _undecided(f"subject {role}", text)
 
 
-def _subject_reasons(run: StoredRun, subject: Subject) -> Iterator[Reason]:
+def _subject_reasons(facts: RunFacts, subject: Subject) -> Iterator[Reason]:
     """Compare the subject's digest with every artifact of its role; artifacts with different digests are ambiguous."""
     requirement = f"subject {subject.role}"
-    used = _used_as(run, subject.role)
+    used = _used_as(facts, subject.role)
     matching = [artifact for artifact in used if artifact.sha256 == subject.sha256]
     if not used:
-        known = ", ".join(sorted({each for artifact in run.artifacts for each in (artifact.role, artifact.kind)}))
-        yield _undecided(requirement, f"the run used no such thing; it used: {known}")
+        known = ", ".join(sorted({name for artifact in _used(facts) for name in (artifact.role, artifact.kind)}))
+        yield _undecided(requirement, f"no candidate arm used such a thing; they used: {known}")
     elif not matching:
         text = f"{subject.origin} is sha256:{subject.sha256}, the run used sha256:{used[0].sha256}"
         yield Reason(Decision.BLOCK, requirement, text)
@@ -164,18 +185,27 @@ def _subject_reasons(run: StoredRun, subject: Subject) -> Iterator[Reason]:
         yield _undecided(requirement, f"the run used several with different digests; name one of: {names}")
 
 
-def _used_as(run: StoredRun, role: str) -> list[ArtifactRef]:
-    """The artifact with that role; if there is none, all artifacts of that kind."""
-    exact = [artifact for artifact in run.artifacts if artifact.role == role]
-    return exact or [artifact for artifact in run.artifacts if artifact.kind == role]
+def _used_as(facts: RunFacts, role: str) -> list[ArtifactRef]:
+    """The used artifact with that role; if there is none, all used artifacts of that kind."""
+    used = _used(facts)
+    return [artifact for artifact in used if artifact.role == role] or [each for each in used if each.kind == role]
+
+
+def _used(facts: RunFacts) -> list[ArtifactRef]:
+    """The run's artifacts, without the draft models that the suite declares and no candidate arm used."""
+    specs = [arm.spec for arm in facts.candidates]
+    # an older record or another tool's may not name the models of an arm: then every model counts as used
+    if any("draft" not in spec for spec in specs):
+        return list(facts.run.artifacts)
+    drafts = {name for spec in specs for name in (spec["draft"], *spec.get("other_drafts", ()))}
+    return [artifact for artifact in facts.run.artifacts if artifact.kind != "draft" or artifact.role in drafts]
 
 
 def _fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     candidates = {arm.name for arm in facts.candidates}
     for arm in facts.candidates:
-        fault = arm.spec.get("fault") or arm.effective.fault
-        if fault and not policy.allow_known_bad:
-            yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {fault}")
+        if arm.fault and not policy.allow_known_bad:
+            yield Reason(Decision.BLOCK, "known_bad", f"arm {arm.name} is broken on purpose: {arm.fault}")
     covered = {(arm, check) for arm, requirement in _covered(facts, policy) for check in requirement.checks}
     for check in facts.checks:
         if check.verdict is Verdict.FAULT and check.arm in candidates and (check.arm, check.check) not in covered:
@@ -200,6 +230,29 @@ def _uncovered_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     for arm in facts.candidates:
         if arm.name not in covered:
             yield _undecided("require", f"no requirement of the policy is for arm {arm.name}")
+
+
+def _speculation_reasons(facts: RunFacts) -> Iterator[Reason]:
+    """A reason for each arm whose speculation left no trace in its output: its checks looked at plain decoding."""
+    for arm in facts.candidates:
+        if not arm.counts.drafted:
+            yield _undecided("speculation", f"arm {arm.name}: its record shows no drafted token")
+        elif not arm.counts.accepted:
+            text = f"arm {arm.name}: none of its {arm.counts.drafted} drafted tokens was accepted"
+            yield _undecided("speculation", f"{text}; use a draft that the target accepts")
+
+
+def _coverage_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    for arm in facts.candidates if policy.coverage else ():
+        counted = facts.coverage.get(arm.name)
+        if counted is None:
+            yield _undecided("coverage", f"arm {arm.name}: the run does not record what its checks examined")
+            continue
+        for situation, least in policy.coverage.items():
+            count = counted.get(situation, 0)
+            if count is not None and count < least:
+                text = f"arm {arm.name}: {situation} was examined {count} times, {least} are required"
+                yield _undecided("coverage", text)
 
 
 def _requirement_reasons(facts: RunFacts, policy: Policy, requirement: Requirement) -> list[Reason]:

@@ -30,14 +30,24 @@ class GateJudgement:
 
 
 def judge(
-    store: Store, name: str, policy: Policy, subjects: Sequence[Subject], actor: str, now: datetime
+    store: Store,
+    name: str,
+    policy: Policy,
+    subjects: Sequence[Subject],
+    actor: str,
+    now: datetime,
+    *,
+    no_subject: bool = False,
 ) -> GateJudgement:
-    """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision."""
+    """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision.
+
+    `no_subject` waives the roles that the policy wants named; the waivers are among the recorded reasons.
+    """
     run: StoredRun | None = None
     try:
         facts = read_facts(store, store.resolve(name))
         run = facts.run
-        outcome = decide(facts, policy, subjects, now)
+        outcome = decide(facts, policy, subjects, now, no_subject=no_subject)
     except (UserError, CannotDecide) as error:
         outcome = GateOutcome(Decision.CANNOT_DECIDE, (Reason(Decision.CANNOT_DECIDE, "run", str(error)),))
     judgement = GateJudgement(run, outcome, policy, tuple(subjects), actor, now)

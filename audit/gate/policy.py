@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import schemas
 from audit.checks import REGISTRY
+from audit.errors import UserError
 from audit.evidence.records import Level
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, suggestion
@@ -22,6 +23,9 @@ ISO: Final = re.compile(
     r"P(?=.)((?P<weeks>[0-9]{1,6})W)?((?P<days>[0-9]{1,6})D)?"
     r"(T(?=.)((?P<hours>[0-9]{1,6})H)?((?P<minutes>[0-9]{1,6})M)?((?P<seconds>[0-9]{1,6})S)?)?"
 )
+PACKAGED: Final = ("standard", "vllm", "transformers", "endpoint")
+"""The packaged policies: one per kind of engine, by the evidence that it reveals."""
+SUFFIXES: Final = (".yaml", ".yml")
 UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -66,6 +70,10 @@ class Policy:
     """Hex digests by role."""
     named: tuple[str, ...]
     """Roles that the deployment must name."""
+    named_if_used: tuple[str, ...]
+    """Roles that the deployment must name if a candidate arm used such a model."""
+    coverage: Mapping[str, int]
+    """Smallest number of examinations by situation."""
     require_lossless: bool
     allow_known_bad: bool
     sha256: str
@@ -74,6 +82,8 @@ class Policy:
 
 def load_policy(name: str | Path) -> Policy:
     """Load a policy from a path, or a packaged one by name (`standard`, `suites/policies/standard.yaml`).
+
+    A word without a slash and without `.yaml` is a packaged policy's name, whatever files the working folder holds.
 
     Raises:
         UserError: the first mistake, `path:LINE: what is wrong; what to do`.
@@ -91,6 +101,8 @@ def load_policy(name: str | Path) -> Policy:
         suites=tuple(_hex(digest) for digest in evidence.get("suites", ())),
         digests={role: _hex(digest) for role, digest in subjects.get("digests", {}).items()},
         named=tuple(subjects.get("named", ())),
+        named_if_used=tuple(subjects.get("named_if_used", ())),
+        coverage=data.get("coverage", {}),
         require_lossless=data.get("require_lossless", False),
         allow_known_bad=data.get("allow_known_bad", False),
         sha256=hashlib.sha256(document.raw).hexdigest(),
@@ -99,13 +111,20 @@ def load_policy(name: str | Path) -> Policy:
 
 
 def _find(name: str | Path) -> Path:
-    path = Path(name)
-    if path.is_file():
+    path, pure = Path(name), PurePosixPath(str(name))
+    # a file called `standard` in the working folder must not replace the policy of that name
+    word = str(name) == pure.name and pure.suffix not in SUFFIXES
+    if path.is_file() and not word:
         return path
-    pure = PurePosixPath(str(name))
-    stem = pure.name if str(pure.parent) in (".", "suites/policies", "policies") else ""
-    packaged = packaged_file(f"policies/{stem if stem.endswith('.yaml') else f'{stem}.yaml'}") if stem else None
-    return packaged if packaged is not None and packaged.is_file() else path
+    stem = pure.stem if pure.suffix in SUFFIXES else pure.name
+    if stem in PACKAGED and str(pure.parent) in (".", "suites/policies", "policies"):
+        packaged = packaged_file(f"policies/{stem}.yaml")
+        if packaged is not None:
+            return packaged
+    if word:
+        known = f"{suggestion(stem, PACKAGED)}; a file needs a slash or .yaml, as in ./{stem}"
+        raise UserError(f"--policy {quoted(stem)}: no packaged policy of that name; {known}")
+    return path
 
 
 def _requirement(document: Document, index: int, entry: Mapping[str, Any]) -> Requirement:

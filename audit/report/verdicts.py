@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
@@ -57,6 +57,21 @@ def _account(arm: StoredArm) -> str:
         CountSource.COUNTERS: "from the server's counters, per run and with all its clients",
     }[counts.source]
     return f"drafted and accepted {words}" + (unknown if missing else "")
+
+
+def faults_of(arms: Iterable[StoredArm]) -> dict[str, str]:
+    """The faults of the arms that are broken on purpose, by arm."""
+    return {arm.name: arm.fault for arm in arms if arm.fault}
+
+
+def marked(rows: Iterable[Sequence[Any]], faults: Mapping[str, str]) -> list[tuple[Any, ...]]:
+    """Rows whose first column names an arm, with the fault beside the name of each arm that is broken on purpose."""
+    return [(marked_name(row[0], faults.get(row[0])), *row[1:]) for row in rows]
+
+
+def marked_name(arm: str, fault: str | None) -> str:
+    """The name of an arm as tables show it."""
+    return f"{arm} (broken on purpose: {fault})" if fault else arm
 
 
 def finding_lines(checks: Iterable[StoredCheck], most: int = 3) -> list[str]:

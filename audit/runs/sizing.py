@@ -83,6 +83,8 @@ class ArmLoad:
     most: int
     """Tokens if no request ends early."""
     seconds: float
+    fault: str | None
+    """How the arm is broken on purpose, if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
     before = past.arm(arm)
     most = requests * arm.sampling.max_new_tokens
     tokens = most if before is None else min(most, round(requests * before.counts.output / before.counts.requests))
-    return ArmLoad(arm.name, arm.kind, requests, tokens, most, tokens / rate)
+    return ArmLoad(arm.name, arm.kind, requests, tokens, most, tokens / rate, arm.plan.fault)
 
 
 def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:

@@ -118,7 +118,7 @@ class ArmCounts:
 
 @dataclass(frozen=True, slots=True)
 class StoredArm:
-    """One arm of a stored run, without its requests."""
+    """One arm of a stored run, without its requests. `fault` says how the arm is broken on purpose, if it is."""
 
     name: str
     kind: ArmKind
@@ -127,6 +127,11 @@ class StoredArm:
     spec: Json
     effective: Effective
     counts: ArmCounts
+    fault: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read `fault` from the requested configuration, else from the effective one, where a backend has its own."""
+        object.__setattr__(self, "fault", self.spec.get("fault") or self.effective.fault)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from audit.report.verdicts import marked_name
 from audit.store.canonical import jsonable
 from audit.sweep.choice import Advice, Recommendation
 from audit.sweep.intervals import MedianInterval
@@ -71,7 +72,7 @@ def heading(arm: ArmSweep) -> str:
     spec = arm.arm
     parts = [f"{spec.proposer.kind}, {spec.verifier}, temperature {spec.sampling.temperature:g}"]
     parts += [f"{arm.requests} requests of at most {spec.sampling.max_new_tokens} tokens"]
-    return f"{spec.name}: " + "; ".join(parts + ([f"broken on purpose: {spec.fault}"] if spec.fault else []))
+    return f"{marked_name(spec.name, spec.fault)}: " + "; ".join(parts)
 
 
 def recommendation(choice: Recommendation) -> str:
@@ -134,6 +135,7 @@ def document(sweep: Sweep) -> dict[str, Any]:
 def _arm(arm: ArmSweep) -> dict[str, Any]:
     return {
         "name": arm.arm.name,
+        "fault": arm.arm.fault,
         "requests": arm.requests,
         "config": arm.config,
         "plain": {"tokens_per_second": arm.plain},

@@ -22,13 +22,22 @@ CLAIMS = {
     "replay": "replay",
     "law": "law",
     "acceptance_theory": "acceptance",
+    "liveness": "liveness",
+    "configuration": "configuration",
+    "reconciliation": "evidence",
+    "accounting": "accounting",
+    "honoured": "parameters",
+    "two_sample": "text",
+    "seed": "seed",
 }
 
 
 def arm(name: str, verifier: str, temperature: float, **changes: object) -> StoredArm:
-    """A candidate arm that emitted 600 tokens."""
+    """A candidate arm that emitted 600 tokens and used the draft model `small`."""
     spec = {"name": name, "verifier": verifier, "sampling": {"temperature": temperature}, "fault": None}
-    made = StoredArm(name, ArmKind.CANDIDATE, Level.L4, True, spec, Effective(), ArmCounts(requests=8, output=600))
+    spec |= {"draft": "small", "other_drafts": []}
+    counts = ArmCounts(requests=8, output=600, steps=300, drafted=900, accepted=300)
+    made = StoredArm(name, ArmKind.CANDIDATE, Level.L4, True, spec, Effective(), counts)
     return replace(made, **changes)
 
 
@@ -87,7 +96,7 @@ def stored_run(
 ) -> str:
     """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
     url = f"sqlite:///{folder / 'audit.db'}"
-    spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None}
+    spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None, "draft": "draft"}
     candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec, Effective(), True)
     begun = start(arms=(candidate,))
     if artifacts is not None:

@@ -17,10 +17,10 @@ from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    """The standard policy, made stricter: every arm must replay, and evidence must be L3."""
+    """The standard policy for any models, made stricter: every arm must replay, and evidence must be L3."""
     standard = load_policy("standard")
     require = (replace(each, arms=ArmFilter()) if each.claim == "replay" else each for each in standard.require)
-    return replace(standard, require=tuple(require), min_level=Level.L3)
+    return replace(standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=())
 
 
 def with_check(base: RunFacts, new) -> RunFacts:
@@ -46,6 +46,9 @@ def test_all_met_is_allowed_without_reasons(policy):
     assert answer(facts(), policy) == GateOutcome(Decision.ALLOW, ())
 
 
+BOTH = (Subject("target", TARGET, "--subject"), Subject("draft", DRAFT, "--subject"))
+
+
 class TestStandard:
     def recorded_lightly(self) -> RunFacts:
         """The greedy arm at L2: equality can be shown, replay cannot run."""
@@ -53,10 +56,10 @@ class TestStandard:
         return with_check(base, check("greedy", "replay", Verdict.NOT_RUN, Level.L2))
 
     def test_a_greedy_arm_needs_equality_only(self):
-        assert answer(self.recorded_lightly(), load_policy("standard")) == GateOutcome(Decision.ALLOW, ())
+        assert answer(self.recorded_lightly(), load_policy("standard"), *BOTH) == GateOutcome(Decision.ALLOW, ())
 
     def test_a_sampled_arm_must_replay(self):
-        outcome = answer(without(self.recorded_lightly(), "sampled", "replay"), load_policy("standard"))
+        outcome = answer(without(self.recorded_lightly(), "sampled", "replay"), load_policy("standard"), *BOTH)
         assert only_reason(outcome) == "replay: arm sampled: replay is missing"
 
     def test_a_replay_fault_of_a_greedy_arm_blocks_all_the_same(self):
@@ -123,12 +126,11 @@ class TestChecks:
 class TestScopes:
     def test_no_arm_with_equality_cannot_be_decided(self, policy):
         base = facts()
-        base = replace(
-            base, run=replace(base.run, arms=(arm("sampled", "chain", 0.8, counts=base.run.arms[0].counts),))
-        )
+        counts = replace(base.run.arms[2].counts, output=10_000)
+        base = replace(base, run=replace(base.run, arms=(arm("sampled", "chain", 0.8, counts=counts),)))
         outcome = answer(base, policy)
         assert outcome.answer is Decision.CANNOT_DECIDE
-        assert "no arm of the run has greedy_equality or coupled_equality certified" in only_reason(outcome)
+        assert "no arm of the run has greedy_equality or coupled_equality or bitwise certified" in only_reason(outcome)
 
     def test_a_sampled_shared_noise_arm_must_show_coupled_equality(self, policy):
         base = facts()
@@ -210,6 +212,51 @@ class TestRun:
         assert answer(base, replace(policy, allow_known_bad=True)).answer is Decision.ALLOW
 
 
+class TestSpeculation:
+    @pytest.mark.parametrize(
+        ("drafted", "accepted", "text"),
+        [
+            (0, 0, "its record shows no drafted token"),
+            (1506, 0, "none of its 1506 drafted tokens was accepted; use a draft that the target accepts"),
+        ],
+    )
+    def test_an_arm_that_accepted_nothing_shows_nothing_about_speculation(self, policy, drafted, accepted, text):
+        base = facts()
+        idle = replace(base.run.arms[2], counts=replace(base.run.arms[2].counts, drafted=drafted, accepted=accepted))
+        outcome = answer(replace(base, run=replace(base.run, arms=(*base.run.arms[:2], idle))), policy)
+        assert outcome.answer is Decision.CANNOT_DECIDE
+        assert only_reason(outcome) == f"speculation: arm sampled: {text}"
+
+
+FLOORS = {"kept_whole": 10, "rejected_middle": 10}
+
+
+class TestCoverage:
+    def outcome(self, policy: Policy, coverage: dict[str, dict[str, int | None]]) -> GateOutcome:
+        return answer(replace(facts(), coverage=coverage), replace(policy, coverage=FLOORS))
+
+    def test_floors_that_are_reached(self, policy):
+        counted = {"kept_whole": 10, "rejected_middle": 11, "long_prompt": 0}
+        assert self.outcome(policy, {"greedy": counted, "sampled": counted}) == GateOutcome(Decision.ALLOW, ())
+
+    def test_a_situation_that_the_parameters_of_an_arm_rule_out_requires_nothing(self, policy):
+        counted = {"kept_whole": 10, "rejected_middle": None}
+        assert self.outcome(policy, {"greedy": counted, "sampled": counted}) == GateOutcome(Decision.ALLOW, ())
+
+    @pytest.mark.parametrize(("counted", "count"), [({"rejected_middle": 10}, 0), ({"kept_whole": 9}, 9)])
+    def test_a_situation_that_was_examined_too_seldom(self, policy, counted, count):
+        enough = dict.fromkeys(FLOORS, 10)
+        outcome = self.outcome(policy, {"greedy": enough, "sampled": {"rejected_middle": 10} | counted})
+        assert outcome.answer is Decision.CANNOT_DECIDE
+        assert only_reason(outcome) == (
+            f"coverage: arm sampled: kept_whole was examined {count} times, 10 are required"
+        )
+
+    def test_a_run_without_coverage_cannot_be_decided(self, policy):
+        outcome = self.outcome(policy, {"greedy": dict.fromkeys(FLOORS, 10)})
+        assert only_reason(outcome) == "coverage: arm sampled: the run does not record what its checks examined"
+
+
 class TestLossless:
     def lossy(self, verdict: Verdict = Verdict.CERTIFIED) -> RunFacts:
         """The sampled arm under a lossy rule, with all its checks certified."""
@@ -247,22 +294,55 @@ class TestSubjects:
     def test_a_role_that_the_run_did_not_use_cannot_be_decided(self, policy):
         outcome = answer(facts(), policy, Subject("reranker", DRAFT, "--subject"))
         assert outcome.answer is Decision.CANNOT_DECIDE
-        assert "it used: draft, small, target, tokenizer" in only_reason(outcome)
+        assert "they used: draft, small, target, tokenizer" in only_reason(outcome)
 
     def test_the_policys_digests_hold_besides_the_command_lines(self, policy):
         strict = replace(policy, digests={"draft": "0" * 64})
         assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Decision.BLOCK
         assert answer(facts(), replace(policy, digests={"draft": DRAFT})).answer is Decision.ALLOW
 
-    def test_a_role_that_must_be_named(self, policy):
-        strict = replace(policy, named=("draft",))
-        assert answer(facts(), strict).answer is Decision.CANNOT_DECIDE
+    @pytest.mark.parametrize("key", ["named", "named_if_used"])
+    def test_a_role_that_must_be_named(self, policy, key):
+        strict = replace(policy, **{key: ("draft",)})
+        wanted = "subject draft: the policy wants it named; add --subject draft=FOLDER, or say --no-subject"
+        assert only_reason(answer(facts(), strict)) == wanted
         assert answer(facts(), strict, Subject("draft", DRAFT, "--subject")).answer is Decision.ALLOW
+        assert answer(facts(), strict, Subject("small", DRAFT, "--subject")).answer is Decision.ALLOW
 
-    def test_several_drafts_must_be_told_apart(self, policy):
+    @pytest.mark.parametrize("key", ["named", "named_if_used"])
+    def test_a_waiver_is_a_reason_of_the_decision(self, policy, key):
+        outcome = decide(facts(), replace(policy, **{key: ("draft",)}), (), NOW, no_subject=True)
+        assert outcome.answer is Decision.ALLOW
+        assert only_reason(outcome) == "subject draft: not named; --no-subject waived it"
+
+    def test_a_waiver_hides_no_difference(self, policy):
+        other = Subject("draft", TARGET, "folder")
+        outcome = decide(facts(), replace(policy, named=("draft",)), (other,), NOW, no_subject=True)
+        assert outcome.answer is Decision.BLOCK
+
+    def copying(self) -> RunFacts:
+        """The suite declares the draft, and no arm uses it."""
+        base = facts()
+        arms = (replace(each, spec={**each.spec, "draft": None}) for each in base.run.arms)
+        return replace(base, run=replace(base.run, arms=tuple(arms)))
+
+    def test_a_draft_that_no_candidate_arm_used_is_no_subject(self, policy):
+        outcome = answer(self.copying(), policy, Subject("draft", DRAFT, "--subject"))
+        assert only_reason(outcome) == "subject draft: no candidate arm used such a thing; they used: target, tokenizer"
+
+    def test_a_role_that_is_named_if_used_need_not_be_where_no_arm_used_it(self, policy):
+        assert answer(self.copying(), replace(policy, named_if_used=("draft",))).answer is Decision.ALLOW
+        assert answer(self.copying(), replace(policy, named=("draft",))).answer is Decision.CANNOT_DECIDE
+
+    def two_drafts(self) -> RunFacts:
         base = facts()
         other = ArtifactRef("draft", "other", "bundled:other", None, "9" * 64)
-        base = replace(base, run=replace(base.run, artifacts=(*base.run.artifacts, other)))
+        spec = {**base.run.arms[2].spec, "draft": "other"}
+        arms = (*base.run.arms[:2], replace(base.run.arms[2], spec=spec))
+        return replace(base, run=replace(base.run, arms=arms, artifacts=(*base.run.artifacts, other)))
+
+    def test_several_drafts_must_be_told_apart(self, policy):
+        base = self.two_drafts()
         outcome = answer(base, policy, Subject("draft", DRAFT, "x"))
         assert outcome.answer is Decision.CANNOT_DECIDE
         assert only_reason(outcome).endswith("name one of: other, small")
@@ -272,6 +352,8 @@ class TestSubjects:
     def test_a_role_is_meant_before_a_kind(self, policy):
         base = facts()
         other = ArtifactRef("draft", "draft", "bundled:other", None, "9" * 64)
-        base = replace(base, run=replace(base.run, artifacts=(*base.run.artifacts, other)))
+        spec = {**base.run.arms[2].spec, "draft": "draft"}
+        arms = (*base.run.arms[:2], replace(base.run.arms[2], spec=spec))
+        base = replace(base, run=replace(base.run, arms=arms, artifacts=(*base.run.artifacts, other)))
         assert answer(base, policy, Subject("draft", "9" * 64, "x")).answer is Decision.ALLOW
         assert answer(base, policy, Subject("draft", DRAFT, "x")).answer is Decision.BLOCK

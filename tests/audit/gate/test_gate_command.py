@@ -5,10 +5,8 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-import schemas
 from audit.evidence.verdicts import Verdict
 from audit.gate.decide import Decision
 from audit.gate.judge import judge
@@ -119,6 +117,7 @@ def test_a_draft_that_differs_by_one_byte_is_blocked(tmp_path, policy):
     "arguments",
     [
         ("--policy", "nowhere.yaml"),
+        ("--policy", "nowhere"),
         ("--policy", "standard", "--subject", "draft"),
         ("--policy", "standard", "--format", "xml"),
         (),
@@ -132,11 +131,28 @@ def test_invalid_input_is_told_and_records_nothing(tmp_path, arguments):
     assert decisions(url) == ()
 
 
+NAMED = "subjects: {named: [target], named_if_used: [draft]}\n"
+
+
+def test_roles_that_nobody_named_cannot_be_decided_and_are_waived_aloud(tmp_path):
+    url, policy = stored_run(tmp_path), tmp_path / "policy.yaml"
+    policy.write_text(POLICY + NAMED)
+    refused = gate(url, str(policy))
+    assert refused.exit_code == 3
+    for role in ("target", "draft"):
+        fix = f"add --subject {role}=FOLDER, or say --no-subject"
+        assert f"cannot decide: subject {role}: the policy wants it named; {fix}" in refused.stdout
+    waived = gate(url, str(policy), "--no-subject")
+    assert waived.exit_code == 0
+    assert "  allow: subject draft: not named; --no-subject waived it" in waived.stdout
+    assert decisions(url)[-1].decision == "allow"
+    assert decisions(url)[-1].reasons == (
+        "allow: subject target: not named; --no-subject waived it",
+        "allow: subject draft: not named; --no-subject waived it",
+    )
+
+
 def test_a_missing_store_is_not_created(tmp_path, policy):
     result = gate(f"sqlite:///{tmp_path / 'none.db'}", policy)
     assert result.exit_code == 2
     assert not (tmp_path / "none.db").exists()
-
-
-def test_the_standard_policy_is_valid():
-    jsonschema.validate(load_policy("standard").document, schemas.load("policy"))

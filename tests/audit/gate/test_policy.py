@@ -22,6 +22,7 @@ evidence:
   max_age: P1DT12H
 subjects:
   digests: {draft: "sha256:%s"}
+coverage: {kept_whole: 10}
 """ % ("a" * 64)
 
 
@@ -35,6 +36,7 @@ def test_values(tmp_path):
     assert not policy.require_lossless
     assert policy.require[0].scope is Scope.SOME_ARM
     assert policy.require[0].arms.greedy is False
+    assert (policy.named, policy.named_if_used, policy.coverage) == ((), (), {"kept_whole": 10})
     assert policy.sha256 == hashlib.sha256(POLICY.encode()).hexdigest()
 
 
@@ -43,6 +45,16 @@ def test_packaged_by_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_policy(name).name == "standard"
     assert load_policy(name).require_lossless
+
+
+def test_a_file_in_the_working_folder_does_not_replace_a_packaged_policy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("standard", "trial"):
+        (tmp_path / name).write_text(POLICY)
+    assert load_policy("standard").name == "standard"
+    assert load_policy("./standard").name == "trial"
+    with pytest.raises(UserError, match=r'"trial": no packaged policy of that name; .* as in ./trial'):
+        load_policy("trial")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +84,8 @@ def test_what_is_no_duration(text):
         ("sha256:a", "sha256:A", 9, "matches"),
         ("version: 1", "version: 3", 1, "write 1"),
         ("subjects:", "require_lossless: maybe\nsubjects:", 8, "write true or false"),
+        ("kept_whole: 10", "kept_whole: 0", 10, "at least 1"),
+        ("{kept_whole: 10}", "[kept_whole]", 10, "coverage"),
     ],
 )
 def test_a_malformed_policy_is_one_line(old, new, line, says, tmp_path):

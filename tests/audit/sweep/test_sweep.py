@@ -246,7 +246,7 @@ def test_a_broken_arm_is_called_broken(suite):
     text = suite.read_text().replace("verifier: chain", "verifier: chain\n    fault: argmax_draft_soft_q")
     suite.write_text(text)
     result = invoke("sweep", str(suite), "--gamma", "1", "--rounds", "1", "--max-prompts", "1", "--arm", "lookup")
-    assert "broken on purpose: argmax_draft_soft_q" in result.stdout
+    assert "lookup (broken on purpose: argmax_draft_soft_q): " in result.stdout
 
 
 @pytest.mark.parametrize(
