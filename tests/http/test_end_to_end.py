@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from audit.checks.standard import SERVED
 from audit.evidence.verdicts import Verdict
 from tests.http.running import run_suite
 from tests.http.script import Misdeed, Script
@@ -99,6 +100,21 @@ def test_the_sampling_suite_reaches_verdicts(serve, audit):
     assert {each.verdict for each in verdicts.values()} <= ALLOWED
     # the server's draws are functions of the seed alone
     assert verdicts["seed"].verdict is not Verdict.FAULT
+
+
+def test_a_suite_without_checks_judges_what_an_endpoint_shows(serve, audit):
+    """Broken sampling behind a speculating endpoint is no pass, also where the suite names no check."""
+    checks = "    checks: [liveness, configuration, two_sample, seed, reconciliation]\n"
+    wrong = Script(always=Misdeed(swap=('"content": "', '"content": "zzz ')))
+    with serve() as baseline, serve(gamma=3, fail=wrong) as candidate:
+        found = audit(
+            "sampling", baseline, candidate, **{"max_new_tokens: 64": "max_new_tokens: 12", checks: ""}, **MORE
+        )
+    verdicts = found.verdicts()
+    assert found.code in (1, 3)
+    assert set(verdicts) == set(SERVED)
+    assert verdicts["two_sample"].verdict in (Verdict.FAULT, Verdict.INCONCLUSIVE)
+    assert {verdicts[name].verdict for name in ("liveness", "configuration")} == {Verdict.CERTIFIED}
 
 
 def test_lost_requests_are_on_record_and_the_run_is_judged(serve, audit):
