@@ -38,7 +38,7 @@ def test_companions_follow_their_candidate_and_differ_in_what_they_are_for(suite
     candidate, alone, backwards, regamma = planned[at : at + 4]
     assert [each.kind for each in (alone, backwards, regamma)] == [ArmKind.ALONE, ArmKind.REVERSED, ArmKind.OTHER_GAMMA]
     assert {each.of for each in (alone, backwards, regamma)} == {candidate.name}
-    assert alone.plan == dataclasses.replace(candidate.plan, rows=1)
+    assert alone.plan == dataclasses.replace(candidate.plan, rows=1, mixed=False)
     assert regamma.plan.gamma != candidate.plan.gamma
     assert regamma.plan == dataclasses.replace(candidate.plan, gamma=regamma.plan.gamma)
     forward = arms.slots(suite, dataclasses.replace(alone, most=None))

@@ -133,5 +133,5 @@ def test_an_unknown_option_ends_the_run_before_it_begins(tmp_path):
     done = invoke("run", str(path), "--store", str(tmp_path / "audit.db"))
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
-    assert f"{path}:16: verifier typical has no option 'gamma'" in line
+    assert f"{path}:17: verifier typical has no option 'gamma'" in line
     assert not (tmp_path / "audit.db").exists()

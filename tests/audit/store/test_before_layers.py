@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from audit.evidence.coverage.rule import CoverageRule
+from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
 from audit.runs.judge import exit_code, judge
@@ -33,10 +34,11 @@ def url(tmp_path):
 
 
 def arms_without_floors():
-    """The suite's arms, without floors of coverage: that commit had none, and its record lacks rows and rounds."""
+    """The suite's arms as that commit had them: without floors of coverage, without reading the answers again."""
     suite = load_suite(FOLDER / "suite.yaml")
     free = tuple(dataclasses.replace(arm, coverage=CoverageRule(least=0)) for arm in suite.arms)
-    return plan_arms(dataclasses.replace(suite, arms=free))
+    planned = plan_arms(dataclasses.replace(suite, arms=free))
+    return tuple(arm for arm in planned if arm.kind is not ArmKind.REREAD)
 
 
 def results(store, run):
@@ -60,7 +62,9 @@ def test_judged_again_it_has_the_same_verdicts_and_numbers(url):
         assert len({check.arm for check in store.checks(run)}) == 4
         assert exit_code(store.checks(run)) == store.load_run(run).exit_code == 1
     assert {verdict["verdict"] for verdict in before.values()} == set(Verdict)
-    assert after == before
+    # the texts of that store were never read again, so its rows are no longer compared
+    assert {key for key in after if after[key] != before[key]} <= {key for key in before if key[1] == "bitwise"}
+    assert {after[key]["verdict"] for key in after if key[1] == "bitwise"} == {Verdict.NOT_RUN}
 
 
 def test_it_is_shown_and_the_gate_blocks_it(url):
