@@ -18,6 +18,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "liveness": "audit.checks.liveness:CHECK",
     "configuration": "audit.checks.configuration:CHECK",
     "reconciliation": "audit.checks.reconciliation:CHECK",
+    "text": "audit.checks.text:CHECK",
     "accounting": "audit.checks.accounting.check:CHECK",
     "replay": "audit.checks.replay.check:CHECK",
     "rng_streams": "audit.checks.rng_streams.check:CHECK",

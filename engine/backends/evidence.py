@@ -20,6 +20,8 @@ class Part(StrEnum):
     """One part of the evidence, from a record or from the backend itself."""
 
     TEXT = "text"
+    DECODED = "second decoding"
+    """The text of the final tokens, decoded apart from the path that made the answer's text."""
     TOKENS = "tokens"
     """The engine's own token ids, with its end tokens known."""
     DRAFTS = "drafts"

@@ -18,7 +18,7 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
         RecordLevel.TOKENS: (
             0,
-            frozenset((Part.TEXT, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE, Part.REREAD)),
+            frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE, Part.REREAD)),
         ),
         # without rows, decisions cannot be recomputed
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS, Part.NUMBERS))),

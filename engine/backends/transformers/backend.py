@@ -215,6 +215,7 @@ class TransformersEngine:
         rule = StopRule(request.sampling, self._local_target.eos_ids, self._local_target.tokens.decode)
         reason = self._reason(request, output.tokens)
         facts, answer = self._answer(request, output, seen)
+        facts["decoded"] = self._local_target.tokens.decode(output.tokens)
         header = header_of(request, self._observed(), reason, facts)
         trace = observed_trace(header, answer)
         text = rule.text(output.tokens, reason)

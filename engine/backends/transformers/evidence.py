@@ -15,7 +15,10 @@ from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (0, frozenset((Part.TEXT, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE))),
+        RecordLevel.TOKENS: (
+            0,
+            frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE)),
+        ),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
         RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
         RecordLevel.FULL: (3, frozenset((Part.ROWS,))),

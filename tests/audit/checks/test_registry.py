@@ -27,6 +27,7 @@ CLAIMS = {
     "closeness",
     "cost",
     "text",
+    "decoding",
     "liveness",
     "configuration",
     "evidence",
