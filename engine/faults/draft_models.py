@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.core.types import Proposal
+from engine.core.types import Proposal, SamplingParams
 from engine.decode.seams import EngineParts, WrapModel
 from engine.faults.interface import SAMPLED_SCENARIO, Fault, Scenario, Situation, Suits
 from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, overwrite, with_view
@@ -23,6 +23,8 @@ TRAINED_LENGTH: Final = 24
 """Positions of the rotary table that `DRAFT_POSITIONS_CLAMPED` does not extend."""
 PRUNED: Final = 16
 """Tokens from this id on are mapped wrongly by `DRAFT_VOCABULARY_SHIFTED`."""
+BRIEF: Final = Scenario(sampling=SamplingParams(max_new_tokens=24), rows=2, models="bundled")
+"""Short responses at temperature 0: the prompt matters for all of them, and acceptance varies less over prompts."""
 DRAFTING: Final = Suits(shape="chain", temperature="both")
 
 
@@ -113,7 +115,7 @@ DRAFT_CACHE_OF_PREVIOUS_REQUEST = _draft_fault(
     _PromptOfBefore,
     "row_reused",
     Suits(shape="chain", temperature="both", needs=("several requests", "weights")),
-    Scenario(rows=2, models="bundled"),
+    BRIEF,
 )
 """The draft model continues from the prompt of the request that held the row before.
 
