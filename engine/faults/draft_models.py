@@ -19,7 +19,7 @@ from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, ove
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
 
-TRAINED_LENGTH: Final = 24
+TRAINED_LENGTH: Final = 64
 """Positions of the rotary table that `DRAFT_POSITIONS_CLAMPED` does not extend."""
 PRUNED: Final = 16
 """Tokens from this id on are mapped wrongly by `DRAFT_VOCABULARY_SHIFTED`."""
@@ -193,7 +193,11 @@ class _Clamped(WrappedModel):
 
 
 DRAFT_POSITIONS_CLAMPED = _draft_fault(
-    "draft_positions_clamped", "kekzl/imp#913, sgl-project/sglang#10787", _Clamped, "context_long"
+    "draft_positions_clamped",
+    "kekzl/imp#913, sgl-project/sglang#10787",
+    _Clamped,
+    "context_medium",
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, max_new_tokens=128)),
 )
 """The position ids of the draft model end at the length that it was trained for: its rotary table is not extended.
 
