@@ -18,6 +18,8 @@ RESIDUE_PERIOD: Final = 20
 """`KV_RESIDUE` affects columns whose index is a multiple of this number."""
 BLOCK: Final = 4
 """Tokens in a block of the prefix cache."""
+LONG_BLOCK: Final = 20
+"""Tokens in a block of the cache of `PARTIAL_PREFIX_TAKEN_WHOLE`."""
 
 # rollback
 
@@ -205,7 +207,7 @@ class _PartialPrefix(WrappedModel):
         if want.logits:
             return self.inner.forward(cache, placement, want)
         tokens = placement.tokens.clone()
-        block = self._blocks.setdefault(int(tokens[0, 0]), tokens[0, :BLOCK].clone())
+        block = self._blocks.setdefault(int(tokens[0, 0]), tokens[0, :LONG_BLOCK].clone())
         count = min(len(block), placement.lengths[0])
         tokens[0, :count] = block[:count]
         return self.inner.forward(cache, replace(placement, tokens=tokens), want)
@@ -219,7 +221,7 @@ PARTIAL_PREFIX_TAKEN_WHOLE = Fault(
     parts=("target",),
     apply=lambda parts: with_target(parts, _PartialPrefix),
     suits=Suits(temperature="both", needs=("several requests",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(4, 5), shared=2),
+    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(20, 21), shared=16),
     situation="shared_prefix",
 )
 """A prompt that shares its first token with an earlier prompt takes over the whole first block of that prompt.

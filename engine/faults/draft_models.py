@@ -12,17 +12,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.core.types import Proposal
+from engine.core.types import Proposal, SamplingParams
 from engine.decode.seams import EngineParts, WrapModel
 from engine.faults.interface import SAMPLED_SCENARIO, Fault, Scenario, Situation, Suits
 from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, overwrite, with_view
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
 
-TRAINED_LENGTH: Final = 24
+TRAINED_LENGTH: Final = 64
 """Positions of the rotary table that `DRAFT_POSITIONS_CLAMPED` does not extend."""
 PRUNED: Final = 16
 """Tokens from this id on are mapped wrongly by `DRAFT_VOCABULARY_SHIFTED`."""
+BRIEF: Final = Scenario(sampling=SamplingParams(max_new_tokens=24), rows=2, models="bundled")
+"""Short responses at temperature 0: the prompt matters for all of them, and acceptance varies less over prompts."""
 DRAFTING: Final = Suits(shape="chain", temperature="both")
 
 
@@ -113,7 +115,7 @@ DRAFT_CACHE_OF_PREVIOUS_REQUEST = _draft_fault(
     _PromptOfBefore,
     "row_reused",
     Suits(shape="chain", temperature="both", needs=("several requests", "weights")),
-    Scenario(rows=2, models="bundled"),
+    BRIEF,
 )
 """The draft model continues from the prompt of the request that held the row before.
 
@@ -191,7 +193,11 @@ class _Clamped(WrappedModel):
 
 
 DRAFT_POSITIONS_CLAMPED = _draft_fault(
-    "draft_positions_clamped", "kekzl/imp#913, sgl-project/sglang#10787", _Clamped, "context_long"
+    "draft_positions_clamped",
+    "kekzl/imp#913, sgl-project/sglang#10787",
+    _Clamped,
+    "context_medium",
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, max_new_tokens=128)),
 )
 """The position ids of the draft model end at the length that it was trained for: its rotary table is not extended.
 

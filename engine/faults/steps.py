@@ -17,7 +17,7 @@ from engine.models.interface import Forward, Placement, SlotCache, TargetModel, 
 
 PAGE: Final = 16
 """Columns in a page of the cache (`PAGE_BORDER_ENTRIES_LOST`)."""
-CHUNK: Final = 8
+CHUNK: Final = 128
 """Prompt tokens that are read at once (`LAST_CHUNK_ONE_EARLY`)."""
 
 # entries that depend on how the step before ended
@@ -218,7 +218,7 @@ LAST_CHUNK_ONE_EARLY = Fault(
     parts=("target",),
     apply=lambda parts: with_target(parts, _LastChunkEarly),
     suits=Suits(temperature="both"),
-    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(12, 18)),
+    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(132, 140)),
     situation="long_prompt",
 )
 """The last chunk of a long prompt begins one token too early, and its last token is never read.

@@ -17,7 +17,7 @@ from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.sampling.transforms import TransformedRow, one_hot
 
-TRAINED_LENGTH: Final = 48
+TRAINED_LENGTH: Final = 64
 """The length beyond which `ROTATION_CHANGES_BEYOND_LENGTH` acts."""
 COMPRESSED: Final = 4
 """The number of positions by which it moves tokens towards those before the length."""
@@ -172,7 +172,7 @@ ROTATION_CHANGES_BEYOND_LENGTH = Fault(
     apply=lambda parts: with_placement(parts, _compressed_beyond),
     suits=Suits(temperature="both", needs=("weights",)),
     scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
-    situation="context_long",
+    situation="context_medium",
 )
 """Tokens beyond a length are rotated by another schedule than those before it, whose keys are in the cache already.
 

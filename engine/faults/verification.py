@@ -27,8 +27,10 @@ LEAK_PERIOD: Final = 10
 """`REJECTED_TOKEN_LEAKS` acts at positions that are multiples of this number."""
 RESIDUAL_EPSILON: Final = 0.001
 """`RESIDUAL_WITH_EPSILON` adds this to every token's residual."""
-SMALL_RESIDUAL: Final = 0.3
+SMALL_RESIDUAL: Final = 0.05
 """The mass below which `REJECTED_TOKEN_RECOVERED` acts."""
+ALIKE: Final = Scenario(sampling=SamplingParams(temperature=10.0))
+"""A temperature at which p and q are almost uniform, so that the residual of a rejection is small."""
 
 
 def _bare_softmax(rows: TargetRows, row: int) -> Floats:
@@ -252,6 +254,7 @@ RESIDUAL_WITH_EPSILON = chain_fault(
     "residual_with_epsilon",
     Origin("vectorch-ai/ScaleLLM#202", situation="small_residual"),
     lambda facts: ChainWalk(facts, left=_with_epsilon),
+    ALIKE,
 )
 """A constant keeps the residual from a division by zero, and gives every token a share of the replacements.
 
@@ -269,6 +272,7 @@ REJECTED_TOKEN_RECOVERED = chain_fault(
     "rejected_token_recovered",
     Origin("vllm-project/vllm#41834", situation="small_residual"),
     lambda facts: ChainWalk(facts, recover=_rejected_if_small),
+    ALIKE,
 )
 """Where the residual is too small to draw from, the token that was just rejected replaces itself.
 

@@ -22,7 +22,8 @@ Generated from the catalogue; `make docs` regenerates this page.
 A fault of the [catalogue](faults.md) shows only after its situation has occurred. An arm in which the situation never
 occurs emits the same tokens with the fault and without it, so that no check can tell them apart. `needs` lists what the
 requests and the arm must have for that, `scenario` the arm in which the [self-test](selftest.md) runs the fault.
-`tests/engine/faults/test_situations.py` takes the situation away from scenarios and expects the clean engine's output.
+`tests/engine/faults/test_situations.py` counts from the record that each scenario brings its situation about, takes the
+situation away from scenarios and expects the clean engine's output.
 
 | situation | fault | breaks | needs | scenario |
 |---|---|---|---|---|

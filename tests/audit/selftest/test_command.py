@@ -91,7 +91,7 @@ def test_the_page_counts_faults_by_situation():
 
 def test_every_fault_has_one_situation():
     assert sorted(itertools.chain(*by_situation().values())) == sorted(faults.REGISTRY)
-    assert set(without_fault()) == {"preempted", "context_medium", "grammar", "tool_call", "filter"}
+    assert set(without_fault()) == {"preempted", "context_long", "grammar", "tool_call", "filter"}
 
 
 def test_the_presets_name_faults_that_there_are():

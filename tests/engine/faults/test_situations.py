@@ -1,17 +1,21 @@
 """Without the situation that a fault needs, the broken engine is the clean one."""
 
+import functools
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.count import count
 from engine import faults
 from engine.core.types import SamplingParams
-from engine.faults.interface import PromptLength
+from engine.faults.interface import PromptLength, Situation
 from engine.faults.wrappers import BatchView
 from engine.proposers.interface import Context
 from engine.sampling.rng import Randomness
 from tests.engine.build import requests
-from tests.engine.faults.arms import generate, same, traces
+from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 
 REQUESTS = 4
 ALONE, NOTHING_DRAFTED, NOBODY_BEFORE = {"rows": 1}, {"gamma": 0}, {"rows": REQUESTS}
@@ -31,7 +35,7 @@ WITHOUT = {
     "rejected_last_entry_stays": NOTHING_DRAFTED,
     "history_lost_after_rejection": NOTHING_DRAFTED,
     "page_border_entries_lost": NOTHING_DRAFTED,
-    "last_chunk_one_early": {"prompt": PromptLength(3, 8)},
+    "last_chunk_one_early": {"prompt": PromptLength(3, 100)},
     "partial_prefix_taken_whole": {"shared": 0},
     "deep_path_not_gathered": CHAINS,
     "drafted_end_ignored": NOTHING_DRAFTED,
@@ -59,6 +63,35 @@ def test_without_its_situation_a_fault_changes_nothing(name):
     clean, broken = (generate(scenario, fault, REQUESTS) for fault in (None, name))
     assert {key: each.tokens for key, each in clean.items()} == {key: each.tokens for key, each in broken.items()}
     assert all(map(same, traces(clean), traces(broken)))
+
+
+@functools.cache
+def reached(scenario_of):
+    """Occurrences by situation in the clean arm of a fault's scenario, counted from its record."""
+    scenario = faults.load(scenario_of).scenario
+    effective = arm(scenario).effective_config()
+    return count(arm_record(generate(scenario, count=16), effective=effective), {}).occurred
+
+
+def scenarios():
+    """The first fault of each pair of scenario and situation."""
+    first = {}
+    for name in faults.REGISTRY:
+        fault = faults.load(name)
+        first.setdefault((repr(fault.scenario), fault.situation), name)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("name", scenarios())
+@pytest.mark.slow
+def test_a_scenario_brings_its_situation_about(name):
+    situation = faults.load(name).situation
+    if CATALOGUE[situation].recognise is not None:
+        assert reached(name)[situation] > 0
+
+
+def test_faults_and_coverage_name_the_same_situations():
+    assert set(get_args(Situation)) == set(CATALOGUE)
 
 
 def context(row, request):
