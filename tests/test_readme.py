@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from audit.cli import main
+from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
-from tests.audit.store.build import made_store
 from tests.support import readme_transcripts as tool
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def test_every_command_of_the_page_has_these_options():
 
 def test_a_report_is_attached_and_verified_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made_store(tmp_path)
+    stored_run(tmp_path)
     Path("report.json").write_text("{}")
     lines = [shlex.split(line)[1:] for line in commands() if line.split()[1] in ("attach", "verify")]
     assert [words[0] for words in lines] == ["attach", "verify"]
