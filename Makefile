@@ -75,11 +75,8 @@ bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
 
 docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m tests.support.cli_page docs/cli.md
-<<<<<<< HEAD
 	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
-=======
 	$(BIN)/python -m tests.support.readme_transcripts README.md
->>>>>>> 916feed (Run README's commands and transcript in tests; bitwise shows equality for the standard policy)
 
 wheel: $(INSTALLED)
 	rm -rf dist

@@ -77,14 +77,14 @@ class GateOutcome:
 class RunFacts:
     """The store's facts about a run. `broken` names the places where its record is damaged.
 
-    `coverage` says by arm and situation how often the arm's certifying checks examined it: absent situations count as
-    0, those that the arm's own parameters rule out are None. The record of an absent arm states no coverage.
+    `coverage` says by arm and situation how often each of the arm's certifying checks examined it, at least; absent
+    situations count as 0. The record of an absent arm states no coverage.
     """
 
     run: StoredRun
     checks: Sequence[StoredCheck]
     broken: tuple[str, ...] = ()
-    coverage: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    coverage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def candidates(self) -> tuple[StoredArm, ...]:
@@ -250,7 +250,7 @@ def _coverage_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
             continue
         for situation, least in policy.coverage.items():
             count = counted.get(situation, 0)
-            if count is not None and count < least:
+            if count < least:
                 text = f"arm {arm.name}: {situation} was examined {count} times, {least} are required"
                 yield _undecided("coverage", text)
 

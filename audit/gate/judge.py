@@ -5,16 +5,17 @@ The store records every decision, whatever its outcome.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from audit.errors import CannotDecide, UserError
+from audit.evidence.verdicts import Verdict
 from audit.gate.decide import Decision, GateOutcome, Reason, RunFacts, decide
 from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
-from audit.store import Store, StoredDecision, StoredRun
+from audit.store import Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,24 @@ def judge(
 def read_facts(store: Store, run: str) -> RunFacts:
     """The facts for a decision on a run; recomputes every hash of its record."""
     broken = tuple(f"{each.place}: {each.message}" for each in store.broken_places(run))
-    return RunFacts(store.load_run(run), store.checks(run), broken)
+    checks = store.checks(run)
+    return RunFacts(store.load_run(run), checks, broken, certified_coverage(checks, store.coverage(run)))
+
+
+def certified_coverage(
+    checks: Iterable[StoredCheck], coverage: Iterable[StoredCoverage]
+) -> Mapping[str, Mapping[str, int]]:
+    """By arm and situation, the fewest examinations by any certified check whose claim covers the situation.
+
+    The fewest, because a fault that one check alone can see stays unseen where that check did not look.
+    """
+    certified = {(check.arm, check.check) for check in checks if check.verdict is Verdict.CERTIFIED}
+    found: dict[str, dict[str, int]] = {}
+    for row in coverage:
+        if (row.arm, row.check) in certified:
+            counts = found.setdefault(row.arm, {})
+            counts[row.situation] = min(row.examined, counts.get(row.situation, row.examined))
+    return found
 
 
 def _stored(judgement: GateJudgement) -> StoredDecision:

@@ -8,9 +8,10 @@ import pytest
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.gate.decide import Decision, GateOutcome, RunFacts, decide
+from audit.gate.judge import certified_coverage
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
 from audit.gate.subjects import Subject
-from audit.store import ArtifactRef, RunStatus
+from audit.store import ArtifactRef, RunStatus, StoredCoverage
 from engine.record.effective import Effective
 from tests.audit.gate.runs import DRAFT, NOW, SUITE, TARGET, arm, check, facts
 
@@ -20,7 +21,7 @@ def policy() -> Policy:
     """The standard policy for any models, made stricter: every arm must replay, and evidence must be L3."""
     standard = load_policy("standard")
     require = (replace(each, arms=ArmFilter()) if each.claim == "replay" else each for each in standard.require)
-    return replace(standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=())
+    return replace(standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=(), coverage={})
 
 
 def with_check(base: RunFacts, new) -> RunFacts:
@@ -46,6 +47,11 @@ def test_all_met_is_allowed_without_reasons(policy):
     assert answer(facts(), policy) == GateOutcome(Decision.ALLOW, ())
 
 
+def standard() -> Policy:
+    """The standard policy without its floors of coverage."""
+    return replace(load_policy("standard"), coverage={})
+
+
 BOTH = (Subject("target", TARGET, "--subject"), Subject("draft", DRAFT, "--subject"))
 
 
@@ -56,10 +62,10 @@ class TestStandard:
         return with_check(base, check("greedy", "replay", Verdict.NOT_RUN, Level.L2))
 
     def test_a_greedy_arm_needs_equality_only(self):
-        assert answer(self.recorded_lightly(), load_policy("standard"), *BOTH) == GateOutcome(Decision.ALLOW, ())
+        assert answer(self.recorded_lightly(), standard(), *BOTH) == GateOutcome(Decision.ALLOW, ())
 
     def test_a_sampled_arm_must_replay(self):
-        outcome = answer(without(self.recorded_lightly(), "sampled", "replay"), load_policy("standard"), *BOTH)
+        outcome = answer(without(self.recorded_lightly(), "sampled", "replay"), standard(), *BOTH)
         assert only_reason(outcome) == "replay: arm sampled: replay is missing"
 
     def test_a_replay_fault_of_a_greedy_arm_blocks_all_the_same(self):
@@ -232,15 +238,11 @@ FLOORS = {"kept_whole": 10, "rejected_middle": 10}
 
 
 class TestCoverage:
-    def outcome(self, policy: Policy, coverage: dict[str, dict[str, int | None]]) -> GateOutcome:
+    def outcome(self, policy: Policy, coverage: dict[str, dict[str, int]]) -> GateOutcome:
         return answer(replace(facts(), coverage=coverage), replace(policy, coverage=FLOORS))
 
     def test_floors_that_are_reached(self, policy):
         counted = {"kept_whole": 10, "rejected_middle": 11, "long_prompt": 0}
-        assert self.outcome(policy, {"greedy": counted, "sampled": counted}) == GateOutcome(Decision.ALLOW, ())
-
-    def test_a_situation_that_the_parameters_of_an_arm_rule_out_requires_nothing(self, policy):
-        counted = {"kept_whole": 10, "rejected_middle": None}
         assert self.outcome(policy, {"greedy": counted, "sampled": counted}) == GateOutcome(Decision.ALLOW, ())
 
     @pytest.mark.parametrize(("counted", "count"), [({"rejected_middle": 10}, 0), ({"kept_whole": 9}, 9)])
@@ -255,6 +257,18 @@ class TestCoverage:
     def test_a_run_without_coverage_cannot_be_decided(self, policy):
         outcome = self.outcome(policy, {"greedy": dict.fromkeys(FLOORS, 10)})
         assert only_reason(outcome) == "coverage: arm sampled: the run does not record what its checks examined"
+
+    def test_the_check_that_looked_least_counts_and_only_where_it_certified(self):
+        rows = [
+            StoredCoverage("sampled", name, "kept_whole", 40, examined, 10)
+            for name, examined in (("replay", 40), ("law", 3), ("acceptance_theory", 1))
+        ]
+        checks = (
+            check("sampled", "replay"),
+            check("sampled", "law"),
+            check("sampled", "acceptance_theory", Verdict.INCONCLUSIVE),
+        )
+        assert certified_coverage(checks, rows) == {"sampled": {"kept_whole": 3}}
 
 
 class TestLossless:

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 BUNDLED = Path(__file__).parents[3] / "engine" / "bundled"
 GREEDY = {"verifier": "greedy", "sampling": {"temperature": 0}}
 SAMPLED = {"verifier": "chain", "sampling": {"temperature": 1}}
-DRAFT = {"kind": "draft_model", "model": "draft", "gamma": 4}
 
 
-def arms(greedy: list[str], sampled: list[str]) -> list[dict[str, object]]:
+def arms(greedy: list[str], sampled: list[str], gamma: int = 4) -> list[dict[str, object]]:
     """A greedy and a sampled arm with these checks."""
+    draft = {"kind": "draft_model", "model": "draft", "gamma": gamma}
     return [
-        {"name": "greedy", "proposer": DRAFT, **GREEDY, "checks": greedy},
-        {"name": "sampled", "proposer": DRAFT, **SAMPLED, "checks": sampled},
+        {"name": "greedy", "proposer": draft, **GREEDY, "checks": greedy},
+        {"name": "sampled", "proposer": draft, **SAMPLED, "checks": sampled},
     ]
 
 
@@ -39,14 +39,15 @@ def gate(store: str, policy: str, *more: str) -> tuple[int, str]:
 
 def scripted(folder: Path, fault: str = "") -> str:
     """A run of a scripted pair; the sampled arm may be broken."""
-    greedy, sampled = arms(["greedy_equality"], ["replay", "law", "acceptance_theory"])
+    greedy, sampled = arms(["greedy_equality"], ["replay", "law", "acceptance_theory"], gamma=1)
     return ran(
         folder,
         {
             "backend": "scripted",
-            "samples": 6,
+            "batch_size": 2,
+            "samples": 2,
             "models": {"target": "scripted:1", "draft": "scripted:2"},
-            "workloads": [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 6}],
+            "workloads": [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 16}],
             "sampling": {"max_new_tokens": 48},
             "checks": {"acceptance_theory": {"margin": 0.08}},
             "arms": [greedy, sampled | ({"fault": fault} if fault else {})],

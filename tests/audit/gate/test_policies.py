@@ -39,6 +39,10 @@ ASKED = {
 """The checks of a greedy and of a sampled arm, by policy."""
 
 
+FLOORS = ("rejected_first", "kept_whole", "after_rejection", "after_kept_whole")
+"""The situations of the floors; an endpoint's answers do not show them."""
+
+
 def clean(name: str) -> RunFacts:
     """A run of one greedy and one sampled arm on the policy's engine, whose checks are all certified."""
     base, level = facts(), LEVELS[name]
@@ -53,7 +57,8 @@ def clean(name: str) -> RunFacts:
     checks = [check(each, asked, level=level) for each, names in pairs for asked in names]
     # what the engine's evidence cannot show is in the run all the same
     absent = () if name == "standard" else (check("sampled", "replay", Verdict.NOT_RUN, level),)
-    return RunFacts(run, (*checks, *absent))
+    counted = {} if name == "endpoint" else {each.name: dict.fromkeys(FLOORS, 10) for each in arms}
+    return RunFacts(run, (*checks, *absent), coverage=counted)
 
 
 def judged(name: str, base: RunFacts) -> GateOutcome:
@@ -110,6 +115,17 @@ def test_a_run_with_faulty_arms_idle_speculation_or_unnamed_models_is_not_allowe
     assert unnamed.answer is Decision.CANNOT_DECIDE
     assert {reason.requirement for reason in unnamed.reasons} <= {"subject target", "subject draft"}
     assert decide(base, load_policy(name), (), NOW, no_subject=True).answer is Decision.ALLOW
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_each_floor_of_a_policy_is_decisive(name):
+    base, floors = clean(name), load_policy(name).coverage
+    assert dict(floors) == ({} if name == "endpoint" else dict.fromkeys(FLOORS, 10))
+    for situation in floors:
+        seldom = {**base.coverage, "sampled": {**base.coverage["sampled"], situation: 9}}
+        assert judged(name, replace(base, coverage=seldom)).answer is Decision.CANNOT_DECIDE
+    if floors:
+        assert judged(name, replace(base, coverage={})).answer is Decision.CANNOT_DECIDE
 
 
 def test_a_policy_does_not_allow_the_run_of_an_engine_that_shows_less():
