@@ -23,6 +23,8 @@ FULL: Final = (
 """With p, q and decisions on record."""
 TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise", "two_sample")
 """With tokens and texts only: what the arm emits is compared with the baseline."""
+DECODED: Final = ("text",)
+"""For the project's own loop, which decodes the tokens a second time."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")
 """For an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
 HONOURED: Final = ("honoured",)
@@ -36,5 +38,5 @@ DECISIONS: Final = 3
 def standard_checks(level: int, *, ours: bool) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine."""
     if level >= DECISIONS:
-        return FULL if ours else (*FOREIGN, *FULL, *HONOURED)
-    return TOKENS if ours else SERVED
+        return (*FULL, *DECODED) if ours else (*FOREIGN, *FULL, *HONOURED)
+    return (*TOKENS, *DECODED) if ours else SERVED

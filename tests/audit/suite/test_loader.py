@@ -43,11 +43,11 @@ class TestValid:
         assert suite.cases[1].prompt == "Once"
 
     def test_checks_merge_the_suites_parameters_and_default_to_the_standard_ones(self, suite):
-        from audit.checks.standard import FULL
+        from audit.checks.standard import standard_checks
 
         greedy, sampled = suite.arms
         assert greedy.checks == {"greedy_equality": {}, "replay": {}}
-        assert set(sampled.checks) == set(FULL)
+        assert set(sampled.checks) == set(standard_checks(4, ours=True))
         assert sampled.checks["law"] == {"leak_margin": 0.06}
 
     def test_an_arms_parameters_win_over_the_suites(self, tmp_path):
