@@ -32,6 +32,7 @@ from audit.stats.acceptance import (
     coupled_acceptance,
     match_acceptance,
 )
+from audit.stats.confidence import percent
 from audit.stats.multiplicity import holm
 from engine.core.types import Floats, Protocol, Role
 
@@ -196,9 +197,9 @@ def _summary(pooled: BernoulliTest, bound: float, params: Params, rejected: list
     )
     if rejected:
         return f"{rates}; differs in: {', '.join(rejected)}"
-    margin, percent = float(params["margin"]), 100.0 * float(params["confidence"])
+    margin, level = float(params["margin"]), percent(float(params["confidence"]))
     within = "within" if bound <= margin else "not within"
-    return f"{rates}; the difference is at most {bound:.3f} ({percent:.4g} %), {within} the margin {margin:g}"
+    return f"{rates}; the difference is at most {bound:.3f} ({level}), {within} the margin {margin:g}"
 
 
 def _row(stratum: StratumTest, adjusted: float) -> dict[str, object]:

@@ -16,6 +16,7 @@ from rich.progress import Progress as Bars
 from audit.commands.tables import cell, echo_rows
 from audit.report.coverage import coverage_lines
 from audit.report.next_step import next_step
+from audit.report.looks import look_lines
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import (
     ARMS,
@@ -29,7 +30,6 @@ from audit.report.verdicts import (
     marked,
     verdict_rows,
 )
-from audit.runs.interim_looks import interim_look_lines
 from audit.runs.runner import Interrupted, Progress, RunOutcome
 from audit.store import Store
 from audit.store.connection import data_folder
@@ -129,5 +129,5 @@ def print_results(found: Results) -> None:
     lines += coverage_lines(found.coverage)
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))
-    looks = "".join(f"\n{line}" for line in interim_look_lines(found.run.events))
+    looks = "".join(f"\n{cell(line)}" for line in look_lines(found.run, found.checks))
     click.echo(f"\n{conclusion(found.run.exit_code)}{looks}\nrun {found.run.ulid}")

@@ -9,9 +9,9 @@ import click
 
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
+from audit.report.looks import look_lines
 from audit.report.results import Results, results
 from audit.report.verdicts import account_lines, faults_of, marked
-from audit.runs.interim_looks import interim_look_lines
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
 
@@ -33,7 +33,7 @@ def command(run: str, as_json: bool, store: str) -> None:
     if as_json:
         echo_json(shown)
         return
-    _facts(shown.run)
+    _facts(shown.run, shown.checks)
     faults = faults_of(shown.run.arms)
     _section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
     for line in account_lines(shown.run.arms):
@@ -46,7 +46,7 @@ def command(run: str, as_json: bool, store: str) -> None:
     _outcomes(shown)
 
 
-def _facts(run: StoredRun) -> None:
+def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
     ended = "not ended" if run.finished_at is None else f"ended {cell(run.finished_at)}"
     lines = [
         ("run", run.ulid),
@@ -59,7 +59,7 @@ def _facts(run: StoredRun) -> None:
         *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
         ("record root", run.record_root or "none: the run is not finished"),
     ]
-    lines += [("looks", line) for line in interim_look_lines(run.events)]
+    lines += [("looks", cell(line)) for line in look_lines(run, checks)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name.ljust(width)}  {value}")

@@ -57,7 +57,7 @@ class Arm:
 
 
 def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
-    """List the arm's requests in order, after `earlier` rounds of the same size.
+    """List the arm's requests in order, for one repetition of the suite after `earlier` ones.
 
     Greedy arms run each case once, because repetitions would be copies; a case that lists its own samples runs those.
     """
@@ -65,6 +65,12 @@ def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
     if arm.most is not None and arm.most < len(every):
         every = [every[index * len(every) // arm.most] for index in range(arm.most)]
     return every[::-1] if arm.backwards else every
+
+
+def repeated_slots(suite: Suite, arm: Arm, repetitions: range) -> list[RequestSlot]:
+    """List the arm's requests of several repetitions in order; every repetition has the size of the first."""
+    ordered = reversed(repetitions) if arm.backwards else repetitions
+    return [slot for repetition in ordered for slot in slots(suite, arm, repetition)]
 
 
 def plan_arms(suite: Suite) -> tuple[Arm, ...]:

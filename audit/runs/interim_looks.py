@@ -66,6 +66,10 @@ class InterimResult:
     """Candidates that have neither passed nor failed."""
     exit_code: int
     stopped: str | None
+    repetitions: int
+    """Repetitions of the suite's cases so far; the next round has as many again, if they fit."""
+    open: tuple[str, ...]
+    """Undecided candidates that more evidence may decide."""
 
     def detail(self) -> str:
         """The result as the detail of a run's event."""
@@ -91,7 +95,14 @@ def stop_rule(record: StoredRun) -> RunStopRule | None:
 def interim_results(events: Iterable[StoredEvent]) -> tuple[InterimResult, ...]:
     """The looks of a run so far, from its events."""
     looks = (json.loads(event.detail.removeprefix(PREFIX)) for event in events if event.detail.startswith(PREFIX + "{"))
-    return tuple(InterimResult(**{**each, "undecided": tuple(each["undecided"])}) for each in looks)
+    return tuple(map(_interim_result, looks))
+
+
+def _interim_result(document: Mapping[str, Any]) -> InterimResult:
+    """The recorded result; in records without `repetitions` every round had one."""
+    document = {"repetitions": document["look"], "open": document["undecided"], **document}
+    names = {key: tuple(document[key]) for key in ("undecided", "open")}
+    return InterimResult(**{**document, **names})
 
 
 def at_interim_look(check: Check, overrides: Params, look: InterimLook | None) -> Params:

@@ -2,6 +2,12 @@
 
 A check sees only the store, so a run can be judged again
 later, elsewhere, without the models.
+
+In a run with interim looks a check that an earlier look decided keeps its result.
+Each look spends its own share of the error probabilities, so a bound that held at
+look k holds for the engine however the run goes on, and another look would spend
+more for nothing. Such a result speaks of the evidence up to its look
+(`details.look`, `n`): the check has not read what the run recorded afterwards.
 """
 
 from __future__ import annotations
@@ -27,24 +33,34 @@ NEIGHBOURS = 8
 def judge(
     arms: Iterable[Arm], store: Store, run: str, announce: Callable[[str], None], look: InterimLook | None = None
 ) -> None:
-    """Run every candidate's checks and store their results; a `look` gives its share of the error probabilities."""
+    """Run every candidate's checks and store their results.
+
+    A `look` gives its share of the error probabilities, and only the checks that no earlier look decided run.
+    """
     listed = tuple(arms)
+    decided = set() if look is None else {(each.arm, each.check) for each in store.checks(run) if _decided(each)}
     record_of = lru_cache(maxsize=NEIGHBOURS)(partial(store.load_arm, run))
     for planned in listed:
         if planned.spec is None:
             continue
+        judged = {name: load(name) for name in planned.spec.checks if (planned.name, name) not in decided}
+        if not judged:
+            continue
         announce(planned.name)
         evidence = evidence_for(planned, listed, record_of)
-        judged = {name: load(name) for name in planned.spec.checks}
         coverage = count(evidence.candidate, {name: check.examines(evidence) for name, check in judged.items()})
         floors = needed(evidence.candidate, coverage, planned.spec.coverage)
-        for name, overrides in planned.spec.checks.items():
-            check = judged[name]
-            result = evaluate(check, evidence, at_interim_look(check, overrides, look))
+        for name, check in judged.items():
+            result = evaluate(check, evidence, at_interim_look(check, planned.spec.checks[name], look))
             result = held_back(result, check.covers, coverage.examined[name], floors)
             result = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
             counts = coverage_of(check, result, coverage, floors)
             store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result, counts)
+
+
+def _decided(check: StoredCheck) -> bool:
+    """True if more evidence leaves the result as it is."""
+    return check.verdict is not Verdict.INCONCLUSIVE and not check.lacking
 
 
 def coverage_of(

@@ -15,7 +15,7 @@ from typing import Any
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment, actor, environment
 from audit.evidence.records import ArmKind, Level
-from audit.runs.arms import Arm, compares_anyway, plan_arms, slots
+from audit.runs.arms import Arm, compares_anyway, plan_arms, repeated_slots
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.reused_baseline import PLAIN, ReusedRun
@@ -145,21 +145,21 @@ def arm_level(arm: PreparedArm) -> Level:
 
 
 def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
-    requests = _requests(suite, planned, _prompts(suite, engine), 0)
+    requests = _requests(suite, planned, _prompts(suite, engine), range(1))
     engine.require(list(requests.values()))
     return PreparedArm(planned, engine, requests, {case.id: case.domain for case in suite.cases})
 
 
-def for_round(suite: Suite, arm: PreparedArm, earlier: int) -> PreparedArm:
-    """The arm with its requests after `earlier` rounds: the same cases with new samples and streams."""
-    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), earlier))
+def for_round(suite: Suite, arm: PreparedArm, repetitions: range) -> PreparedArm:
+    """The arm with the requests of these repetitions of the suite, from 0: the same cases, other samples and streams."""
+    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), repetitions))
 
 
 def _requests(
-    suite: Suite, planned: Arm, prompts: Mapping[str, tuple[int, ...]], earlier: int
+    suite: Suite, planned: Arm, prompts: Mapping[str, tuple[int, ...]], repetitions: range
 ) -> dict[RequestKey, Request]:
     requests = {}
-    for slot in slots(suite, planned, earlier):
+    for slot in repeated_slots(suite, planned, repetitions):
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
         requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)

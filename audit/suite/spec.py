@@ -46,7 +46,7 @@ class Case:
     """The sample numbers that run; None runs the suite's number of samples, from 0."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
-        """The sample numbers after `earlier` rounds of `count` samples; no two rounds share one."""
+        """The sample numbers after `earlier` repetitions of the suite; no two repetitions share one."""
         if self.samples is None:
             return tuple(range(earlier * count, (earlier + 1) * count))
         span = max(self.samples) + 1

@@ -37,6 +37,7 @@ from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper
+from audit.stats.confidence import percent
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.wilks import covered_quantile
@@ -197,7 +198,7 @@ def _summary(found: AnchorResult, low: float, high: float, params: Params) -> st
     bound = f"mean total variation {mean:.3g} per token over {units} prompts"
     if low > margin:
         return f"{bound}, at least {low:.3g}: above {margin:g}"
-    bound = f"{bound}, at most {high:.3g} ({100 * float(params['confidence']):g} %)"
+    bound = f"{bound}, at most {high:.3g} ({percent(float(params['confidence']))})"
     if not found.truncated:
         return f"{bound}, before top-k, top-p and min-p: these need whole rows (record: full)"
     if high > margin:

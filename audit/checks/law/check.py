@@ -32,6 +32,7 @@ from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.alternatives import ranking
+from audit.stats.confidence import percent
 from audit.stats.multiplicity import holm
 from audit.stats.scores import leak_estimate
 from engine.core.types import Floats
@@ -130,8 +131,8 @@ def _verdict(findings: list[Finding], n: int, leak: Leak, params: Params) -> Ver
 
 
 def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Params) -> str:
-    percent = 100.0 * float(params["confidence"])
-    bound = f"leak towards {leak.direction} at most {leak.bound:.3g} in total variation per token ({percent:.4g} %)"
+    level = percent(float(params["confidence"]))
+    bound = f"leak towards {leak.direction} at most {leak.bound:.3g} in total variation per token ({level})"
     if findings:
         return f"{len(findings)} departures from the law in {n} tokens; {findings[0].message}"
     if n < int(params["min_tokens"]):

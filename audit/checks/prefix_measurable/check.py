@@ -31,6 +31,7 @@ from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import bernoulli_test
+from audit.stats.confidence import percent
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
 from audit.stats.power import POWER, bernoulli_need
@@ -147,7 +148,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     best = tests[int(np.argmin(adjusted))] if tests else None
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
-        summary=_summary(findings, len(kept.below), len(tests), lacking, margin if not enough else None),
+        summary=_summary(findings, len(kept.below), len(tests), lacking, params, enough=enough),
         n=len(kept.below),
         statistic=best.statistic if best else None,
         p_value=float(adjusted.min()) if tests else None,
@@ -167,18 +168,20 @@ def _finding(test: KeptTest, adjusted: float) -> Finding:
     )
 
 
-def _summary(findings: list[Finding], n: int, tests: int, lacking: MissingShare, short_of: float | None) -> str:
+def _summary(
+    findings: list[Finding], n: int, tests: int, lacking: MissingShare, params: Params, *, enough: bool
+) -> str:
     if findings:
         first = findings[0]
         return f"kept drafted tokens do not follow q; {len(findings)} findings, first: {first.message}"
     if not tests:
         return f"{n} kept drafted tokens are fewer than {MIN_TOKENS}"
-    bound = f"at most a share of {lacking.bound:.3g} was dropped for a low q"
+    bound = f"at most a share of {lacking.bound:.3g} was dropped for a low q ({percent(float(params['confidence']))})"
     text = f"no departure in {tests} tests of {n} kept tokens; {bound}"
-    if short_of is not None:
-        undecided = f"which does not decide on the margin {short_of:g}"
-        return f"{text} (99 %), {undecided}; detectable share {lacking.detectable:.3g}"
-    return f"{text} (99 %)"
+    if enough:
+        return text
+    undecided = f"which does not decide on the margin {float(params['margin']):g}"
+    return f"{text}, {undecided}; detectable share {lacking.detectable:.3g}"
 
 
 def _details(kept: KeptTokens, tests: list[KeptTest], adjusted: Floats) -> dict[str, object]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from audit.evidence.records import ArmRecord
 from audit.stats.certificate import Certificate, Observation
+from audit.stats.confidence import percent
 
 ASSUMPTIONS: Final = (
     "A1: random numbers are independent, of the rows and of each other, between purposes and requests",
@@ -62,7 +63,7 @@ def certificate_sentence(found: Certificate, arm: ArmRecord) -> str:
     return "".join(
         (
             f"{subject(arm)}, {found.n_decisions} positions, one per prompt: with confidence ",
-            f"{100 * found.confidence:g} % the mean total variation per token between what speculation emits and the ",
+            f"{percent(found.confidence)} the mean total variation per token between what speculation emits and the ",
             f"reference's law is at most {found.eps:.3g} = {found.eps_replay:.3g} ({found.violations} of ",
             f"{found.n_decisions} did not replay) + {found.eps_numeric:.3g} (anchored mean ",
             f"{found.anchored_mean:.3g}); floor without speculation {floor}; ",
@@ -81,7 +82,7 @@ def _apart(found: Certificate, length: int) -> str:
 def replay_sentence(eps_replay: float, positions: int, confidence: float, arm: ArmRecord) -> str:
     """The statement without the reference's rows."""
     return (
-        f"{subject(arm)}, {positions} positions, one per prompt: with confidence {100 * confidence:g} % the emitted "
+        f"{subject(arm)}, {positions} positions, one per prompt: with confidence {percent(confidence)} the emitted "
         f"tokens' law is at most {eps_replay:.3g} per token from the recorded p; whether that p is the target's was "
         "not measured"
     )
@@ -92,7 +93,7 @@ def observation_sentence(found: Observation, arm: ArmRecord) -> str:
     shown = f"at least {found.distance_low:.3g}" if found.distance_low > 0 else "no lower bound above 0"
     return (
         f"{subject(arm)}, evidence L{found.level} without random numbers, {found.n} tokens: mean total variation per "
-        f"token from the recorded p {shown} ({100 * found.confidence:g} %); "
+        f"token from the recorded p {shown} ({percent(found.confidence)}); "
         "no upper bound follows from any number of tokens"
     )
 

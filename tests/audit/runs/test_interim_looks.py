@@ -84,8 +84,8 @@ def test_false_alarms_and_failing_bounds_stay_at_their_level():
 
 
 def test_looks_are_read_back_from_events():
-    first = InterimResult(1, share(1), spent(1), 900, ("chain",), 3, None)
-    second = InterimResult(2, share(2), spent(2), 1800, (), 0, "every bound is reached")
+    first = InterimResult(1, share(1), spent(1), 900, ("chain",), 3, None, 1, ("chain",))
+    second = InterimResult(2, share(2), spent(2), 1800, (), 0, "every bound is reached", 2, ())
     details = ["started", first.detail(), "look at this", second.detail()]
     events = [StoredEvent(RunStatus.RUNNING, datetime.now(UTC), detail) for detail in details]
     assert interim_results(events) == (first, second)
@@ -93,3 +93,10 @@ def test_looks_are_read_back_from_events():
         "decided after 1800 tokens in 2 looks, 0.76 of alpha spent: every bound is reached"
     ]
     assert interim_look_lines(events[:2]) == []
+
+
+def test_a_look_recorded_without_repetitions_followed_rounds_of_one_each():
+    detail = 'look {"look": 3, "share": 0.07, "spent": 0.8, "tokens": 900, "undecided": ["a"], "exit_code": 3'
+    old = StoredEvent(RunStatus.RUNNING, datetime.now(UTC), detail + ', "stopped": null}')
+    assert interim_results([old])[0].repetitions == 3
+    assert interim_results([old])[0].open == ("a",)

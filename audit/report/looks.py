@@ -1,0 +1,53 @@
+"""What the interim looks of a run came to: when it ended, and what an undecided one leaves, in a few words per check."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+from audit.evidence.verdicts import Verdict
+from audit.runs.interim_looks import interim_look_lines
+from audit.store import StoredCheck, StoredRun
+
+LONGEST: Final = 100
+"""Characters of a reason; the table of verdicts has the whole."""
+
+UNDECIDED: Final = 3
+"""The exit code."""
+
+
+def look_lines(run: StoredRun, checks: Sequence[StoredCheck]) -> list[str]:
+    """Summary lines of a run with a stop rule, with what is left if it ended undecided; empty for other runs."""
+    lines = interim_look_lines(run.events)
+    return lines + left_lines(checks) if lines and run.exit_code == UNDECIDED else lines
+
+
+def left_lines(checks: Sequence[StoredCheck]) -> list[str]:
+    """One line per arm that is not decided, with its undecided checks and why."""
+    lines = (_line([each for each in checks if each.arm == arm]) for arm in dict.fromkeys(each.arm for each in checks))
+    return [line for line in lines if line]
+
+
+def _line(checks: Sequence[StoredCheck]) -> str | None:
+    verdicts = {each.verdict for each in checks}
+    left = [each for each in checks if each.verdict is Verdict.INCONCLUSIVE or each.lacking]
+    if Verdict.FAULT in verdicts:
+        return None
+    if left:
+        return f"left in {checks[0].arm}: " + "; ".join(f"{each.check} ({_reason(each)})" for each in left)
+    return None if Verdict.CERTIFIED in verdicts else f"left in {checks[0].arm}: no check applies to this arm"
+
+
+def _reason(check: StoredCheck) -> str:
+    if check.lacking:
+        return _short(f"not run: {check.summary}")
+    if "short_of" not in check.details and check.bound is not None and check.margin is not None:
+        if check.bound > check.margin:
+            return f"bound {check.bound:.3g}, margin {check.margin:g}"
+    return _short(check.summary)
+
+
+def _short(summary: str) -> str:
+    """The first clause."""
+    return textwrap.shorten(summary.split(";", 1)[0], LONGEST, placeholder=" ...")
