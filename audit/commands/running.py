@@ -15,8 +15,8 @@ from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
 from audit.report.coverage import coverage_lines
-from audit.report.next_step import next_step
 from audit.report.looks import look_lines
+from audit.report.next_step import next_step
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import (
     ARMS,

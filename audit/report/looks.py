@@ -1,4 +1,4 @@
-"""What the interim looks of a run came to: when it ended, and what an undecided one leaves, in a few words per check."""
+"""The end of a run with interim looks: when and why it stopped, and what an undecided one leaves, by check."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ def _line(checks: Sequence[StoredCheck]) -> str | None:
 def _reason(check: StoredCheck) -> str:
     if check.lacking:
         return _short(f"not run: {check.summary}")
-    if "short_of" not in check.details and check.bound is not None and check.margin is not None:
-        if check.bound > check.margin:
-            return f"bound {check.bound:.3g}, margin {check.margin:g}"
-    return _short(check.summary)
+    if "short_of" in check.details or check.bound is None or check.margin is None or check.bound <= check.margin:
+        return _short(check.summary)
+    return f"bound {check.bound:.3g}, margin {check.margin:g}"
 
 
 def _short(summary: str) -> str:

@@ -151,7 +151,7 @@ def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
 
 
 def for_round(suite: Suite, arm: PreparedArm, repetitions: range) -> PreparedArm:
-    """The arm with the requests of these repetitions of the suite, from 0: the same cases, other samples and streams."""
+    """The arm with the requests of these repetitions of the suite, from 0: the same cases, new samples and streams."""
     return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), repetitions))
 
 

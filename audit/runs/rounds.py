@@ -70,7 +70,7 @@ def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
     number, arms = 1, rounds.prepared.arms
     if last is not None:
         number, arms = last.look + 1, _arms(rounds.prepared, last.open)
-    repetitions = _repeat(rounds, arms, 0 if last is None else last.repetitions)
+    repetitions = repeat_suite(rounds, arms, 0 if last is None else last.repetitions)
     judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.announce, InterimLook(number))
     found = _interim_look(rounds, number, repetitions)
     rounds.store.set_status(rounds.run, RunStatus.RUNNING, found.detail())
@@ -85,7 +85,7 @@ def _arms(prepared: PreparedRun, candidates: Sequence[str]) -> tuple[PreparedArm
     return tuple(arm for arm in prepared.arms if arm.planned.name in names or arm.planned.of in names - {None})
 
 
-def _repeat(rounds: Rounds, arms: Sequence[PreparedArm], earlier: int) -> int:
+def repeat_suite(rounds: Rounds, arms: Sequence[PreparedArm], earlier: int) -> int:
     """Run the round after `earlier` repetitions of the suite; return the number of all repetitions.
 
     Requests often end before their limit, so the room is measured anew until the round is

@@ -14,12 +14,13 @@ LEAST: Final = Decimal("1e-12")
 
 
 def percent(confidence: float) -> str:
-    """The level in per cent, with two digits of the error probability: `99 %`, `99.39 %`, `99.9997 %`."""
+    """The level in per cent, to two digits of itself and of its error probability: `99 %`, `99.39 %`, `99.9997 %`."""
     error = Decimal(1.0 - confidence)
     if error < LEAST:
         return f"more than {_text(1 - LEAST)}"
-    # one digit less than the place of the first digit keeps two digits
-    rounded = error.quantize(Decimal(1).scaleb(error.adjusted() - 1), ROUND_HALF_EVEN)
+    place = min(error.adjusted(), Decimal(confidence).adjusted())
+    # one place after the first digit keeps two digits
+    rounded = error.quantize(Decimal(1).scaleb(place - 1), ROUND_HALF_EVEN)
     return _text(1 - rounded)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import binom
@@ -12,7 +13,8 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.interim_looks import STOP_RULE, RunStopRule, interim_results, share
-from audit.runs.prepare import prepare
+from audit.runs.prepare import for_round, prepare
+from audit.runs.rounds import Rounds, repeat_suite
 from audit.runs.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
@@ -56,7 +58,11 @@ def store(tmp_path):
 
 
 def ended(store, outcome):
-    return interim_results(store.load_run(outcome.run).events)[-1]
+    return looks_of(store, outcome)[-1]
+
+
+def looks_of(store, outcome):
+    return interim_results(store.load_run(outcome.run).events)
 
 
 def decide(folder, store, most, **options):
@@ -69,10 +75,11 @@ def test_a_clean_engine_stops_when_its_margin_is_reached(tmp_path, store):
     assert (outcome.exit_code, last.stopped, last.undecided) == (0, "every bound is reached", ())
     # one round is too little for this margin, a hundred would be a waste
     assert 1 < last.look < 20
-    assert last.tokens == last.look * ROUND
-    for check in store.checks(outcome.run):
-        assert check.verdict is Verdict.CERTIFIED
-        assert check.details["look"] == {"number": last.look, "share": share(last.look)}
+    assert last.repetitions == 2 ** (last.look - 1)
+    assert last.tokens == last.repetitions * ROUND
+    checks = {check.check: check for check in store.checks(outcome.run)}
+    assert {check.verdict for check in checks.values()} == {Verdict.CERTIFIED}
+    assert checks["acceptance_theory"].details["look"] == {"number": last.look, "share": share(last.look)}
     record = store.load_run(outcome.run)
     assert all(arm.spec[STOP_RULE]["max_tokens"] == 100 * ROUND for arm in record.arms)
     assert record.status is RunStatus.FINISHED
@@ -81,17 +88,109 @@ def test_a_clean_engine_stops_when_its_margin_is_reached(tmp_path, store):
 
 def test_no_stream_is_used_twice(tmp_path, store):
     outcome = decide(tmp_path, store, 3 * ROUND, margin=0.001)
+    assert [each.repetitions for each in looks_of(store, outcome)] == [1, 2, 3]
     for arm in store.load_run(outcome.run).arms:
         requests = store.load_arm(outcome.run, arm.name).requests
         assert len({request.trace.header.stream for request in requests}) == len(requests) == 18
         assert Counter(request.case_id for request in requests) == dict.fromkeys({r.case_id for r in requests}, 3)
 
 
+def counted_reads(monkeypatch, arm):
+    """The number of requests in each later reading of the arm's record."""
+    reads, load = [], Store.load_arm
+
+    def counting(store, run_name, name):
+        record = load(store, run_name, name)
+        if name == arm:
+            reads.append(len(record.requests))
+        return record
+
+    monkeypatch.setattr(Store, "load_arm", counting)
+    return reads
+
+
+def test_looks_read_at_most_twice_the_final_evidence(tmp_path, store, monkeypatch):
+    reads = counted_reads(monkeypatch, "chain")
+    outcome = decide(tmp_path, store, 8 * ROUND, margin=0.001)
+    assert [each.repetitions for each in looks_of(store, outcome)] == [1, 2, 4, 8]
+    assert reads == [6, 12, 24, 48]
+    assert sum(reads) <= 2 * reads[-1]
+
+
+class ShortAnswers:
+    """A store, and requests that emit a third of what they may; stops after a number of new requests."""
+
+    def __init__(self):
+        self.stored, self.stop_after = set(), None
+
+    def finished(self, _):
+        return frozenset(self.stored)
+
+    def load_run(self, _):
+        counts = SimpleNamespace(output=10 * len(self.stored))
+        return SimpleNamespace(arms=[SimpleNamespace(kind=ArmKind.CANDIDATE, counts=counts)])
+
+    def generate(self, arm):
+        for key in arm.requests.keys() - self.stored:
+            if self.stop_after == 0:
+                raise KeyboardInterrupt
+            self.stop_after = None if self.stop_after is None else self.stop_after - 1
+            self.stored.add(key)
+
+
+def rounds_of_short_answers(folder, limit):
+    """Rounds after four repetitions, which emitted a third of 4 * ROUND."""
+    prepared, answers = prepare(load_suite(suite_file(folder))), ShortAnswers()
+    for arm in prepared.arms:
+        answers.generate(for_round(prepared.suite, arm, range(4)))
+    return answers, Rounds(prepared, RunStopRule(limit), answers, "run", answers.generate, print)
+
+
+@pytest.mark.parametrize(("limit", "repetitions"), [(4 * ROUND, 8), (3 * ROUND, 7), (2 * ROUND, 5), (20 * ROUND, 8)])
+def test_a_round_uses_the_room_that_short_answers_leave(tmp_path, limit, repetitions):
+    answers, rounds = rounds_of_short_answers(tmp_path, limit)
+    assert repeat_suite(rounds, rounds.prepared.arms, 4) == repetitions
+    assert len(answers.stored) == repetitions * ROUND // 30
+    tokens = 10 * len(answers.stored)
+    # the round is complete, or one more repetition might pass the limit
+    assert repetitions == 8 or limit - ROUND < tokens <= limit
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 7, 13, 20, 35])
+def test_an_interrupted_round_gets_as_many_repetitions(tmp_path, stop_after):
+    answers, rounds = rounds_of_short_answers(tmp_path, 3 * ROUND)
+    answers.stop_after = stop_after
+    with pytest.raises(KeyboardInterrupt):
+        repeat_suite(rounds, rounds.prepared.arms, 4)
+    answers.stop_after = None
+    assert repeat_suite(rounds, rounds.prepared.arms, 4) == 7
+    assert len(answers.stored) == 7 * ROUND // 30
+
+
+def test_a_check_that_a_look_decided_is_not_judged_again(tmp_path, store, monkeypatch):
+    judged, add = [], Store.add_check
+
+    def recording(store, run_name, arm, check, claim, level, result, coverage=()):
+        judged.append((check, result.verdict, result.details["look"]["number"]))
+        add(store, run_name, arm, check, claim, level, result, coverage)
+
+    monkeypatch.setattr(Store, "add_check", recording)
+    outcome = decide(tmp_path, store, 4 * ROUND, margin=0.001, more=", accounting: {}")
+    assert ended(store, outcome).look == 3
+    undecided = [(check, look) for check, verdict, look in judged if verdict is Verdict.INCONCLUSIVE]
+    assert [look for check, look in undecided if check == "acceptance_theory"] == [1, 2, 3]
+    # a check is judged at the first look, and again only while it is inconclusive
+    assert {(check, look) for check, _, look in judged if look > 1} == {(c, k + 1) for c, k in undecided if k < 3}
+    final = {each.check: each for each in store.checks(outcome.run)}
+    assert final["accounting"].verdict is Verdict.CERTIFIED
+    assert final["accounting"].details["look"]["number"] < 3
+
+
 @pytest.mark.slow
 def test_a_margin_out_of_reach_ends_inconclusive_at_the_limit(tmp_path, store):
     outcome = decide(tmp_path, store, 4 * ROUND + ROUND // 2, margin=0.001)
     last = ended(store, outcome)
-    assert (outcome.exit_code, last.look, last.tokens, last.undecided) == (3, 4, 4 * ROUND, ("chain",))
+    assert (outcome.exit_code, last.look, last.tokens, last.undecided) == (3, 3, 4 * ROUND, ("chain",))
     assert f"would pass the limit of {4 * ROUND + ROUND // 2}" in last.stopped
 
 
@@ -143,7 +242,7 @@ def test_companions_run_in_every_round(tmp_path, store):
     record, last = store.load_run(outcome.run), ended(store, outcome)
     assert last.look > 1
     repeat = next(each for each in record.arms if each.kind is ArmKind.REPEAT)
-    assert repeat.counts.requests == 6 * last.look
+    assert repeat.counts.requests == 6 * last.repetitions
 
 
 @pytest.mark.parametrize("stop_after", fast_first([12, 1, 9, 17, 25]))
@@ -184,3 +283,17 @@ def test_the_command_says_after_how_many_tokens_it_was_decided(tmp_path):
     assert " tokens in " in done.stdout
     shown = invoke("show", "latest", "--store", url)
     assert "looks        decided after " in shown.stdout
+
+
+def test_the_command_prints_what_is_left_and_never_full_certainty(tmp_path):
+    # the level of the first look is within rounding of 1
+    path = str(suite_file(tmp_path, margin=0.001, alpha="0.001, confidence: 0.9999999"))
+    store = ["--store", str(tmp_path / "own.db")]
+    done = invoke("run", path, "--until", "decided", "--max-tokens", str(ROUND), *store)
+    assert done.exit_code == 3, done.stderr
+    assert "\nnot decided after 360 tokens in 1 look" in done.stdout
+    assert "\nleft in chain: acceptance_theory (bound 0." in done.stdout
+    assert ", margin 0.001)" in done.stdout
+    assert "(99.9999939 %)" in done.stdout
+    assert "100 %" not in done.stdout
+    assert "left in chain: " in invoke("show", "latest", *store).stdout
