@@ -63,7 +63,8 @@ def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
 
 def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     own = [each for each in coverage if each.arm == arm]
-    occurred = {each.situation: each.occurred for each in own}
+    # checks that were decided at an earlier look counted fewer requests
+    occurred = {each.situation: each.occurred for each in sorted(own, key=lambda each: each.occurred)}
     shown = {name: words for name, words in IN_WORDS.items() if name in CORE or occurred.get(name)}
     counts = ", ".join(f"{occurred.get(name, 0)} {words}" for name, words in shown.items())
     short = sorted({each.situation for each in own if each.short})
