@@ -85,10 +85,11 @@ def test_a_reread_is_the_target_alone_over_every_request_and_without_the_fault(t
 
 
 def test_nothing_is_read_again_where_no_bits_are_promised(tmp_path):
-    models = {'"scripted:1"': "{source: bundled:target, numerics: fast}", '"scripted:2"': "bundled:draft"}
-    fast = suite(tmp_path, prompts=2, **{"backend: scripted": "backend: native"}, **models)
-    assert ArmKind.REREAD not in {each.kind for each in plan_arms(fast)}
-    forced = suite(
-        tmp_path, "checks: {bitwise: {force: true}}", 2, **{"backend: scripted": "backend: native"}, **models
-    )
+    fast = {
+        "backend: scripted": "backend: native",
+        '"scripted:1"': "{source: bundled:target, numerics: fast}",
+        '"scripted:2"': "bundled:draft",
+    }
+    assert ArmKind.REREAD not in {each.kind for each in plan_arms(suite(tmp_path, prompts=2, **fast))}
+    forced = suite(tmp_path, "checks: {bitwise: {force: true}}", 2, **fast)
     assert ArmKind.REREAD in {each.kind for each in plan_arms(forced)}
