@@ -13,7 +13,6 @@ from audit.runs.arms import plan_arms
 from audit.runs.prepare import prepare
 from audit.selftest.run_arm import gather
 from audit.suite.loader import load_suite
-from tests.audit.checks import broken_state
 from tests.support.tiers import slow_unless
 
 SUITE = """\
@@ -34,7 +33,7 @@ arms:
     record: {record}
     {more}
 """
-FAULTY = "fault: last_entry_stale"
+FAULTY = "fault: last_accepted_entry_stale"
 
 
 def suite(folder, more="", prompts=40, record="full", **replaced):
@@ -54,8 +53,7 @@ def judged(evidence, **params):
 
 
 @pytest.mark.parametrize("prompts", slow_unless([24, 200], [24]))
-def test_a_stale_entry_after_drafts_that_were_kept_whole_is_a_fault(tmp_path, monkeypatch, prompts):
-    broken_state.register(monkeypatch)
+def test_a_stale_entry_after_drafts_that_were_kept_whole_is_a_fault(tmp_path, prompts):
     evidence = gather(suite(tmp_path, FAULTY, prompts))
     result = judged(evidence)
     assert result.verdict is Verdict.FAULT, result.summary
@@ -75,8 +73,7 @@ def test_a_sound_arm_is_certified_at_every_position(tmp_path, record):
     )
 
 
-def test_a_reread_is_the_target_alone_over_every_request_and_without_the_fault(tmp_path, monkeypatch):
-    broken_state.register(monkeypatch)
+def test_a_reread_is_the_target_alone_over_every_request_and_without_the_fault(tmp_path):
     trial = suite(tmp_path, FAULTY, record="scalars")
     (planned,) = (each for each in plan_arms(trial) if each.kind is ArmKind.REREAD)
     assert (planned.of, planned.most, planned.plan.proposer, planned.plan.fault) == ("chain", None, None, None)
@@ -85,10 +82,11 @@ def test_a_reread_is_the_target_alone_over_every_request_and_without_the_fault(t
 
 
 def test_nothing_is_read_again_where_no_bits_are_promised(tmp_path):
-    models = {'"scripted:1"': "{source: bundled:target, numerics: fast}", '"scripted:2"': "bundled:draft"}
-    fast = suite(tmp_path, prompts=2, **{"backend: scripted": "backend: native"}, **models)
-    assert ArmKind.REREAD not in {each.kind for each in plan_arms(fast)}
-    forced = suite(
-        tmp_path, "checks: {bitwise: {force: true}}", 2, **{"backend: scripted": "backend: native"}, **models
-    )
+    fast = {
+        "backend: scripted": "backend: native",
+        '"scripted:1"': "{source: bundled:target, numerics: fast}",
+        '"scripted:2"': "bundled:draft",
+    }
+    assert ArmKind.REREAD not in {each.kind for each in plan_arms(suite(tmp_path, prompts=2, **fast))}
+    forced = suite(tmp_path, "checks: {bitwise: {force: true}}", 2, **fast)
     assert ArmKind.REREAD in {each.kind for each in plan_arms(forced)}
