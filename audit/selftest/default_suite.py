@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.checks.standard import standard_checks
+from audit.evidence.coverage.count import Counted, count
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.runs.judge import ArmJudgement, arm_exit_code, judge_arm
 from audit.selftest.detect import BRIEFLY, DetectionLimits
-from audit.selftest.run_arm import gather
+from audit.selftest.run_arm import alone, gather
 from audit.selftest.scenarios import suite_of
 from audit.suite.spec import Suite
 from engine import faults
@@ -36,7 +37,8 @@ PROMPT: Final = PromptLength(3, 24)
 class DefaultDetection:
     """One fault in a default suite, at the last size tried.
 
-    occurred: the fewest occurrences of the fault's situation in a seed; None if no record shows the situation.
+    occurred: the fewest occurrences of the fault's situation in a seed, counted without the fault, which may replace the
+    situation by something else; None if no record shows the situation.
     verdicts: seeds by check and verdict.
     codes: seeds by the exit code that `audit run` would have.
     """
@@ -88,14 +90,21 @@ def _at_size(name: str, tokens: int, limits: DetectionLimits) -> DefaultDetectio
     codes: Counter[int] = Counter()
     occurred: list[int | None] = []
     for seed in range(limits.seeds):
-        judged = judged_suite(default_suite(fault.scenario, name, seed, tokens))
-        occurred.append(judged.coverage.occurred.get(fault.situation))
+        suite = default_suite(fault.scenario, name, seed, tokens)
+        judged = judged_suite(suite)
+        occurred.append(_clean_counts(suite).get(fault.situation))
         codes[arm_exit_code(judged.results.values())] += 1
         for check, result in judged.results.items():
             verdicts.setdefault(check, Counter())[result.verdict] += 1
-    known = [count for count in occurred if count is not None]
+    known = [number for number in occurred if number is not None]
     least = min(known) if known else None
     return DefaultDetection(name, codes[1] >= limits.needed, tokens, limits.seeds, least, verdicts, codes)
+
+
+def _clean_counts(suite: Suite) -> Counted:
+    """The situations of the suite's arm without its fault."""
+    arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
+    return count(alone(replace(suite, arms=arms)).candidate, {}).occurred
 
 
 def judged_suite(suite: Suite) -> ArmJudgement:
