@@ -37,8 +37,8 @@ PROMPT: Final = PromptLength(3, 24)
 class DefaultDetection:
     """One fault in a default suite, at the last size tried.
 
-    occurred: the fewest occurrences of the fault's situation in a seed, counted without the fault, which may replace the
-    situation by something else; None if no record shows the situation.
+    occurred: the fewest occurrences of the fault's situation in a seed, counted without the fault, which may do
+    something else in their place; None if no record shows the situation.
     verdicts: seeds by check and verdict.
     codes: seeds by the exit code that `audit run` would have.
     """

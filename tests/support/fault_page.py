@@ -1,13 +1,18 @@
 """Write docs/faults-and-situations.md from the fault catalogue.
 
 ``python -m tests.support.fault_page docs/faults-and-situations.md`` writes the page; a test compares it with the
-catalogue.
+catalogue. The last two columns are measured: ``audit selftest --default-suite --seeds 1 --most 4096 --json FILE`` takes
+minutes, and ``--measured FILE`` writes its results into the page; without it the page keeps the cells that it has.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -25,9 +30,47 @@ requests and the arm must have for that, `scenario` the arm in which the [self-t
 `tests/engine/faults/test_situations.py` counts from the record that each scenario brings its situation about, takes the
 situation away from scenarios and expects the clean engine's output.
 
-| situation | fault | breaks | needs | scenario |
-|---|---|---|---|---|
+The last two columns come from `audit selftest --default-suite`, where each fault runs with its proposer, rule,
+parameters and models, and with the defaults of all else ([self-test](selftest.md#default-suites)): how often the
+situation occurs there without the fault, then the default checks that catch the fault and the number of tokens.
+
+| situation | fault | breaks | needs | scenario | occurs | in a default suite: caught by |
+|---|---|---|---|---|---|---|
 """
+PAGE: Final = Path(__file__).parents[2] / "docs" / "faults-and-situations.md"
+ROW: Final = re.compile(r"^\| `\w+` \| `(\w+)` \|(?:[^|\n]*\|){3} ([^|\n]*) \| ([^|\n]*) \|$", re.MULTILINE)
+MISSED: Final = "none"
+"""First word of the cell of a fault that no default check catches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a default suite shows of a fault: two cells of its row."""
+
+    occurs: str = "?"
+    caught_by: str = "?"
+
+    @property
+    def caught(self) -> bool:
+        """True if a default check catches the fault."""
+        return not self.caught_by.startswith(MISSED)
+
+
+def known_cells(page: str) -> dict[str, Measured]:
+    """The measured cells that the page has, by fault."""
+    return {row[1]: Measured(row[2], row[3]) for row in ROW.finditer(page)}
+
+
+def measured_cells(document: Mapping[str, Any]) -> dict[str, Measured]:
+    """The cells for the results of `audit selftest --default-suite --json`."""
+    return {entry["fault"]: _measured(entry) for entry in document["detections"]}
+
+
+def _measured(entry: Mapping[str, Any]) -> Measured:
+    occurs = "not recorded" if entry["occurred"] is None else str(entry["occurred"])
+    end = "passes" if "0" in entry["codes"] else "undecided"
+    caught = f"{', '.join(entry['caught_by'])} ({entry['tokens']})"
+    return Measured(occurs, caught if entry["caught"] else f"{MISSED}: {end} ({entry['tokens']})")
 
 
 def _scenario(name: str) -> str:
@@ -40,13 +83,14 @@ def _scenario(name: str) -> str:
     return ", ".join([*words, *(["bundled models"] if scenario.models == "bundled" else [])])
 
 
-def page() -> str:
+def page(measured: Mapping[str, Measured]) -> str:
     """The whole page."""
     rows = [
         f"| `{situation}` | `{name}` | {faults.load(name).breaks} | "
-        f"{', '.join(faults.load(name).suits.needs) or '-'} | {_scenario(name)} |"
+        f"{', '.join(faults.load(name).suits.needs) or '-'} | {_scenario(name)} | "
+        f"{cells.occurs} | {cells.caught_by} |"
         for situation, names in by_situation().items()
-        for name in names
+        for name, cells in ((name, measured.get(name, Measured())) for name in names)
     ]
     missing = ", ".join(f"`{situation}`" for situation in without_fault())
     return HEAD + "\n".join(rows) + f"\n\nNo fault of the catalogue needs {missing}.\n"
@@ -54,9 +98,13 @@ def page() -> str:
 
 @click.command()
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def write(out: Path) -> None:
-    """Write the page to OUT."""
-    out.write_text(page(), encoding="utf-8")
+@click.option("--measured", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True)
+def write(out: Path, measured: tuple[Path, ...]) -> None:
+    """Write the page to OUT, with the results in MEASURED."""
+    cells = known_cells(PAGE.read_text(encoding="utf-8"))
+    for path in measured:
+        cells |= measured_cells(json.loads(path.read_text(encoding="utf-8")))
+    out.write_text(page(cells), encoding="utf-8")
 
 
 if __name__ == "__main__":

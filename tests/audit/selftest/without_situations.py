@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from audit.evidence.coverage.rule import CoverageRule
 from audit.selftest.default_suite import default_suite
 from audit.suite.spec import Suite
 from engine import faults
 from engine.backends.scripted import ALPHABET
 from engine.core.types import SamplingParams
 
-TOKENS = 384
+TOKENS = 192
+"""8 requests of 24 tokens."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,10 @@ def suite_without(situation: str, fault: str | None) -> Suite:
     beside: SamplingParams | None = sampling if change.beside_itself else None
     arms = tuple(replace(arm, beside=beside) for arm in suite.arms)
     return replace(suite, cases=tuple(cases), models=models, arms=arms, **change.suite)
+
+
+def only_floor(suite: Suite, situation: str, rule: CoverageRule | None = None) -> Suite:
+    """The suite with two checks that certify few tokens and need no other arm, and with the situation's floor only."""
+    others = tuple(name for name in WITHOUT if name != situation)
+    change = {"checks": {"accounting": {}, "replay": {}}, "coverage": rule or CoverageRule(waive=others)}
+    return replace(suite, arms=tuple(replace(arm, **change) for arm in suite.arms))
