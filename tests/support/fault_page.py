@@ -18,6 +18,7 @@ import click
 
 from audit.selftest.situations import by_situation, without_fault
 from engine import faults
+from tests.audit.selftest.without_situations import WITHOUT
 
 HEAD: Final = """\
 # Faults and the situations that they need
@@ -32,13 +33,19 @@ situation away from scenarios and expects the clean engine's output.
 
 The last two columns come from `audit selftest --default-suite`, where each fault runs with its proposer, rule,
 parameters and models, and with the defaults of all else ([self-test](selftest.md#default-suites)): how often the
-situation occurs there without the fault, then the default checks that catch the fault and the number of tokens.
+situation occurs there without the fault, then the default checks that catch the fault and the number of tokens. A
+default suite certifies the faults with `none: passes`.
 
-| situation | fault | breaks | needs | scenario | occurs | in a default suite: caught by |
-|---|---|---|---|---|---|---|
+`without it` says how a run ends in which the situation does not occur. Where the situation has a
+[floor](coverage.md#floors) under the arm's settings, the run ends `undecided`, exit code 3, with the fault and without
+it; `tests/audit/selftest/test_default_suite.py` runs both. The others have no floor, and such a run `may pass`:
+`audit coverage` shows that the situation did not occur.
+
+| situation | without it | fault | breaks | needs | scenario | occurs | in a default suite: caught by |
+|---|---|---|---|---|---|---|---|
 """
 PAGE: Final = Path(__file__).parents[2] / "docs" / "faults-and-situations.md"
-ROW: Final = re.compile(r"^\| `\w+` \| `(\w+)` \|(?:[^|\n]*\|){3} ([^|\n]*) \| ([^|\n]*) \|$", re.MULTILINE)
+ROW: Final = re.compile(r"^\| `\w+` \| [^|\n]* \| `(\w+)` \|(?:[^|\n]*\|){3} ([^|\n]*) \| ([^|\n]*) \|$", re.MULTILINE)
 MISSED: Final = "none"
 """First word of the cell of a fault that no default check catches."""
 
@@ -85,15 +92,17 @@ def _scenario(name: str) -> str:
 
 def page(measured: Mapping[str, Measured]) -> str:
     """The whole page."""
-    rows = [
-        f"| `{situation}` | `{name}` | {faults.load(name).breaks} | "
-        f"{', '.join(faults.load(name).suits.needs) or '-'} | {_scenario(name)} | "
-        f"{cells.occurs} | {cells.caught_by} |"
-        for situation, names in by_situation().items()
-        for name, cells in ((name, measured.get(name, Measured())) for name in names)
-    ]
+    rows = [_row(name, measured.get(name, Measured())) for names in by_situation().values() for name in names]
     missing = ", ".join(f"`{situation}`" for situation in without_fault())
     return HEAD + "\n".join(rows) + f"\n\nNo fault of the catalogue needs {missing}.\n"
+
+
+def _row(name: str, measured: Measured) -> str:
+    fault = faults.load(name)
+    without = "undecided" if fault.situation in WITHOUT else "may pass"
+    needs = ", ".join(fault.suits.needs) or "-"
+    own = (f"`{fault.situation}`", without, f"`{name}`", fault.breaks, needs, _scenario(name))
+    return f"| {' | '.join((*own, measured.occurs, measured.caught_by))} |"
 
 
 @click.command()

@@ -13,7 +13,9 @@ from audit.selftest.default_suite import DefaultDetection, default_suite, detect
 from audit.selftest.detect import DetectionLimits
 from audit.selftest.run_arm import alone
 from audit.suite.loader import load_suite
+from audit.suite.reach import unreachable
 from engine import faults
+from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 from tests.audit.selftest.without_situations import WITHOUT, only_floor, suite_without
 from tests.support import fault_page
@@ -80,6 +82,7 @@ def test_all_but_prompts_are_the_loaders_defaults(tmp_path):
     assert (ours.batch_size, ours.samples, ours.mixed) == (theirs.batch_size, theirs.samples, theirs.mixed)
     assert ours.arms == theirs.arms
     assert ours.models == theirs.models
+    assert unreachable(ours) == ()
 
 
 @pytest.mark.parametrize("broken", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["broken", "clean"])
@@ -109,16 +112,14 @@ def test_without_its_situation_the_default_checks_end_undecided(situation):
 
 
 def test_every_situation_with_a_floor_has_a_suite_without_it():
-    assert set(WITHOUT) == set(FLOORED)
-    for situation, change in WITHOUT.items():
-        assert faults.load(change.fault).situation == situation
-
-
-FLOORED = (
-    *("recovered_token", "bonus_token", "after_rejection", "after_kept_whole", "row_reused", "mixed_lengths"),
-    *("mixed_parameters", "penalty_in_draft", "ban_in_draft", "min_tokens_in_draft", "stop_string_in_draft"),
-    "tree_branch",
-)
+    """An arm with every setting that asks for a situation."""
+    sampling = SamplingParams(1.0, frequency_penalty=0.5, bad_words=((1,),), min_tokens=4, stop=("zz",))
+    scenario = replace(faults.load("tree_mask_leaks").scenario, sampling=replace(sampling, max_new_tokens=8))
+    suite = default_suite(scenario, None, 0, 64)
+    assert set(judge_arm(alone(suite), replace(suite.arms[0], checks={})).floors) == set(WITHOUT)
+    assert {name: faults.load(change.fault).situation for name, change in WITHOUT.items()} == {
+        name: name for name in WITHOUT
+    }
 
 
 def test_measured_cells_name_checks_and_how_the_others_end():
