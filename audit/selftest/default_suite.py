@@ -3,8 +3,8 @@
 Batch size, neighbours, record level, checks and floors of coverage are the suite's
 defaults; the detection of `audit.selftest.detect` has an arm made for the fault and
 all checks instead. Prompts have no default: the bundled models read the packaged
-ones, scripted models random letters of such lengths that `audit validate` warns of
-nothing. Cannot tell how often a user's own prompts bring the fault's situation about.
+ones, scripted models random letters. Cannot tell how often a user's own prompts
+bring the fault's situation about.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.checks.standard import standard_checks
-from audit.evidence.coverage.context import BLOCK, CHUNK, PREFIX
 from audit.evidence.coverage.count import Counted, count
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
@@ -30,11 +29,8 @@ from engine.faults.interface import PromptLength, Scenario
 SIZES: Final = (1024, 4096, 16_384)
 """Tokens per arm; an arm of the smallest size has 16 requests, two for each row of its batch."""
 BATCH_SIZE: Final = 8
-SHORT: Final = PromptLength(3, 24)
-LONG: Final = PromptLength(CHUNK, CHUNK + BLOCK)
-"""Letters of a prompt: shorter and longer than a block of a paged cache, and longer than a chunk."""
-LONG_EVERY: Final = 4
-"""One prompt in this many is long; long prompts begin alike."""
+PROMPT: Final = PromptLength(3, 24)
+"""Letters of a prompt: shorter and longer than a block of a paged cache, and none as long as a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +64,9 @@ class DefaultDetection:
 
 def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int) -> Suite:
     """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
-    usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=SHORT, shared=0)
+    usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
     suite = suite_of(usual, fault, seed, tokens, standard_checks(Level.L4, ours=True))
-    cases = cases_of(usual, requests_of(usual, tokens), seed)
-    if scenario.models == "scripted":
-        long = cases_of(replace(usual, prompt=LONG, shared=PREFIX), len(cases), seed)
-        cases = tuple(long[i] if i % LONG_EVERY == LONG_EVERY - 1 else case for i, case in enumerate(cases))
-    return replace(suite, samples=1, cases=cases, mixed=True)
+    return replace(suite, samples=1, cases=cases_of(usual, requests_of(usual, tokens), seed), mixed=True)
 
 
 def detect_by_default(name: str, limits: DetectionLimits) -> DefaultDetection:

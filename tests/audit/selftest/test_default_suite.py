@@ -82,7 +82,7 @@ def test_all_but_prompts_are_the_loaders_defaults(tmp_path):
     assert (ours.batch_size, ours.samples, ours.mixed) == (theirs.batch_size, theirs.samples, theirs.mixed)
     assert ours.arms == theirs.arms
     assert ours.models == theirs.models
-    assert unreachable(ours) == ()
+    assert [each.situations for each in unreachable(ours)] == [("long_prompt",)]
 
 
 @pytest.mark.parametrize("broken", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["broken", "clean"])
