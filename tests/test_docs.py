@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import schemas
 from audit import checks
 from audit.checks.interface import evaluate
+from audit.checks.standard import standard_checks
 from audit.cli import COMMANDS, main
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
@@ -105,10 +106,17 @@ def test_everything_registered_has_a_page_that_says_what_it_cannot_do():
 
 
 def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
-    assert text_of("faults-and-situations.md") == fault_page.page(), "run: make docs"
+    text = text_of("faults-and-situations.md")
+    cells = fault_page.known_cells(text)
+    assert text == fault_page.page(cells), "run: make docs"
     out = tmp_path / "page.md"
     fault_page.write([str(out)], standalone_mode=False)
-    assert out.read_text(encoding="utf-8") == fault_page.page()
+    assert out.read_text(encoding="utf-8") == text
+    assert set(cells) == set(faults.REGISTRY)
+    unmeasured = [name for name, row in cells.items() if row == fault_page.Measured()]
+    assert unmeasured == [], "run: audit selftest --default-suite, then tests.support.fault_page --measured"
+    named = {word for row in cells.values() if row.caught for word in row.caught_by.rpartition(" (")[0].split(", ")}
+    assert named <= set(standard_checks(4, ours=True))
 
 
 def test_no_page_describes_what_is_not_registered():

@@ -10,15 +10,17 @@ import click
 
 from audit.commands.options import wide_option
 from audit.commands.tables import echo_rows
+from audit.errors import UserError
 from audit.text.documents import mistake
 from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
-    from audit.selftest.work import SelfTestResult
+    from audit.selftest.work import SelfTestPlan, SelfTestResult
 
 
 @click.command("selftest")
 @click.option("--quick", is_flag=True, help="Gross faults, 3 seeds, small arms, 60 clean arms: two minutes.")
+@click.option("--default-suite", is_flag=True, help="Each fault with a suite's default checks and settings only.")
 @click.option("--fault", "chosen", metavar="NAME", multiple=True, help="A fault; repeat for more. Default: all.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Seeds per fault and size. Default: 20.")
 @click.option("--most", type=click.IntRange(min=256), help="Size of the largest arm in tokens. Default: 200000.")
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 @wide_option
 def command(
     quick: bool,
+    default_suite: bool,
     chosen: tuple[str, ...],
     seeds: int | None,
     most: int | None,
@@ -46,6 +49,10 @@ def command(
     their default parameters, over scripted models. The same command prints the same
     bytes.
 
+    With --default-suite each fault runs in a suite that names its proposer, rule,
+    parameters and models and leaves all else at the defaults; the default checks
+    must catch it. No clean arms run.
+
     Exit code 0: all faults caught, no excess of alarms; 1: the last lines give the failures;
     2: invalid input.
     """
@@ -56,9 +63,34 @@ def command(
     from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
 
     plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
+    if default_suite:
+        _by_default(plan, out, page)
+        return
     outcome = work.run(plan, lambda line: click.echo(line, err=True))
     failed = _print(outcome)
     _write(outcome, out, page)
+    if failed:
+        raise SystemExit(1)
+
+
+def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None:
+    """Run the faults in default suites and print their table.
+
+    Raises:
+        UserError: `page` is given.
+        SystemExit: a fault is not caught.
+    """
+    from audit.selftest import default_report, work
+
+    if page is not None:
+        raise UserError("--markdown has no page for --default-suite; use --json")
+    found = work.run_by_default(plan, lambda line: click.echo(line, err=True))
+    echo_rows(default_report.COLUMNS, default_report.rows(found))
+    if out is not None:
+        with staged({out: (json.dumps(default_report.document(found), indent=2) + "\n").encode()}):
+            pass
+    failed = default_report.failures(found)
+    click.echo("\n".join(f"FAILED: {line}" for line in failed) or "passed")
     if failed:
         raise SystemExit(1)
 

@@ -54,3 +54,8 @@ class CheckResult:
     findings: tuple[Finding, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able numbers behind the summary."""
+
+    @property
+    def lacking(self) -> bool:
+        """True if the check is `not_run` for want of evidence; False where its claim does not exist for the arm."""
+        return bool(self.details.get(LACKING))

@@ -1,6 +1,6 @@
 """Runs the checks of a stored run and decides its exit code.
 
-A check sees only the store, so a run can be judged again
+A check sees only the evidence, so a stored run can be judged again
 later, elsewhere, without the models.
 
 In a run with interim looks a check that an earlier look decided keeps its result.
@@ -14,20 +14,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Protocol
 
 from audit.checks import load
 from audit.checks.interface import Check, evaluate
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
+from audit.evidence.records import Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look
 from audit.store import SituationCount, Store, StoredCheck
+from audit.suite.spec import CandidateSpec
 
 NEIGHBOURS = 8
 """Number of cached arms: neighbouring candidates share a baseline and its controls; more would fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmJudgement:
+    """One arm's results by check, its situations, and the floors that the results had to reach."""
+
+    coverage: ArmCoverage
+    floors: Mapping[str, int]
+    results: Mapping[str, CheckResult]
 
 
 def judge(
@@ -43,24 +56,34 @@ def judge(
     for planned in listed:
         if planned.spec is None:
             continue
-        judged = {name: load(name) for name in planned.spec.checks if (planned.name, name) not in decided}
-        if not judged:
+        going = {name: given for name, given in planned.spec.checks.items() if (planned.name, name) not in decided}
+        if not going:
             continue
         announce(planned.name)
         evidence = evidence_for(planned, listed, record_of)
-        coverage = count(evidence.candidate, {name: check.examines(evidence) for name, check in judged.items()})
-        floors = needed(evidence.candidate, coverage, planned.spec.coverage)
-        for name, check in judged.items():
-            result = evaluate(check, evidence, at_interim_look(check, planned.spec.checks[name], look))
-            result = held_back(result, check.covers, coverage.examined[name], floors)
-            result = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
-            counts = coverage_of(check, result, coverage, floors)
+        judged = judge_arm(evidence, dataclasses.replace(planned.spec, checks=going), look)
+        for name, result in judged.results.items():
+            check = load(name)
+            counts = coverage_of(check, result, judged.coverage, judged.floors)
             store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result, counts)
 
 
 def _decided(check: StoredCheck) -> bool:
     """True if more evidence leaves the result as it is."""
     return check.verdict is not Verdict.INCONCLUSIVE and not check.lacking
+
+
+def judge_arm(evidence: Evidence, spec: CandidateSpec, look: InterimLook | None = None) -> ArmJudgement:
+    """Run the checks of one arm on its evidence, and hold back what coverage does not support."""
+    checks = {name: load(name) for name in spec.checks}
+    coverage = count(evidence.candidate, {name: check.examines(evidence) for name, check in checks.items()})
+    floors = needed(evidence.candidate, coverage, spec.coverage)
+    results = {}
+    for name, check in checks.items():
+        result = evaluate(check, evidence, at_interim_look(check, spec.checks[name], look))
+        result = held_back(result, check.covers, coverage.examined[name], floors)
+        results[name] = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
+    return ArmJudgement(coverage, floors, results)
 
 
 def coverage_of(
@@ -84,19 +107,39 @@ def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
     return dataclasses.replace(result, details={**result.details, "look": {"number": look.number, "share": look.share}})
 
 
+class Outcome(Protocol):
+    """What a check's result decides, stored or not."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        ...
+
+    @property
+    def lacking(self) -> bool:
+        """True if the check is `not_run` for want of evidence."""
+        ...
+
+
 def exit_code(checks: Iterable[StoredCheck]) -> int:
-    """0 if every check is certified that has a claim about its arm, 1 with a fault, else 3.
+    """1 if an arm has a fault, 0 if every arm is certified and decided (see `arm_exit_code`), else 3."""
+    by_arm: dict[str, list[StoredCheck]] = {}
+    for check in checks:
+        by_arm.setdefault(check.arm, []).append(check)
+    codes = {arm_exit_code(results) for results in by_arm.values()}
+    return 1 if 1 in codes else 0 if codes == {0} else 3
+
+
+def arm_exit_code(results: Iterable[Outcome]) -> int:
+    """0 if every check is certified that has a claim about the arm, 1 with a fault, else 3.
 
     A check whose claim does not exist for the arm (`not_run`) decides nothing. A check
     that is `not_run` for want of evidence leaves the arm undecided, and so does an arm
     without a single certified check.
     """
-    verdicts: dict[str, set[Verdict]] = {}
-    undecided = False
-    for check in checks:
-        verdicts.setdefault(check.arm, set()).add(check.verdict)
-        undecided |= check.lacking or check.verdict is Verdict.INCONCLUSIVE
-    if any(Verdict.FAULT in of_arm for of_arm in verdicts.values()):
+    listed = tuple(results)
+    verdicts = {result.verdict for result in listed}
+    if Verdict.FAULT in verdicts:
         return 1
-    certified = all(Verdict.CERTIFIED in of_arm for of_arm in verdicts.values())
-    return 0 if verdicts and certified and not undecided else 3
+    undecided = Verdict.INCONCLUSIVE in verdicts or any(result.lacking for result in listed)
+    return 0 if Verdict.CERTIFIED in verdicts and not undecided else 3

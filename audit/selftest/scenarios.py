@@ -83,7 +83,7 @@ def _places() -> Iterator[tuple[str, str]]:
 
 def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, checks: Iterable[str]) -> Suite:
     """A suite of one arm of at most about `tokens` tokens."""
-    requests = math.ceil(tokens / scenario.sampling.max_new_tokens)
+    requests = requests_of(scenario, tokens)
     samples = _samples(scenario, requests)
     drafts = scenario.draft_names
     proposer = ProposerSpec(
@@ -98,7 +98,7 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
         batch_size=scenario.rows,
         samples=samples,
         models={name: ModelSpec(name, at) for name, at in scenario.sources(SEEDS_PER_WORLD * seed).items()},
-        cases=_cases(scenario, math.ceil(requests / samples), seed),
+        cases=cases_of(scenario, math.ceil(requests / samples), seed),
         arms=(
             CandidateSpec(
                 name="candidate",
@@ -116,6 +116,11 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
     )
 
 
+def requests_of(scenario: Scenario, tokens: int) -> int:
+    """The number of requests that may emit about so many tokens."""
+    return math.ceil(tokens / scenario.sampling.max_new_tokens)
+
+
 def _samples(scenario: Scenario, requests: int) -> int:
     """Samples per prompt: as many as prompts, because some checks need many prompts and others many samples.
 
@@ -131,10 +136,10 @@ def recording_of(suite: Suite) -> Suite:
     seed = suite.seed + OTHER_SEEDS
     arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
     usual = Scenario(models="scripted" if suite.backend == "scripted" else "bundled")
-    return replace(suite, seed=seed, cases=_cases(usual, len(suite.cases), seed), arms=arms)
+    return replace(suite, seed=seed, cases=cases_of(usual, len(suite.cases), seed), arms=arms)
 
 
-def _cases(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:
+def cases_of(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:
     """Prompts for scripted models, or packaged ones for the bundled models, as far as they go."""
     numbers = np.random.default_rng([seed, 1])
     return _letters(scenario, count, numbers) if scenario.models == "scripted" else _packaged(count, numbers)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from audit.selftest import battery
 from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
+from audit.selftest.default_suite import DefaultDetection, detect_by_default
 from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, catches, detect, seek
 from audit.selftest.scenarios import CleanArm, clean_arms
 
@@ -83,6 +84,17 @@ def run(plan: SelfTestPlan, announce: Callable[[str], None]) -> SelfTestResult:
     )
 
 
+def run_by_default(plan: SelfTestPlan, announce: Callable[[str], None]) -> tuple[DefaultDetection, ...]:
+    """Run the faults of a plan in default suites; `announce` receives a line per fault."""
+    detections: dict[str, DefaultDetection] = {}
+    with _workers(plan.jobs) as spread:
+        for found in spread(_detect_by_default, [_Fault(name, plan.limits) for name in plan.faults]):
+            detections[found.fault] = found
+            by = ", ".join(found.caught_by) or "-"
+            announce(f"[{len(detections)}/{len(plan.faults)}] {found.fault}: {found.tokens} {by}")
+    return tuple(detections[name] for name in plan.faults)
+
+
 def _line(found: Detection, done: int, of: int) -> str:
     views = (f"{view} {each.tokens if each.caught else '-'}" for view, each in found.sights.items())
     return f"[{done}/{of}] {found.fault}: {', '.join(views)}"
@@ -90,6 +102,10 @@ def _line(found: Detection, done: int, of: int) -> str:
 
 def _detect(piece: _Fault) -> Detection:
     return detect(piece.name, piece.limits)
+
+
+def _detect_by_default(piece: _Fault) -> DefaultDetection:
+    return detect_by_default(piece.name, piece.limits)
 
 
 def _seek(piece: _Idle) -> CheckDetection:

@@ -1,0 +1,110 @@
+"""Every fault in a default suite: what a user gets who writes the fault's proposer, rule and parameters, and no more.
+
+Batch size, neighbours, record level, checks and floors of coverage are the suite's
+defaults; the detection of `audit.selftest.detect` has an arm made for the fault and
+all checks instead. Prompts have no default: the bundled models read the packaged
+ones, scripted models random letters. Cannot tell how often a user's own prompts
+bring the fault's situation about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from audit.checks.standard import standard_checks
+from audit.evidence.coverage.count import Counted, count
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Verdict
+from audit.runs.judge import ArmJudgement, arm_exit_code, judge_arm
+from audit.selftest.detect import BRIEFLY, DetectionLimits
+from audit.selftest.run_arm import alone, gather
+from audit.selftest.scenarios import cases_of, requests_of, suite_of
+from audit.suite.spec import Suite
+from engine import faults
+from engine.faults.interface import PromptLength, Scenario
+
+SIZES: Final = (1024, 4096, 16_384)
+"""Tokens per arm; an arm of the smallest size has 16 requests, two for each row of its batch."""
+BATCH_SIZE: Final = 8
+PROMPT: Final = PromptLength(3, 24)
+"""Letters of a prompt: shorter and longer than a block of a paged cache, and none as long as a chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultDetection:
+    """One fault in a default suite, at the last size tried.
+
+    occurred: the fewest occurrences of the fault's situation in a seed, counted without the fault, which may do
+    something else in their place; None if no record shows the situation.
+    verdicts: seeds by check and verdict.
+    codes: seeds by the exit code that `audit run` would have.
+    """
+
+    fault: str
+    caught: bool
+    tokens: int
+    seeds: int
+    occurred: int | None
+    verdicts: Mapping[str, Mapping[str, int]]
+    codes: Mapping[int, int]
+
+    @property
+    def caught_by(self) -> tuple[str, ...]:
+        """The checks that called a seed a fault."""
+        return tuple(name for name, counts in self.verdicts.items() if counts.get(Verdict.FAULT))
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The checks that ended undecided for a seed."""
+        return tuple(name for name, counts in self.verdicts.items() if counts.get(Verdict.INCONCLUSIVE))
+
+
+def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int) -> Suite:
+    """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
+    usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
+    suite = suite_of(usual, fault, seed, tokens, standard_checks(Level.L4, ours=True))
+    return replace(suite, samples=1, cases=cases_of(usual, requests_of(usual, tokens), seed), mixed=True)
+
+
+def detect_by_default(name: str, limits: DetectionLimits) -> DefaultDetection:
+    """Try sizes until the default checks catch the fault in enough seeds, or sizes run out."""
+    fault = faults.load(name)
+    heavy = fault.scenario.models != "scripted"
+    sizes = [tokens for tokens in SIZES if tokens <= limits.record and not (heavy and tokens > BRIEFLY)]
+    found = _at_size(name, (sizes or [limits.record])[0], limits)
+    for tokens in sizes[1:]:
+        if not found.caught:
+            found = _at_size(name, tokens, limits)
+    return found
+
+
+def _at_size(name: str, tokens: int, limits: DetectionLimits) -> DefaultDetection:
+    fault = faults.load(name)
+    verdicts: dict[str, Counter[str]] = {}
+    codes: Counter[int] = Counter()
+    occurred: list[int | None] = []
+    for seed in range(limits.seeds):
+        suite = default_suite(fault.scenario, name, seed, tokens)
+        judged = judged_suite(suite)
+        occurred.append(_clean_counts(suite).get(fault.situation))
+        codes[arm_exit_code(judged.results.values())] += 1
+        for check, result in judged.results.items():
+            verdicts.setdefault(check, Counter())[result.verdict] += 1
+    known = [number for number in occurred if number is not None]
+    least = min(known) if known else None
+    return DefaultDetection(name, codes[1] >= limits.needed, tokens, limits.seeds, least, verdicts, codes)
+
+
+def _clean_counts(suite: Suite) -> Counted:
+    """The situations of the suite's arm without its fault."""
+    arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
+    return count(alone(replace(suite, arms=arms)).candidate, {}).occurred
+
+
+def judged_suite(suite: Suite) -> ArmJudgement:
+    """Run a suite of one arm in memory and judge it as `audit run` does."""
+    (arm,) = suite.arms
+    return judge_arm(gather(suite), arm)
