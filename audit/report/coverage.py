@@ -57,8 +57,9 @@ def check_rows(coverage: Iterable[StoredCoverage]) -> list[tuple[Any, ...]]:
 
 
 def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
-    """One line per arm: the counts of the main situations, and what a check examined too rarely."""
-    return [_line(arm, coverage) for arm in dict.fromkeys(each.arm for each in coverage)]
+    """One line per arm with a check of its drafts: the main situations, and what a check examined too rarely."""
+    drafting = dict.fromkeys(each.arm for each in coverage if each.situation in CORE)
+    return [_line(arm, coverage) for arm in drafting]
 
 
 def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
