@@ -32,7 +32,7 @@ ELIDED: Final = "..."
 SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "audit run quickstart": (
         "arm ",
-        r".* candidate ",
+        r"(rejection|ngram) .* candidate ",
         "greedy     greedy_equality",
         "rejection  (acceptance_theory|law|replay)",
         "coverage of ngram",

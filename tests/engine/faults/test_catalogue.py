@@ -84,8 +84,8 @@ SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
 UNSEEN = {
     "trimmed_by_next_confidence": "what follows a token is unrelated to its rank in a scripted pair, and every order "
     "that the law check looks at is by rank or id; the exact law is compared below",
+    "text_out_of_order": "the token ids are right, and the records of these tests hold no text for the text check",
     "copies_from_previous_request": "the drafts are honest; only the seed check sees it, in other runs of the arm",
-    "text_out_of_order": "the token ids are right, and nothing decodes them again",
 }
 """Faults that no check sees in their arena, and why."""
 WORSE_DRAFTS = (
