@@ -36,6 +36,7 @@ quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
 test: $(INSTALLED)  ## Run the unit tier: every behaviour once, in minutes.
+	@$(BIN)/python -m compileall -q -j 2 audit engine migrations schemas  # or every test process compiles them again
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end, the wheel; SHARE=K/N for a part.

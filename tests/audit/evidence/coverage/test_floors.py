@@ -58,6 +58,12 @@ def covered(tmp_path_factory) -> Ran:
     return ran(tmp_path_factory.mktemp("covered"), CHECKS)
 
 
+@pytest.fixture(scope="module")
+def lacking(tmp_path_factory) -> Ran:
+    """A run whose record lacks what one of its checks needs."""
+    return ran(tmp_path_factory.mktemp("lacking"), "record: tokens\nchecks: [accounting, law]\n", prompts=6)
+
+
 def test_enough_of_every_situation_is_a_pass(covered):
     assert covered.exit_code == 0, covered.output
     assert "coverage of spec: " in covered.output
@@ -106,19 +112,18 @@ def test_an_unknown_situation_is_one_line(tmp_path):
 
 def test_an_arm_whose_speculation_accepted_nothing_certifies_nothing(tmp_path):
     more = "checks: [accounting]\ncoverage: {least: 0}\n"
-    nothing = ran(tmp_path, more, rule="{kind: synthetic, length: 1}")
+    nothing = ran(tmp_path, more, rule="{kind: synthetic, length: 1}", prompts=6)
     assert nothing.exit_code == 3
     assert "no drafted token was accepted" in nothing.output
 
 
 def test_less_evidence_is_no_pass(tmp_path):
     """At `record: tokens` no default check sees what the rule accepts, so the arm must stay undecided."""
-    less = ran(tmp_path, "record: tokens\nfault: accepts_everything\n")
+    less = ran(tmp_path, "record: tokens\nfault: accepts_everything\n", prompts=14)
     assert less.exit_code in (1, 3), less.output
 
 
-def test_a_check_without_its_evidence_leaves_the_arm_undecided(tmp_path):
-    lacking = ran(tmp_path, "record: tokens\nchecks: [accounting, law]\n")
+def test_a_check_without_its_evidence_leaves_the_arm_undecided(lacking):
     assert lacking.exit_code == 3
     assert "needs evidence L3, the arm has L0" in lacking.output
 
@@ -135,8 +140,7 @@ def test_an_undecided_run_says_what_to_type_next(tmp_path):
     assert f"\nnext: more samples: audit run {suite} --until decided --max-tokens " in few.output
 
 
-def test_a_run_without_its_evidence_is_told_to_record_more(tmp_path):
-    lacking = ran(tmp_path, "record: tokens\nchecks: [accounting, law]\n")
+def test_a_run_without_its_evidence_is_told_to_record_more(lacking):
     assert "\nnext: give the arm the evidence that the table names (often record: full)" in lacking.output
 
 
@@ -151,8 +155,7 @@ def test_a_plan_predicts_what_the_last_run_examined_too_rarely(tmp_path):
     assert re.search(r"row_reused about [0-9] of 10: .*give more requests than batch_size", planned.stdout)
 
 
-def test_a_plan_counts_checks_that_will_lack_their_evidence(tmp_path):
-    lacking = ran(tmp_path, "record: tokens\nchecks: [accounting, law]\n")
-    planned = invoke("plan", str(tmp_path / "suite.yaml"), "--store", lacking.store, "--wide")
+def test_a_plan_counts_checks_that_will_lack_their_evidence(lacking):
+    planned = invoke("plan", str(Path(lacking.store).parent / "suite.yaml"), "--store", lacking.store, "--wide")
     assert planned.exit_code == 3
     assert "1 would not run for want of evidence" in planned.stdout
