@@ -76,12 +76,14 @@ def _decided(check: StoredCheck) -> bool:
 def judge_arm(evidence: Evidence, spec: CandidateSpec, look: InterimLook | None = None) -> ArmJudgement:
     """Run the checks of one arm on its evidence, and hold back what coverage does not support."""
     checks = {name: load(name) for name in spec.checks}
-    coverage = count(evidence.candidate, {name: check.examines(evidence) for name, check in checks.items()})
+    # a check whose claim is not about speculation needs no counts
+    about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
+    coverage = count(evidence.candidate, about)
     floors = needed(evidence.candidate, coverage, spec.coverage)
     results = {}
     for name, check in checks.items():
         result = evaluate(check, evidence, at_interim_look(check, spec.checks[name], look))
-        result = held_back(result, check.covers, coverage.examined[name], floors)
+        result = held_back(result, check.covers, coverage.examined.get(name, {}), floors)
         results[name] = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
     return ArmJudgement(coverage, floors, results)
 
@@ -90,7 +92,7 @@ def coverage_of(
     check: Check, result: CheckResult, coverage: ArmCoverage, floors: Mapping[str, int]
 ) -> tuple[SituationCount, ...]:
     """The situations of the check's claim, to be stored with its result; none for a check that did not run."""
-    if result.verdict is Verdict.NOT_RUN:
+    if result.verdict is Verdict.NOT_RUN or not check.covers:
         return ()
     examined = coverage.examined[check.name]
     return tuple(

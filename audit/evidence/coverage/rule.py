@@ -65,19 +65,19 @@ def _by_parameters(sampling: SamplingParams) -> Iterator[str]:
 
 
 def held_back(
-    result: CheckResult, covers: frozenset[Group], examined: Mapping[str, int], needed: Mapping[str, int]
+    result: CheckResult, covers: frozenset[Group], examined: Mapping[str, int], floors: Mapping[str, int]
 ) -> CheckResult:
     """The result, `inconclusive` instead of `certified` if the check examined a covered situation too rarely."""
     if result.verdict is not Verdict.CERTIFIED:
         return result
     short = {
         name: examined[name]
-        for name, least in needed.items()
+        for name, least in floors.items()
         if CATALOGUE[name].group in covers and examined[name] < least
     }
     if not short:
         return result
-    counts = ", ".join(f"{name} {count} of {needed[name]}" for name, count in short.items())
+    counts = ", ".join(f"{name} {count} of {floors[name]}" for name, count in short.items())
     remedies = "; ".join(dict.fromkeys(CATALOGUE[name].remedy for name in short))
     summary = f"examined too rarely: {counts}; to reach it, {remedies}, or waive it. So far: {result.summary}"
     return _undecided(result, summary, short)
