@@ -36,6 +36,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "q_contract": "audit.checks.q_contract.check:CHECK",
     "anchor": "audit.checks.anchor.check:CHECK",
     "transcript": "audit.checks.transcript.check:CHECK",
+    "draft_anchor": "audit.checks.draft_anchor:CHECK",
     "prefix_measurable": "audit.checks.prefix_measurable.check:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
 }

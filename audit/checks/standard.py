@@ -25,6 +25,8 @@ TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise",
 """With tokens and texts only: what the arm emits is compared with the baseline."""
 DECODED: Final = ("text",)
 """For the project's own loop, which decodes the tokens a second time."""
+REDRAFTED: Final = ("draft_anchor",)
+"""For the project's own proposers, which draft again along the record."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")
 """For an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
 HONOURED: Final = ("honoured",)
@@ -38,5 +40,5 @@ DECISIONS: Final = 3
 def standard_checks(level: int, *, ours: bool) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine."""
     if level >= DECISIONS:
-        return (*FULL, *DECODED) if ours else (*FOREIGN, *FULL, *HONOURED)
-    return (*TOKENS, *DECODED) if ours else SERVED
+        return (*FULL, *REDRAFTED, *DECODED) if ours else (*FOREIGN, *FULL, *HONOURED)
+    return (*TOKENS, *REDRAFTED, *DECODED) if ours else SERVED

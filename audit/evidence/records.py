@@ -52,11 +52,13 @@ class ArmKind(StrEnum):
     """The target's rows on the candidate's tokens, by a pass independent of the candidate's."""
     REREAD = "reread"
     """The same rows under the candidate's own numerics: the target alone reads each answer again."""
+    REDRAFT = "redraft"
+    """The candidate's drafts made again along its record, by a fresh proposer, one request at a time."""
 
     @property
     def reads(self) -> bool:
-        """True for an arm that reads its candidate's tokens and decodes none of its own."""
-        return self in (ArmKind.ANCHOR, ArmKind.REREAD)
+        """True for an arm that follows its candidate's tokens and decodes none of its own."""
+        return self in (ArmKind.ANCHOR, ArmKind.REREAD, ArmKind.REDRAFT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,14 @@ COMPANION_REQUESTS = 16
 ANCHOR_REQUESTS = 1024
 """Requests of an anchor arm; a bound on a mean needs many independent ones."""
 
-_MOST_REQUESTS: Final[Mapping[ArmKind, int | None]] = {ArmKind.ANCHOR: ANCHOR_REQUESTS, ArmKind.REREAD: None}
+REDRAFT_REQUESTS = 32
+"""Requests of a redraft arm, each of which runs alone; a stale or foreign draft shows in almost every request."""
+
+_MOST_REQUESTS: Final[Mapping[ArmKind, int | None]] = {
+    ArmKind.ANCHOR: ANCHOR_REQUESTS,
+    ArmKind.REREAD: None,
+    ArmKind.REDRAFT: REDRAFT_REQUESTS,
+}
 """Kinds of companions with another number of requests than COMPANION_REQUESTS; None runs all."""
 
 
@@ -114,6 +121,8 @@ def _with_companions(suite: Suite, candidate: Arm) -> Iterator[Arm]:
     asked = {kind for name in candidate.spec.checks for kind in load(name).companions}
     if not _worth_reading(suite, candidate):
         asked -= {ArmKind.REREAD}
+    if candidate.plan.proposer is None:
+        asked -= {ArmKind.REDRAFT}
     for kind in (kind for kind in ArmKind if kind in asked):
         yield _companion(candidate, kind)
 
@@ -149,6 +158,10 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
         # digests are enough, whole rows show how far two rows are apart; the fault stays behind
         level = plan.level if plan.level is RecordLevel.FULL else RecordLevel.SCALARS
         plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
+    if kind is ArmKind.REDRAFT:
+        # q is compared by whole rows, everything else by tokens; the fault stays behind
+        level = plan.level if plan.level is RecordLevel.FULL else RecordLevel.TOKENS
+        plan = dataclasses.replace(plan, rows=1, mixed=False, beside=None, fault=None, level=level)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1, mixed=False)
     if kind is ArmKind.OTHER_GAMMA:

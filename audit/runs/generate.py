@@ -13,7 +13,7 @@ from engine.core.types import Generation, Request
 def generations(
     arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]
 ) -> Iterator[Generation]:
-    """Run requests of the arm; a reading arm gets its candidate's output, which `done` returns by the arm's name.
+    """Run requests of the arm; a reading arm gets its candidate's records, which `done` returns by the arm's name.
 
     Raises:
         EngineError: the arm cannot continue.
@@ -27,10 +27,12 @@ def _read(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], A
     assert arm.planned.of is not None
     if not requests:
         return
-    emitted = {(each.case_id, each.sample): each.tokens for each in done(arm.planned.of).requests}
+    answered = {(each.case_id, each.sample): each for each in done(arm.planned.of).requests}
     cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
     read = reading(arm.planned.kind, arm.engine).read
     for request in requests:
         # the engine did not answer every request
-        if cases[request.id] in emitted:
-            yield read(request, emitted[cases[request.id]])
+        record = answered.get(cases[request.id])
+        generation = None if record is None else read(request, record)
+        if generation is not None:
+            yield generation

@@ -1,31 +1,38 @@
-"""The arms that read a candidate's tokens instead of decoding: which pass of the engine each kind uses, and when.
+"""The arms that follow a candidate's tokens instead of decoding: which pass of the engine each kind uses, and when.
 
 A reread is planned only where a check can use it: its bits mean something only under a promise, and without one it
-costs as much as decoding.
+costs as much as decoding. Drafts are made again only where they depend on their own request alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from audit.checks.bitwise import keeps
-from audit.evidence.records import ArmKind
-from engine.backends.interface import Anchoring, Engine, Rereading
+from audit.evidence.records import ArmKind, RequestRecord
+from engine.backends.interface import Anchoring, Engine, Redrafting, Rereading
 from engine.core.types import Generation, Request
 from engine.record.effective import Effective
+
+SHARED = "shared"
+"""The state of a proposer whose drafts depend on other requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One pass of an engine over given tokens."""
+    """One pass of an engine along a candidate's recorded request; `read` gives None for a record that no pass can
+    follow.
+    """
 
     config: Callable[[], Effective]
-    read: Callable[[Request, Sequence[int]], Generation]
+    read: Callable[[Request, RequestRecord], Generation | None]
 
 
 def can_read(kind: ArmKind, engine: Engine) -> bool:
     """True if the engine has the pass of a reading arm."""
+    if kind is ArmKind.REDRAFT:
+        return isinstance(engine, Redrafting) and engine.effective_config().proposer_state != SHARED
     return isinstance(engine, Anchoring if kind is ArmKind.ANCHOR else Rereading)
 
 
@@ -33,9 +40,15 @@ def reading(kind: ArmKind, engine: Engine) -> Reading:
     """The engine's pass for a kind of arm for which `can_read` holds."""
     if kind is ArmKind.ANCHOR:
         assert isinstance(engine, Anchoring)
-        return Reading(engine.anchor_config, engine.anchor)
+        anchor = engine.anchor
+        return Reading(engine.anchor_config, lambda request, record: anchor(request, record.tokens))
+    if kind is ArmKind.REDRAFT:
+        assert isinstance(engine, Redrafting)
+        redraft = engine.redraft
+        return Reading(engine.redraft_config, lambda request, record: redraft(request, record.trace))
     assert isinstance(engine, Rereading)
-    return Reading(engine.reread_config, engine.reread)
+    reread = engine.reread
+    return Reading(engine.reread_config, lambda request, record: reread(request, record.tokens))
 
 
 def promises_chains(effective: Effective) -> bool:

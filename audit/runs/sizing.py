@@ -18,7 +18,7 @@ from audit.checks.interface import Check, Design, NoEvidence, PlanAssumptions, f
 from audit.errors import UserError
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Level
-from audit.runs.arms import ANCHOR_REQUESTS, Arm, plan_arms, slots
+from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, slots
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
@@ -40,6 +40,7 @@ PER_TOKEN: Final[Mapping[str, float]] = {
     "positions read again": 1.0,
     "positions": 0.3,
     "drafted tokens": 0.3,
+    "steps": 0.3,
 }
 """Default units per emitted token, on the low side: positions are 0.3 (ngram) to 0.9 (draft
 model) of a token with the bundled pair."""
@@ -259,7 +260,10 @@ def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None
     if unit == PROMPTS:
         return min(design.prompts, ANCHOR_REQUESTS) if ArmKind.ANCHOR in check.companions else design.prompts
     ratio = PER_TOKEN[unit] if measured is None or arm is None else measured.n / arm.counts.output
-    return int(design.tokens * ratio)
+    tokens = design.tokens
+    if ArmKind.REDRAFT in check.companions and measured is None:
+        tokens = tokens * min(design.requests, REDRAFT_REQUESTS) // max(design.requests, 1)
+    return int(tokens * ratio)
 
 
 def _outcome(design: Design, need: SampleSize | None, given: int | None, reason: str | None) -> tuple[str, str]:

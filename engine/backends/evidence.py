@@ -42,6 +42,8 @@ class Part(StrEnum):
     """The target's rows by a pass of its own (`engine.backends.interface.Anchoring`)."""
     REREAD = "rereading"
     """The same rows under the numerics of decoding (`engine.backends.interface.Rereading`)."""
+    REDRAFT = "drafting again"
+    """The drafts along the recorded text, by a fresh proposer (`engine.backends.interface.Redrafting`)."""
     ACCOUNTS = "accounts"
     """Independent accounts of each request, compared with one another."""
 
@@ -73,6 +75,7 @@ class ArmEvidence:
     promises: the promised bitwise equality of the target's rows (`engine.models.numerics`); None if nothing is
     reported.
     shape: `chain` or `tree`, of the drafts.
+    shares: drafts depend on other requests too.
     """
 
     decoder: LoopOwner
@@ -83,6 +86,7 @@ class ArmEvidence:
     drawn: bool = False
     promises: str | None = None
     shape: str = "chain"
+    shares: bool = False
 
     def gives(self, part: Part) -> bool:
         """True if the record or the backend itself provides the part."""

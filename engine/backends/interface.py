@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from engine.core.types import Generation, Request
 from engine.record.effective import Effective
+
+if TYPE_CHECKING:
+    # commands that compute nothing import this module too
+    from engine.record.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +111,24 @@ class Rereading(Protocol):
     def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's rows at every one of `tokens`, in a record of level `scalars` or above. An injected fault is
         left out.
+        """
+        ...
+
+
+@runtime_checkable
+class Redrafting(Protocol):
+    """The extra interface of a backend that can run its proposer again along a recorded response: one request at a
+    time, from a fresh state, with the recorded decisions.
+    """
+
+    def redraft_config(self) -> Effective:
+        """The facts of that pass: proposer, models, and whether drafts are a function of the request's tokens alone
+        (`copies`).
+        """
+        ...
+
+    def redraft(self, request: Request, recorded: Trace) -> Generation | None:
+        """The drafts of every recorded step, all of them examined and none accepted, with the recorded tokens; None
+        for a record whose first step contradicts itself. Steps after the first with another draft mean nothing.
         """
         ...

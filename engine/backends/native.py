@@ -16,6 +16,7 @@ from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.core.errors import CapacityError, InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Request
 from engine.decode.loop import Loop, LoopOptions
+from engine.decode.redrafting import Redrafter, recorded_steps
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts
 from engine.heads.checkpoint import LoadedHead
@@ -31,7 +32,7 @@ from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memo
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
-from engine.record.trace import TraceHeader
+from engine.record.trace import Trace, TraceHeader
 from engine.verify.interface import VerifierFacts
 
 
@@ -160,6 +161,22 @@ class NativeEngine:
     def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's rows on `tokens`, without a fault."""
         return reread(self._rereader, request, tokens, self._reading_header(request), self._tokens.decode)
+
+    def redraft_config(self) -> Effective:
+        """The pass of `redraft`."""
+        reading = "the proposer alone along the recorded tokens and decisions; fresh caches, one row, no neighbours"
+        document = self.effective_config().to_json()
+        return stated(LoopOwner.OWN, {**document, "pass": reading, "rows": 1, "copies": self._facts.copies})
+
+    def redraft(self, request: Request, recorded: Trace) -> Generation | None:
+        """The drafts along a record, by the engine's own parts."""
+        tokens = len(request.prompt) + max(len(recorded.token), request.sampling.max_new_tokens)
+        capacity = min(tokens + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
+        cache = self._target.new_cache(1, capacity)
+        proposer = self._proposer(1, capacity, cache)
+        options = LoopOptions(1, self._plan.gamma, capacity, self._plan.level)
+        redrafter = Redrafter(self._target, proposer, self._parts, cache, options, self._tokens.decode)
+        return redrafter.run(request, recorded_steps(recorded))
 
     def _reading_config(self, reading: str, more: Mapping[str, Any]) -> Effective:
         """The configuration of a pass over given tokens."""

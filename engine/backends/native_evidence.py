@@ -14,11 +14,12 @@ from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part
 from engine.core.types import DraftRule, RecordLevel
 from engine.record.effective import LoopOwner
 
+OWN_PASSES: Final = frozenset((Part.REFERENCE, Part.REREAD, Part.REDRAFT))
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
         RecordLevel.TOKENS: (
             0,
-            frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE, Part.REREAD)),
+            frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS)) | OWN_PASSES,
         ),
         # without rows, decisions cannot be recomputed
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS, Part.NUMBERS))),
@@ -67,6 +68,13 @@ def shape(plan: EngineSpec) -> str:
     return "tree" if tree.get(plan.proposer or "", plan.proposer in TREES) else "chain"
 
 
+def shares(plan: EngineSpec) -> bool:
+    """True if the plan's proposer carries state from one request to another."""
+    options = plan.options
+    learns = plan.proposer == "online" and bool(options.get("learn"))
+    return learns or (plan.proposer == "suffix" and bool(options.get("cached_requests")))
+
+
 def promises(target: ModelSource) -> str:
     """The promised bitwise equality of the target's rows, given that the mode's probe passes on the running machine."""
     if target.source.startswith(SCRIPTED):
@@ -87,6 +95,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
         drawn=not settings.greedy and rule.draft_rule is not DraftRule.GREEDY and draws(plan),
         promises=promises(settings.target),
         shape=shape(plan),
+        shares=shares(plan),
     )
 
 

@@ -47,6 +47,8 @@ class ProposerFacts:
     options: Mapping[str, Any] = field(default_factory=dict)
     steady: SteadyDrafts | None = None
     """The length of its drafts; None if it depends on the text or is undeclared."""
+    copies: bool = False
+    """Its drafts are a function of the tokens alone, without any arithmetic that rounds."""
 
 
 @dataclass(frozen=True, slots=True)

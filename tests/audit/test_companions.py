@@ -70,5 +70,5 @@ def test_an_arm_that_names_no_checks_gets_the_standard_ones_and_is_read_again(su
     sampled = next(arm for arm in suite.arms if arm.name == "sampled")
     standard = standard_checks(4, ours=True)
     assert tuple(sampled.checks) == standard
-    assert {kind for name in standard for kind in checks.load(name).companions} == {ArmKind.REREAD}
-    assert [arm.name for arm in arms.plan_arms(suite) if arm.of] == ["sampled/reread"]
+    assert {kind for name in standard for kind in checks.load(name).companions} == {ArmKind.REREAD, ArmKind.REDRAFT}
+    assert [arm.name for arm in arms.plan_arms(suite) if arm.of] == ["sampled/reread", "sampled/redraft"]

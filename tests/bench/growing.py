@@ -6,19 +6,19 @@ Reversed arms are reversed within what was added at a time. Knows nothing about 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.scripted import VOCABULARY, open_models
-from engine.core.types import Protocol, Request
+from engine.core.types import Generation, Protocol, Request
 from engine.faults.interface import Scenario
 from engine.models.reference_pass import ScriptedReference
 from engine.models.scripted import table_script
+from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.audit.checks.anchor_arms import anchor_arm
@@ -65,6 +65,8 @@ class Growing:
         kinds = tuple(kinds)
         self._anchored = ArmKind.ANCHOR in kinds
         self._reader = shop.arm(replace(plain, rows=1, level=plan.level)) if ArmKind.REREAD in kinds else None
+        again = replace(plan, rows=1, mixed=False, beside=None, fault=None)
+        self._drafter = shop.arm(again) if ArmKind.REDRAFT in kinds else None
         wanted = {kind for kind in (ArmKind.CANDIDATE, *kinds) if not kind.reads}
         self._backends = {kind: shop.arm(shapes[kind]) for kind in ArmKind if kind in wanted}
         self._arms = {
@@ -82,7 +84,9 @@ class Growing:
         if self._anchored and asked:
             self._anchor(len(asked))
         if self._reader is not None and asked:
-            self._read_again(self._reader)
+            self._again(ArmKind.REREAD, self._reader.reread_config(), self._reread)
+        if self._drafter is not None and asked:
+            self._again(ArmKind.REDRAFT, self._drafter.redraft_config(), self._redraft)
         others = {kind: arm for kind, arm in self._arms.items() if kind not in FIXED}
         candidate, baseline, control = (self._arms.get(kind) for kind in FIXED)
         assert candidate is not None
@@ -114,17 +118,22 @@ class Growing:
         ordered = sorted((*(old.requests if old else ()), *made.requests), key=lambda each: (each.case_id, each.sample))
         self._arms[ArmKind.ANCHOR] = replace(made, requests=tuple(ordered))
 
-    def _read_again(self, reader: Any) -> None:
-        old = self._arms.get(ArmKind.REREAD)
+    def _reread(self, request: Request, recorded: RequestRecord) -> Generation:
+        return self._reader.reread(request, recorded.tokens)
+
+    def _redraft(self, request: Request, recorded: RequestRecord) -> Generation:
+        return self._drafter.redraft(request, recorded.trace)
+
+    def _again(self, kind: ArmKind, effective: Effective, follow: Callable[[Request, RequestRecord], Generation]):
+        old = self._arms.get(kind)
         made = {each.key: each for each in old.requests} if old else {}
         for each in self._arms[ArmKind.CANDIDATE].requests:
             header = each.trace.header
             request = Request(header.request, header.prompt, header.sampling, header.stream)
             if each.key not in made:
-                made[each.key] = replace(each, trace=decode(reader.reread(request, each.tokens).trace))
+                made[each.key] = replace(each, trace=decode(follow(request, each).trace))
         ordered = sorted(made.values(), key=lambda each: (each.case_id, each.sample))
-        effective = reader.reread_config()
-        self._arms[ArmKind.REREAD] = ArmRecord("reread", ArmKind.REREAD, Level.L2, effective, tuple(ordered))
+        self._arms[kind] = ArmRecord(str(kind), kind, Level.L2, effective, tuple(ordered))
 
 
 FIXED = (ArmKind.CANDIDATE, ArmKind.BASELINE, ArmKind.CONTROL)

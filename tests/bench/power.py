@@ -104,6 +104,9 @@ PLANS = {
     "acceptance_drift": Plan(
         ("argmax_draft_soft_q", "sqrt_acceptance", "temperature_ignored_on_drafted_rows"), 2048, length=32
     ),
+    "draft_anchor": Plan(
+        ("draft_one_behind", "draft_vocabulary_shifted", "copies_from_previous_request"), 512, (ArmKind.REDRAFT,), 16
+    ),
     "text": Plan(("text_out_of_order",), 256, length=16),
     "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }

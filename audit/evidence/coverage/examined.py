@@ -39,6 +39,11 @@ def read_again(evidence: Evidence) -> Examined:
     return read_by(evidence.companions.get(ArmKind.REREAD))
 
 
+def redrafted(evidence: Evidence) -> Examined:
+    """Every token of the requests that were drafted again."""
+    return read_by(evidence.companions.get(ArmKind.REDRAFT))
+
+
 def anchored_or_until_parted(evidence: Evidence) -> Examined:
     """The anchor's requests if there is an anchor arm, else the tokens before two arms part."""
     return anchored(evidence) if ArmKind.ANCHOR in evidence.companions else until_parted(evidence)

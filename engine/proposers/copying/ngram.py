@@ -27,6 +27,7 @@ class NgramProposer:
             can_couple=False,
             state="none",
             options={"min_ngram": min_ngram, "max_ngram": max_ngram},
+            copies=True,
         )
 
     @classmethod

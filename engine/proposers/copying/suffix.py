@@ -128,6 +128,7 @@ class SuffixProposer:
             can_couple=False,
             state="shared" if settings.cached_requests else "request",
             options=asdict(settings),
+            copies=True,
         )
 
     @classmethod

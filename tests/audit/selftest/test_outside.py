@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.evidence.records import ArmKind, Level
+from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.selftest import battery
 from audit.selftest.outside import from_outside
@@ -41,7 +41,7 @@ def test_runs_of_ones_own_stay_whole(evidence):
     outside = from_outside(evidence, Level.L0)
     assert outside.baseline is evidence.baseline
     for kind, arm in outside.companions.items():
-        assert (arm is evidence.companions[kind]) == (kind in (ArmKind.ANCHOR, ArmKind.REREAD))
+        assert (arm is evidence.companions[kind]) == (kind.reads)
 
 
 @pytest.mark.parametrize("level", [Level.L0, Level.L1])

@@ -27,6 +27,7 @@ from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, requests, target_script
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions
 from tests.support.cases import every_case
+from tests.support.drafting_again import again, require_the_same_drafts
 from tests.support.head_cases import (
     CASES,
     COMPARING,
@@ -154,6 +155,14 @@ def test_it_serves_as_every_head_must(head, protocol):
         for budget in (0, 1, 2, 5):
             with case(f"a budget of {budget}"):
                 require_budget_and_facts(head, protocol, budget)
+
+
+@pytest.mark.parametrize(("head", "protocol"), slow_unless(PAIRS, daily(PAIRS)[:2]))
+def test_alone_it_repeats_the_drafts_that_it_made_in_a_batch(head, protocol):
+    setup = Setup(head, protocol=protocol, rows=3, gamma=4)
+    for generation in generate(setup, ragged(4, sampling_for(protocol, SHAPED))).values():
+        trace = decode(generation.trace)
+        require_the_same_drafts(trace, again(make_loop(replace(setup, rows=1)), generation.request, trace), 1e-5)
 
 
 @pytest.mark.parametrize("head", CASES)

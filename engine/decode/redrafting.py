@@ -1,0 +1,177 @@
+"""Drafting again: the proposer's drafts along a recorded response, step by step.
+
+One request in a loop of its own: a fresh proposer, one row, no neighbours and no earlier request. Each step proposes
+anew after the recorded history; the loop then goes on with the recorded draft and the recorded decision, whatever was
+proposed. Random numbers are keyed by position, so a sound proposer repeats its drafts up to rounding. The pass shares
+the proposer's and the models' code with decoding, hence their faults; it shares neither the batch, nor what another
+request or an earlier step left in a cache. A proposer whose drafts part from the record keeps its own tokens in its
+cache: compare no step after that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.core.types import (
+    Emitted,
+    Examined,
+    FinishReason,
+    Generation,
+    Proposal,
+    QKind,
+    Request,
+    Role,
+    StepOutcome,
+    StepRecord,
+    Tree,
+)
+from engine.decode.loop import Loop, LoopOptions
+from engine.decode.seams import EngineParts
+from engine.models.interface import SlotCache, TargetModel
+from engine.proposers.interface import Context, Proposer
+from engine.record.trace import StepView, Trace, steps_of
+from engine.sampling.rng import Randomness
+from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome
+from engine.sampling.target_rows import TargetRows
+from engine.verify.interface import VerifierFacts
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of a record: the draft, and the decision on it."""
+
+    tree: Tree
+    outcome: StepOutcome
+
+
+def recorded_steps(trace: Trace) -> tuple[RecordedStep, ...]:
+    """The steps of a trace in order, up to the first that contradicts itself, which no loop could follow."""
+    steps = []
+    for view in steps_of(trace):
+        step = _recorded(trace, view)
+        if not _consistent(step):
+            break
+        steps.append(step)
+    return tuple(steps)
+
+
+def _recorded(trace: Trace, view: StepView) -> RecordedStep:
+    tree = Tree(*(tuple(column[view.nodes].tolist()) for column in (trace.node_token, trace.node_parent)))
+    nodes, kept = (column[view.examined].tolist() for column in (trace.examined_node, trace.examined_accepted))
+    tokens, roles, rows = (column[view.emitted].tolist() for column in (trace.token, trace.role, trace.row))
+    return RecordedStep(
+        tree,
+        StepOutcome(
+            tuple(Emitted(token, Role(role), row, NAN) for token, role, row in zip(tokens, roles, rows, strict=True)),
+            tuple(Examined(node, NAN, NAN, NAN, bool(was)) for node, was in zip(nodes, kept, strict=True)),
+        ),
+    )
+
+
+def _consistent(step: RecordedStep) -> bool:
+    """True if the decision names nodes and rows that exist, and the accepted tokens are those of a path."""
+    size, outcome = len(step.tree), step.outcome
+    path = [each.node for each in outcome.examined if each.accepted]
+    nodes = [each.node for each in outcome.examined]
+    parents = [-1, *path]
+    exist = all(0 <= node < size for node in nodes) and all(0 <= each.row <= size for each in outcome.emitted)
+    ordered = all(-1 <= parent < node for node, parent in enumerate(step.tree.parents))
+    return (
+        bool(outcome.emitted)
+        and exist
+        and ordered
+        and all(step.tree.parents[node] == parent for node, parent in zip(path, parents, strict=False))
+        and [step.tree.tokens[node] for node in path] == [each.token for each in outcome.emitted[: len(path)]]
+    )
+
+
+class _Followed:
+    """A proposer that proposes anew and hands the loop the recorded drafts. `made` is the newest own proposal."""
+
+    def __init__(self, inner: Proposer, steps: Sequence[RecordedStep]) -> None:
+        self._inner = inner
+        self._drafts = iter(steps)
+        self.facts = inner.facts
+        self.made = Proposal()
+
+    def start(self, context: Context) -> None:
+        """Pass on."""
+        self._inner.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """The recorded draft; what the target reads beside it is the inner proposer's."""
+        (self.made,) = self._inner.propose(contexts)
+        return [Proposal(next(self._drafts).tree, lookahead_tokens=self.made.lookahead_tokens)]
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Pass on the recorded decision."""
+        self._inner.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """Pass on."""
+        self._inner.finish(row)
+
+    def as_made(self, _request: Request, record: StepRecord) -> StepRecord:
+        """The step with the proposer's own draft, every node of it examined and none accepted."""
+        made = self.made
+        chances = [NAN] * len(made.tree)
+        if made.q_kind is QKind.FULL and made.q is not None:
+            chances = [float(row[token]) for row, token in zip(made.q, made.tree.tokens, strict=True)]
+        examined = tuple(Examined(node, NAN, q, NAN, accepted=False) for node, q in enumerate(chances))
+        return replace(record, proposal=made, verdict=StepOutcome(record.verdict.emitted, examined), spare=None)
+
+
+class _Decided:
+    """A verifier that repeats recorded decisions."""
+
+    def __init__(self, facts: VerifierFacts, steps: Sequence[RecordedStep]) -> None:
+        self.facts = facts
+        self._outcomes = iter(steps)
+
+    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
+        """The next recorded decision."""
+        del proposal, rows, randomness
+        return next(self._outcomes).outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedEnd(StopRule):
+    """Ends the request after its recorded tokens, for no reason of its own."""
+
+    length: int = 0
+
+    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
+        """The whole decision."""
+        ended = len(generated) + len(verdict.emitted) >= self.length
+        return TruncatedOutcome(verdict, FinishReason.LENGTH if ended else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Redrafter:
+    """Everything that drafts again: sound parts, and the loop's options for one row."""
+
+    target: TargetModel
+    proposer: Proposer
+    parts: EngineParts
+    cache: SlotCache
+    options: LoopOptions
+    decode: Decode
+
+    def run(self, request: Request, steps: Sequence[RecordedStep]) -> Generation | None:
+        """The request's record with the drafts made anew and the recorded decisions; None without steps."""
+        if not steps:
+            return None
+        length = sum(len(each.outcome.emitted) for each in steps)
+        followed = _Followed(self.proposer, steps)
+        parts = replace(
+            self.parts,
+            stops=lambda sampling, eos, decode: _RecordedEnd(sampling, eos, decode, length),
+            record=followed.as_made,
+        )
+        decided = _Decided(self.parts.verifier.facts, steps)
+        loop = Loop(self.target, followed, decided, self.decode, self.options, self.cache, parts)
+        (generation,) = loop.run([request])
+        return generation
