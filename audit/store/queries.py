@@ -5,7 +5,6 @@ Named queries use the documented views and tables.
 
 from __future__ import annotations
 
-import difflib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -154,6 +153,9 @@ def named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         UserError: unknown query or unknown parameter.
     """
     if name not in NAMED:
+        # imported with the first mistake
+        import difflib
+
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(f"no query {name!r}; {hint}there are: {', '.join(NAMED)}")
