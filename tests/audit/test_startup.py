@@ -60,7 +60,7 @@ def test_commands_without_a_store_import_what_they_need(arguments, allowed):
     ("arguments", "allowed"),
     [
         (("list",), STORE),
-        (("show",), TEXTS | {"engine.core.types"}),
+        (("show",), TEXTS),
         (("query", "acceptance"), STORE),
         (VERIFY, TEXTS | {"jsonschema"}),
         (GATE, TEXTS),
