@@ -47,7 +47,8 @@ def test_the_page_is_short_and_shows_a_run():
 
 def test_every_command_of_the_page_has_these_options():
     assert {line.split()[1] for line in commands()} >= {"validate", "plan", "run", "show", "gate", "attach", "verify"}
-    root = click.Context(main, info_name="audit")
+    # with the group's settings: a command keeps the help option of its first context, for every later test
+    root = click.Context(main, info_name="audit", **main.context_settings)
     for line in commands():
         _, name, *words = shlex.split(line)
         command = main.get_command(root, name)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, overload
 
-from engine.core.types import FinishReason
 from engine.record.effective import Effective, LoopOwner
 
 if TYPE_CHECKING:
+    from engine.core.types import FinishReason
     from engine.record.trace import Trace
 
 

@@ -23,8 +23,16 @@ ISO: Final = re.compile(
     r"P(?=.)((?P<weeks>[0-9]{1,6})W)?((?P<days>[0-9]{1,6})D)?"
     r"(T(?=.)((?P<hours>[0-9]{1,6})H)?((?P<minutes>[0-9]{1,6})M)?((?P<seconds>[0-9]{1,6})S)?)?"
 )
-PACKAGED: Final = ("standard", "vllm", "transformers", "endpoint")
-"""The packaged policies: one per kind of engine, by the evidence that it reveals."""
+PACKAGED: Final[Mapping[str, str]] = {
+    "standard": "806a06fb8c465718261485549b4e1aa76ca5db3f6ec56acf3a98e81207843dd4",
+    "vllm": "9e3b69d5d3852bdfb0ee02728a2280b4c539ed88825ab960399d58b42b0e5d68",
+    "transformers": "657a71cf5be4dc1e3966690818bbb6adf86a019875c34b6c77f4703d92a69189",
+    "endpoint": "5af82a53b25ed7b73fee02a63c6860a8807a64301f4888f52197085112555f4f",
+}
+"""The packaged policies: one per kind of engine, by the evidence that it reveals.
+
+The digests are of bytes that the tests validated against the schema; `load_policy` validates all others.
+"""
 SUFFIXES: Final = (".yaml", ".yml")
 UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
@@ -89,7 +97,9 @@ def load_policy(name: str | Path) -> Policy:
         UserError: the first mistake, `path:LINE: what is wrong; what to do`.
     """
     document = read_yaml(_find(name))
-    check_document(document, schemas.load("policy"))
+    sha256 = hashlib.sha256(document.raw).hexdigest()
+    if sha256 not in PACKAGED.values():  # the validator takes a tenth of the gate's time to import
+        check_document(document, schemas.load("policy"))
     data = document.data
     evidence, subjects = data["evidence"], data.get("subjects", {})
     return Policy(
@@ -105,7 +115,7 @@ def load_policy(name: str | Path) -> Policy:
         coverage=data.get("coverage", {}),
         require_lossless=data.get("require_lossless", False),
         allow_known_bad=data.get("allow_known_bad", False),
-        sha256=hashlib.sha256(document.raw).hexdigest(),
+        sha256=sha256,
         document=data,
     )
 

@@ -13,10 +13,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from audit.checks.interface import Check, Params
 from audit.store import StoredEvent, StoredRun
+
+if TYPE_CHECKING:
+    # `audit show` imports this module too, and no check
+    from audit.checks.interface import Check, Params
 
 UNTIL: Final = "decided"
 SCHEDULE: Final = "6 / (pi^2 k^2)"

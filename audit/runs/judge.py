@@ -21,7 +21,7 @@ from typing import Protocol
 from audit.checks import load
 from audit.checks.interface import Check, evaluate
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.count import ArmCoverage, count
+from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
@@ -76,9 +76,9 @@ def _decided(check: StoredCheck) -> bool:
 def judge_arm(evidence: Evidence, spec: CandidateSpec, look: InterimLook | None = None) -> ArmJudgement:
     """Run the checks of one arm on its evidence, and hold back what coverage does not support."""
     checks = {name: load(name) for name in spec.checks}
-    # a check whose claim is not about speculation needs no counts
+    # a check whose claim is not about speculation needs no counts, and neither does an arm with such checks only
     about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
-    coverage = count(evidence.candidate, about)
+    coverage = count(evidence.candidate, about) if about else UNCOUNTED
     floors = needed(evidence.candidate, coverage, spec.coverage)
     results = {}
     for name, check in checks.items():

@@ -69,7 +69,8 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
     """Continue an interrupted run.
 
     Raises:
-        UserError: the run is finished, or was made with another suite, other models or another numerics mode.
+        UserError: the run is finished, or was made with another suite, other models, another numerics mode or fewer
+            arms.
         Interrupted: the user stopped the run again.
     """
     record = store.load_run(name)
@@ -79,8 +80,20 @@ def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -
     for used in artifacts(prepared):
         if (used.role, used.sha256) not in recorded:
             raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
+    _require_recorded_arms(prepared, record)
     store.set_status(name, RunStatus.RUNNING, "resumed")
     return _go(prepared, store, name, progress, stop_rule(record))
+
+
+def _require_recorded_arms(prepared: PreparedRun, record: StoredRun) -> None:
+    """Reject arms that the run did not begin with: another version of this program may compare with further ones."""
+    recorded = {arm.name for arm in record.arms}
+    added = [arm.planned.name for arm in prepared.arms if arm.planned.name not in recorded]
+    if added:
+        raise UserError(
+            f"run {record.ulid} began without arm {added[0]}, which this version of audit compares with; "
+            "start a new run, or resume with the version that began this one"
+        )
 
 
 def _require_same_numerics(prepared: PreparedRun, record: StoredRun) -> None:

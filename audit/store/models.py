@@ -5,7 +5,7 @@ and the triggers in the migrations); of a run's row only the columns of
 `RUN_PROGRESS` change. Digests are hex SHA-256.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations`: SQLAlchemy would evaluate every annotation from its text, at every start
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0003"
+REVISION: Final = "0004"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (

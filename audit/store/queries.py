@@ -5,7 +5,6 @@ Named queries use the documented views and tables.
 
 from __future__ import annotations
 
-import difflib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,6 @@ from sqlalchemy import URL, Connection, TextClause, text
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 
 from audit.errors import UserError
-from audit.store.accounts import STEPLESS
 from audit.store.connection import is_sqlite, open_readonly, parse_url
 
 ALLOWED: Final = frozenset(
@@ -51,16 +49,9 @@ class QueryResult:
     cut: bool
 
 
-COUNTED: Final = f"arm.effective ->> '{STEPLESS}' IS NULL"
-"""False for an endpoint's arm, whose record has one step per token: its steps and drafts are NULL, not counts."""
-
-ACCEPTANCE: Final = f"""
-SELECT v_acceptance.arm, domain, requests, CASE WHEN {COUNTED} THEN n_steps END AS n_steps,
-       CASE WHEN {COUNTED} THEN n_drafted END AS n_drafted, CASE WHEN {COUNTED} THEN n_accepted END AS n_accepted,
-       n_output, draft_acceptance_rate, CASE WHEN {COUNTED} THEN tokens_per_step END AS tokens_per_step
-FROM v_acceptance JOIN run ON run.ulid = v_acceptance.run
-JOIN arm ON arm.run_id = run.id AND arm.name = v_acceptance.arm
-WHERE v_acceptance.run = :run ORDER BY v_acceptance.arm, domain
+ACCEPTANCE: Final = """
+SELECT arm, domain, requests, n_steps, n_drafted, n_accepted, n_output, draft_acceptance_rate, tokens_per_step
+FROM v_acceptance WHERE run = :run ORDER BY arm, domain
 """
 
 # Every position counts in every step with drafts, so that the rates are
@@ -100,11 +91,11 @@ SELECT arm, case_id, sample, domain, n_output, n_steps, latency_us,
 FROM v_request WHERE run = :run ORDER BY latency_us DESC, arm, case_id, sample LIMIT :limit
 """
 
-STEPS: Final = f"""
+# `v_request` has no number of steps for an endpoint's arm, whose record has one step per token
+STEPS: Final = """
 SELECT v_request.arm, decode_step.n_emitted AS tokens_in_step, COUNT(*) AS steps
 FROM decode_step JOIN v_request ON v_request.request_id = decode_step.request_id
-JOIN request ON request.id = v_request.request_id JOIN arm ON arm.id = request.arm_id
-WHERE v_request.run = :run AND {COUNTED} GROUP BY v_request.arm, decode_step.n_emitted
+WHERE v_request.run = :run AND v_request.n_steps IS NOT NULL GROUP BY v_request.arm, decode_step.n_emitted
 ORDER BY v_request.arm, decode_step.n_emitted
 """
 
@@ -154,6 +145,9 @@ def named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         UserError: unknown query or unknown parameter.
     """
     if name not in NAMED:
+        # imported with the first mistake
+        import difflib
+
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(f"no query {name!r}; {hint}there are: {', '.join(NAMED)}")

@@ -44,10 +44,10 @@ from audit.store.values import (
 )
 from audit.store.writer import find_arm, find_run
 from engine.core.errors import TraceError
-from engine.core.types import FinishReason
 from engine.record.effective import Effective
 
 if TYPE_CHECKING:
+    from engine.core.types import FinishReason
     from engine.record import trace as traces
 
 SUGGESTED: Final = 3
@@ -253,6 +253,9 @@ class _Stored:
     @property
     def failed(self) -> bool:
         """True if the engine gave no answer."""
+        # imported late, as in `_stored`
+        from engine.core.types import FinishReason
+
         return self.finish_reason is FinishReason.ERROR
 
     @property
@@ -280,6 +283,7 @@ class _Stored:
 
 def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
+    from engine.core.types import FinishReason
     from engine.record import trace as traces
 
     place = f"{place}, case {row.case_id}#{row.sample}"

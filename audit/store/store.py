@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
@@ -35,7 +35,9 @@ from audit.store.values import (
     StoredRun,
 )
 from audit.store.writer import NewRequest
-from engine.core.types import Generation
+
+if TYPE_CHECKING:
+    from engine.core.types import Generation
 
 T = TypeVar("T")
 

@@ -39,9 +39,9 @@ from audit.store.models import (
 )
 from audit.store.ulid import new_ulid
 from audit.store.values import ArtifactRef, Attachment, NewArm, NewRun, RunStatus, SituationCount, StoredDecision
-from engine.core.types import Generation, Role
 
 if TYPE_CHECKING:
+    from engine.core.types import Generation
     from engine.record import trace as traces
 
 
@@ -227,6 +227,9 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
 
 def _step_values(trace: traces.Trace, views: Iterable[traces.StepView]) -> list[list[Any]]:
     """[S] rows of `integrity.STEP_FIELDS` and `integrity.VERSION_FIELDS`."""
+    # imported with the first trace, as `engine.record.trace` is
+    from engine.core.types import Role
+
     rows = []
     digests = {each.number: each.digest for each in trace.header.draft_versions}
     versions = trace.draft_version.tolist() or [None] * trace.steps

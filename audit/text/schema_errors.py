@@ -5,15 +5,15 @@ Knows JSON Schema keywords only, not the documents.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import Any, Final
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Any, Final
 
 from audit.text.documents import Document, Place, quoted
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 TYPE_WORDS: Final[Mapping[str, str]] = {
     "object": "a mapping",
@@ -46,6 +46,9 @@ def check_part(document: Document, part: Place, schema: Mapping[str, Any]) -> No
 
 def check_value(document: Document, part: Place, value: object, schema: Mapping[str, Any]) -> None:
     """Validate a value from a place of a document against a schema; raises as `check_part`."""
+    # imported with the first document that needs validation
+    from jsonschema import Draft202012Validator
+
     errors = [(error, (*part, *_place(error))) for error in Draft202012Validator(schema).iter_errors(value)]
     found = [
         (document.line(place), -len(error.absolute_path), str(error.validator), error, place) for error, place in errors
@@ -63,6 +66,9 @@ def first_problem(value: object, validator: Draft202012Validator) -> str | None:
 
 def suggestion(word: str, accepted: Iterable[str]) -> str:
     """Suggest a replacement for an unknown word."""
+    # imported with the first mistake
+    import difflib
+
     words = sorted(accepted)
     close = difflib.get_close_matches(word, words, n=1)
     lead = f"did you mean {close[0]}? " if close else ""

@@ -8,18 +8,18 @@ and the lean forward. Both share only the files, the tokenizer and `engine.sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from engine.core.errors import CapacityError, InvalidRequest, ModelError
-from engine.core.types import Emitted, FinishReason, Generation, Proposal, Request, Role, StepOutcome, StepRecord
+from engine.core.errors import CapacityError, ModelError
+from engine.core.types import Generation, Request
 from engine.models.loading import LoadedModel, load_model
 from engine.models.scripted import Script
-from engine.record.recorder import Recorder
+from engine.record.given import GivenRow, record_given
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 from engine.sampling.transforms import transform
@@ -107,20 +107,16 @@ def anchored(
     Raises:
         InvalidRequest: no tokens.
     """
-    if not tokens:
-        raise InvalidRequest(f"request {request.id}: there are no tokens to read")
-    history, start = [*request.prompt, *tokens], len(request.prompt)
-    recorder = Recorder(header)
-    for index, row in enumerate(reference.rows(history, start)):
-        recorder.step(_step(index, row, history[: start + index + 1], header))
-    trace = recorder.finish(FinishReason.LENGTH)
-    return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))
+
+    def rows_on(history: Sequence[int], start: int) -> Iterator[GivenRow]:
+        rows = reference.rows(history, start)
+        return (_given(row, history[: start + index + 1], header) for index, row in enumerate(rows))
+
+    return record_given(request, tokens, header, text, rows_on)
 
 
-def _step(index: int, row: Rows, history: list[int], header: TraceHeader) -> StepRecord:
-    """The step that emits the last token of `history`."""
-    token, sampling = history[-1], header.sampling
+def _given(row: Rows, history: Sequence[int], header: TraceHeader) -> GivenRow:
+    """The row that decides the last token of `history`."""
+    sampling = header.sampling
     decided = transform(row, history[:-1], len(header.prompt), sampling, header.eos_ids)
-    verdict = StepOutcome((Emitted(token, Role.PLAIN, 0, float(decided.p[token])),))
-    scores = None if sampling.plain_scores else decided.scores[None]
-    return StepRecord(index, len(history) - 1, Proposal(), verdict, row[None].copy(), scores)
+    return GivenRow(row, float(decided.p[history[-1]]), None if sampling.plain_scores else decided.scores)

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import torch
 
-from engine.core.errors import InvalidRequest
-from engine.core.types import Emitted, FinishReason, Generation, Proposal, Request, Role, StepOutcome, StepRecord
+from engine.core.types import Generation, Request
 from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.models.numerics.interface import Invariance
 from engine.models.numerics.probe.choose import ModelWithNumerics
-from engine.record.recorder import Recorder
+from engine.record.given import GivenRow, record_given
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 
@@ -75,17 +73,11 @@ def reread(reader: Rereader, request: Request, tokens: Sequence[int], header: Tr
     Raises:
         InvalidRequest: no tokens.
     """
-    if not tokens:
-        raise InvalidRequest(f"request {request.id}: there are no tokens to read")
-    history, start = [*request.prompt, *tokens], len(request.prompt)
-    recorder, at = Recorder(header), start
-    for rows in reader.rows(history, start):
-        for row in rows:
-            emitted = Emitted(history[at], Role.PLAIN, 0, float("nan"))
-            recorder.step(StepRecord(at - start, at, Proposal(), StepOutcome((emitted,)), np.array(row[None]), None))
-            at += 1
-    trace = recorder.finish(FinishReason.LENGTH)
-    return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))
+
+    def rows_on(history: Sequence[int], start: int) -> Iterator[GivenRow]:
+        return (GivenRow(row) for rows in reader.rows(history, start) for row in rows)
+
+    return record_given(request, tokens, header, text, rows_on)
 
 
 def _spans(start: int, end: int, chunk: int | None) -> Iterator[tuple[int, int]]:

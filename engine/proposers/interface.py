@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest
+from engine.core.steady import SteadyDrafts as SteadyDrafts
 from engine.core.trees import require_valid
 from engine.core.types import Proposal, QKind, Request, StepOutcome
-from engine.core.types import SteadyDrafts as SteadyDrafts
 from engine.core.versions import DraftVersion
 from engine.sampling.rng import Randomness
 

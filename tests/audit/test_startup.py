@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,8 +13,12 @@ import pytest
 from audit.cli import COMMANDS, main
 from tests.audit.store.build import made_store
 
-WATCHED = ("alembic", "jsonschema", "numpy", "rich", "scipy", "scipy.stats", "sqlalchemy", "torch", "transformers")
-STORE, TEXTS = {"sqlalchemy"}, {"sqlalchemy", "jsonschema"}
+WATCHED = (
+    *("alembic", "difflib", "engine.core.types", "jsonschema", "numpy", "rich", "ruamel.yaml", "scipy", "scipy.stats"),
+    *("sqlalchemy", "torch", "transformers"),
+)
+STORE, TEXTS = {"sqlalchemy"}, {"sqlalchemy", "ruamel.yaml"}
+SUITE = {"engine.core.types", "jsonschema", "numpy", "ruamel.yaml", "scipy"}
 PROGRAM = f"""
 import json, sys
 from audit.cli import main
@@ -23,12 +28,14 @@ except SystemExit:
     pass
 print(json.dumps(sorted(set(sys.modules) & set({WATCHED}))), file=sys.stderr)
 """
+STANDARD = Path(__file__).parents[2] / "suites" / "policies" / "standard.yaml"
 VERIFY = ("verify", "report.json", "--statement", "missing.json")
 GATE = ("gate", "latest", "--policy", "standard")
+GATE_OWN = ("gate", "latest", "--policy", "policy.yaml")
 
 
 def imported(*arguments: str) -> set[str]:
-    """Which of the watched packages a process has imported that ran one command."""
+    """Which of the watched modules a process has imported that ran one command."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True)
     return set(json.loads(done.stderr.splitlines()[-1]))
 
@@ -40,8 +47,8 @@ def imported(*arguments: str) -> set[str]:
         (("--version",), set()),
         (("schema",), set()),
         (("query", "--list"), STORE),
-        (("validate", "quickstart"), {"jsonschema", "numpy", "scipy"}),
-        (("validate", "transformers/greedy"), {"jsonschema", "numpy", "scipy"}),
+        (("validate", "quickstart"), SUITE),
+        (("validate", "transformers/greedy"), SUITE),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -53,16 +60,18 @@ def test_commands_without_a_store_import_what_they_need(arguments, allowed):
     ("arguments", "allowed"),
     [
         (("list",), STORE),
-        (("show",), STORE),
+        (("show",), TEXTS),
         (("query", "acceptance"), STORE),
-        (VERIFY, TEXTS),
+        (VERIFY, TEXTS | {"jsonschema"}),
         (GATE, TEXTS),
+        (GATE_OWN, TEXTS | {"jsonschema"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_commands_on_a_store_import_what_they_need(arguments, allowed, tmp_path):
     (tmp_path / "report.json").write_text("{}")
-    places = [str(tmp_path / each) if each.endswith(".json") else each for each in arguments]
+    (tmp_path / "policy.yaml").write_bytes(STANDARD.read_bytes() + b"# ours\n")
+    places = [str(tmp_path / each) if each.endswith((".json", ".yaml")) else each for each in arguments]
     assert imported(*places, "--store", made_store(tmp_path)) <= allowed
 
 

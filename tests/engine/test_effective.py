@@ -5,7 +5,7 @@ import json
 import pytest
 
 from audit.store.canonical import jsonable, sha256_json
-from engine.core.types import SteadyDrafts
+from engine.core.steady import SteadyDrafts
 from engine.record.effective import BaselineOrigin, Effective, LoopOwner, stated
 
 NATIVE = {

@@ -1,7 +1,7 @@
 """The number of drafted tokens per step against the arm's declaration.
 
 No step drafts more than gamma. Where the proposer declares steady drafts
-(`engine.core.types.SteadyDrafts`), every step drafts as many tokens as gamma, the
+(`engine.core.steady.SteadyDrafts`), every step drafts as many tokens as gamma, the
 proposer's limit and the end of the request allow: the last token of a request is
 never drafted, because a step emits one more token than it accepts. The rule does
 not apply to arms without the declaration, beyond the draft's context length, and
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.structure import Violation
-from engine.core.types import SteadyDrafts
+from engine.core.steady import SteadyDrafts
 from engine.record.effective import Effective
 from engine.record.trace import Trace
 

@@ -19,10 +19,11 @@ from audit.evidence.records import RequestRecord
 
 
 @dataclass(frozen=True, slots=True)
-class _Stay:
+class Stay:
     """One request's stay in its row: S steps."""
 
     key: str
+    call: str
     row: int
     start: int
     lengths: Counts
@@ -41,25 +42,27 @@ class _Stay:
         return slice(self.start, self.start + len(self.lengths))
 
 
-def batches(requests: Iterable[RequestRecord]) -> Mapping[str, BatchFacts]:
-    """Facts by request id, for the requests that record their row and round."""
-    calls: dict[str, list[_Stay]] = {}
-    for request in requests:
-        facts = request.trace.header.facts
-        if "row" in facts and "round" in facts:
-            calls.setdefault(str(facts.get("call")), []).append(_stay(request))
-    return {stay.key: facts for stays in calls.values() for stay, facts in _facts(stays)}
+def batches(stays: Iterable[Stay]) -> Mapping[str, BatchFacts]:
+    """Facts by request id."""
+    calls: dict[str, list[Stay]] = {}
+    for stay in stays:
+        calls.setdefault(stay.call, []).append(stay)
+    return {stay.key: facts for together in calls.values() for stay, facts in _facts(together)}
 
 
-def _stay(request: RequestRecord) -> _Stay:
+def stay_of(request: RequestRecord) -> Stay | None:
+    """A request's stay; None if it does not record its row and round."""
     trace, facts = request.trace, request.trace.header.facts
+    if "row" not in facts or "round" not in facts:
+        return None
     unlike = tuple((int(first), int(last)) for first, last in facts.get("unlike", ()))
     # copies: views would keep every column of the trace in memory
     lengths, drafts = trace.position.astype(np.int64), trace.n_drafted.astype(np.int64)
-    return _Stay(request.request_id, int(facts["row"]), int(facts["round"]), lengths, drafts, unlike)
+    place = str(facts.get("call")), int(facts["row"]), int(facts["round"])
+    return Stay(request.request_id, *place, lengths, drafts, unlike)
 
 
-def _facts(stays: Sequence[_Stay]) -> Iterable[tuple[_Stay, BatchFacts]]:
+def _facts(stays: Sequence[Stay]) -> Iterable[tuple[Stay, BatchFacts]]:
     count = 1 + max(stay.end for stay in stays)
     admitted = np.bincount([stay.start for stay in stays], minlength=count)
     ended = np.bincount([max(stay.end, 0) for stay in stays], minlength=count)
@@ -90,7 +93,7 @@ class _Extremes:
     high: Counts
 
     @classmethod
-    def of(cls, stays: Sequence[_Stay], name: str, count: int) -> _Extremes:
+    def of(cls, stays: Sequence[Stay], name: str, count: int) -> _Extremes:
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
         for stay in stays:
             values = getattr(stay, name)

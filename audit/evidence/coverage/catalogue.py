@@ -2,8 +2,9 @@
 
 Each entry recognises its situation from a request's record alone. A recogniser
 returns a mask over the emitted tokens with one mark per occurrence, or None
-where the record lacks the facts. An entry without a recogniser names a
-situation that no backend records yet.
+where the record lacks the facts. Only those of the group BATCH receive
+`RequestView.batch`. An entry without a recogniser names a situation that no
+backend records yet.
 
 To add a situation, add one function, one entry here and one page in
 docs/situations.

@@ -6,16 +6,17 @@ A check examines an occurrence if it examines the token that carries the mark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from audit.evidence.coverage.batch import batches
-from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.batch import Stay, batches, stay_of
+from audit.evidence.coverage.catalogue import CATALOGUE, Recogniser
 from audit.evidence.coverage.context import PREFIX
-from audit.evidence.coverage.groups import Examined
-from audit.evidence.coverage.view import ArmFacts, Mask, view_of
+from audit.evidence.coverage.groups import Examined, Group
+from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
 
 Counted = Mapping[str, int]
@@ -33,6 +34,10 @@ class ArmCoverage:
     """Emitted tokens that were drafted."""
 
 
+UNCOUNTED: Final = ArmCoverage({}, {}, 0)
+"""The coverage of an arm that nobody counts."""
+
+
 def steps_known(arm: ArmRecord) -> bool:
     """True if the record shows the steps of a speculating arm; an endpoint's record shows tokens only."""
     return arm_facts(arm).speculates and (arm.ours or arm.level >= Level.L3)
@@ -46,32 +51,82 @@ def arm_facts(arm: ArmRecord) -> ArmFacts:
 
 
 def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
-    """Count the situations of an arm's answered requests."""
+    """Count the situations of an arm's answered requests. Decodes each trace once.
+
+    The situations of a batch wait until all requests are read. Their views keep the layout of the steps, not the trace.
+    """
     if not steps_known(arm):
         return ArmCoverage({}, {check: {} for check in examined}, 0)
-    facts, around = arm_facts(arm), batches(arm.requests)
+    facts, tally = arm_facts(arm), _Tally.of(examined)
     prefixes = Counter(_prefix(request) for request in arm.requests)
-    occurred: Counter[str] = Counter()
-    seen: dict[str, Counter[str]] = {name: Counter() for name in examined}
-    unknown: set[str] = {name for name, each in CATALOGUE.items() if each.recognise is None}
-    accepted = 0
-    for request in arm.requests:
+    stays: list[Stay] = []
+    waiting: list[_Waiting] = []
+    for index, request in enumerate(arm.requests):
         shared = prefixes[_prefix(request)] > 1 and len(request.trace.header.prompt) >= PREFIX
-        view = view_of(request, facts, around.get(request.request_id), shared_prefix=shared)
-        accepted += int(view.accepted.sum())
-        masks = {name: each.recognise(view) for name, each in CATALOGUE.items() if each.recognise is not None}
-        unknown |= {name for name, mask in masks.items() if mask is None}
+        view = view_of(request, facts, None, shared_prefix=shared)
+        masks = {check: tokens_of(request) for check, tokens_of in examined.items()}
+        tally.accepted += int(view.accepted.sum())
+        tally.add(view, masks, BY_REQUEST)
+        stay = stay_of(request)
+        stays += [] if stay is None else [stay]
+        unread = arm.requests[index]
+        waiting.append(_Waiting(replace(view, request=unread, trace=unread.trace), masks))
+    around = batches(stays)
+    for each in waiting:
+        tally.add(replace(each.view, batch=around.get(each.view.request.request_id)), each.examined, BY_BATCH)
+    return tally.coverage()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request whose neighbours are not known yet, and the tokens that each check examines."""
+
+    view: RequestView
+    examined: Mapping[str, Mask]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums over the requests so far."""
+
+    occurred: Counter[str]
+    seen: Mapping[str, Counter[str]]
+    unknown: set[str]
+    accepted: int = 0
+
+    @classmethod
+    def of(cls, checks: Iterable[str]) -> _Tally:
+        unknown = {name for name, each in CATALOGUE.items() if each.recognise is None}
+        return cls(Counter(), {name: Counter() for name in checks}, unknown)
+
+    def add(self, view: RequestView, examined: Mapping[str, Mask], recognisers: Mapping[str, Recogniser]) -> None:
+        """Count a request's marks of some situations."""
+        masks = {name: recognise(view) for name, recognise in recognisers.items()}
+        self.unknown |= {name for name, mask in masks.items() if mask is None}
         marks = {name: mask for name, mask in masks.items() if mask is not None}
-        occurred.update({name: int(mask.sum()) for name, mask in marks.items()})
-        for check, tokens_of in examined.items():
-            tokens = tokens_of(request)
-            seen[check].update({name: int((mask & tokens).sum()) for name, mask in marks.items()})
-    known = [name for name in CATALOGUE if name not in unknown]
-    return ArmCoverage(
-        {name: occurred[name] for name in known},
-        {check: {name: counts[name] for name in known} for check, counts in seen.items()},
-        accepted,
-    )
+        self.occurred.update({name: int(mask.sum()) for name, mask in marks.items()})
+        for check, tokens in examined.items():
+            self.seen[check].update({name: int((mask & tokens).sum()) for name, mask in marks.items()})
+
+    def coverage(self) -> ArmCoverage:
+        """The sums of the situations that every request showed."""
+        known = [name for name in CATALOGUE if name not in self.unknown]
+        return ArmCoverage(
+            {name: self.occurred[name] for name in known},
+            {check: {name: counts[name] for name in known} for check, counts in self.seen.items()},
+            self.accepted,
+        )
+
+
+def _recognisers(*, batch: bool) -> Mapping[str, Recogniser]:
+    named = {name: each.recognise for name, each in CATALOGUE.items() if (each.group is Group.BATCH) is batch}
+    return {name: recognise for name, recognise in named.items() if recognise is not None}
+
+
+BY_REQUEST: Final = _recognisers(batch=False)
+"""Situations that one request shows."""
+BY_BATCH: Final = _recognisers(batch=True)
+"""Situations that depend on the other rows of the batch."""
 
 
 def _prefix(request: RequestRecord) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ class RequestView:
     trace: Trace
     arm: ArmFacts
     batch: BatchFacts | None
-    """None if the record does not say which row and round the request ran in."""
+    """None if the record does not say which row and round the request ran in, or the neighbours are not read yet."""
     shared_prefix: bool
     first: Counts
     """[S] index of each step's first emitted token."""

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,18 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
     message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"
     with pytest.raises(UserError, match=message):
         resume(elsewhere, store, stopped.value.run, Silent())
+
+
+def test_a_run_that_began_without_an_arm_is_not_resumed(suite, store):
+    prepared = prepare(suite)
+    with pytest.raises(Interrupted) as stopped:
+        run(replace(prepared, arms=prepared.arms[:-1]), store, StopsAfter(2))
+    name = stopped.value.run
+    message = rf"run {name} began without arm {prepared.arms[-1].planned.name}, .*; start a new run, or resume with"
+    with pytest.raises(UserError, match=message):
+        resume(prepared, store, name, Silent())
+    assert store.run_status(name) is RunStatus.INTERRUPTED
+    assert len(store.finished(name)) == 2
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from ruamel.yaml import YAML
 
+from audit.evidence.coverage.count import UNCOUNTED
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.runs.judge import arm_exit_code, judge_arm
 from audit.selftest import default_report, work
@@ -116,10 +117,17 @@ def test_every_situation_with_a_floor_has_a_suite_without_it():
     sampling = SamplingParams(1.0, frequency_penalty=0.5, bad_words=((1,),), min_tokens=4, stop=("zz",))
     scenario = replace(faults.load("tree_mask_leaks").scenario, sampling=replace(sampling, max_new_tokens=8))
     suite = default_suite(scenario, None, 0, 64)
-    assert set(judge_arm(alone(suite), replace(suite.arms[0], checks={})).floors) == set(WITHOUT)
+    assert set(judge_arm(alone(suite), replace(suite.arms[0], checks={"accounting": {}})).floors) == set(WITHOUT)
     assert {name: faults.load(change.fault).situation for name, change in WITHOUT.items()} == {
         name: name for name in WITHOUT
     }
+
+
+def test_an_arm_is_not_counted_whose_checks_claim_nothing_about_speculation():
+    suite = default_suite(faults.load("sqrt_acceptance").scenario, None, 0, 64)
+    judged = judge_arm(alone(suite), replace(suite.arms[0], checks={"liveness": {}}))
+    assert (judged.coverage, judged.floors) == (UNCOUNTED, {})
+    assert set(judged.results) == {"liveness"}
 
 
 def test_measured_cells_name_checks_and_how_the_others_end():

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
+from alembic import command
 from jsonschema import Draft202012Validator
+from sqlalchemy import text
 
 import schemas
 from audit.evidence.records import ArmKind, Level
-from audit.store import NewArm, RunStatus, Store
+from audit.store import NewArm, RunStatus, Store, migrate
 from audit.store.accounts import endpoint_counts
 from audit.store.values import CountSource, Resolution
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.record.effective import Effective
 from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, header_of, observed_trace
 from tests.audit.invoke import invoke
-from tests.audit.store.build import start
+from tests.audit.store.build import connected, fill_finished, start
 from tests.audit.store.conftest import any_url, cluster, postgres
 
 __all__ = ["any_url", "cluster", "postgres"]
@@ -112,6 +114,48 @@ def test_the_document_states_source_and_resolution(url):
     facts = ("steps", "drafted", "accepted", "source", "resolution")
     assert [found["silent"][name] for name in facts] == [None, None, None, "unknown", None]
     assert [found["speculating"][name] for name in facts] == [None, 187, 92, "counters", "run"]
+
+
+COUNTS = ("n_steps", "n_drafted", "n_accepted")
+REQUESTS = f"SELECT arm, n_output, {', '.join(COUNTS)} FROM v_request ORDER BY arm, case_id"
+RATES = f"SELECT {', '.join(COUNTS)}, n_output, draft_acceptance_rate, tokens_per_step FROM v_acceptance"
+
+
+def rows(url, query):
+    with connected(url) as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def test_the_views_give_null_for_what_an_endpoint_does_not_report(url):
+    assert {row[1:] for row in rows(url, REQUESTS)} == {(2, None, None, None)}
+    assert rows(url, RATES) == [(None, None, None, 4, None, None)] * 3
+
+
+def test_the_views_keep_the_counts_of_engines_that_report_steps(any_url):
+    with Store.open(any_url, create=False) as store:
+        fill_finished(store)
+    counted = [("base", 5, 5, 0, 0), ("base", 3, 3, 0, 0), ("spec", 8, 3, 10, 5), ("spec", 3, 1, 4, 2)]
+    assert rows(any_url, REQUESTS) == counted
+    command_to(any_url, command.downgrade, "0003")
+    assert rows(any_url, REQUESTS) == counted
+
+
+def test_the_migration_replaces_the_views_both_ways(url):
+    """The tables keep the record's columns; other views go on reading the replaced one."""
+    command_to(url, command.downgrade, "0003")
+    assert {row[1:] for row in rows(url, REQUESTS)} == {(2, 2, 0, 0)}
+    assert rows(url, RATES) == [(4, 0, 0, 4, None, 1.0)] * 3
+    migrate.upgrade(url)
+    assert {row[1:] for row in rows(url, REQUESTS)} == {(2, None, None, None)}
+    assert rows(url, RATES) == [(None, None, None, 4, None, None)] * 3
+    assert rows(url, "SELECT COUNT(*) FROM v_draft_version") == [(0,)]
+    assert set(rows(url, "SELECT n_steps, n_drafted, n_accepted FROM request")) == {(2, 0, 0)}
+
+
+def command_to(url, change, revision):
+    with connected(url) as connection:
+        change(migrate.config(connection), revision)
+        connection.commit()
 
 
 def test_queries_give_null_for_steps_that_an_endpoint_does_not_report(url):

@@ -10,9 +10,10 @@ import pytest
 
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import count, every_token, no_token
-from audit.evidence.records import ArmKind, ArmRecord, Level
+from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.effective import Effective
+from engine.record.trace import late
 from tests.audit.checks.simulator import record
 from tests.audit.evidence.coverage.by_hand import counted
 from tests.engine.build import Setup, generate, requests, traces
@@ -96,6 +97,22 @@ def test_steps_beside_other_parameters_are_those_in_the_recorded_rounds():
     marked = replace(second, trace=replace(second.trace, header=replace(second.trace.header, facts=facts)))
     occurred = count(replace(arm, requests=(arm.requests[0], marked)), {}).occurred
     assert occurred["mixed_parameters"] == second.trace.steps > 1
+
+
+def test_each_trace_is_decoded_once():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
+    arm = arm_of(setup, ragged(5, SAMPLINGS[0]), "chain")
+    decoded = []
+
+    def lazily(index: int) -> RequestRecord:
+        stored = arm.requests[index]
+        return replace(stored, trace=late(stored.trace.header, lambda: decoded.append(index) or stored.trace))
+
+    stored = replace(arm, requests=LazyRequests(len(arm.requests), lazily))
+    coverage = count(stored, {"all": every_token})
+    assert decoded == list(range(5))
+    assert coverage == count(arm, {"all": every_token})
+    assert {name for name, each in CATALOGUE.items() if each.recognise is not None} == set(coverage.occurred)
 
 
 def test_a_part_of_the_tokens_is_a_part_of_the_count():

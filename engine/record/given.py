@@ -1,0 +1,64 @@
+"""The record of given tokens, as that of a plain generation which emitted them: one token per step, nothing drafted.
+
+For passes that compute the target's rows on a text that another arm emitted. Random numbers are NaN, because nothing
+was drawn; whether the tokens follow from the rows is the checks' question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.core.errors import InvalidRequest
+from engine.core.types import (
+    Emitted,
+    FinishReason,
+    Floats,
+    Generation,
+    Proposal,
+    Request,
+    Role,
+    StepOutcome,
+    StepRecord,
+)
+from engine.record.recorder import NAN, Recorder
+from engine.record.trace import Rows, TraceHeader
+from engine.sampling.stopping import Decode
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRow:
+    """[V] the logits that decide one given token, and what the transforms made of them."""
+
+    logits: Rows
+    p: float = NAN
+    """p of the token; NaN if no transform ran."""
+    scores: Floats | None = None
+    """[V] scores; None where they are the logits, or no transform ran."""
+
+
+RowsOn = Callable[[Sequence[int], int], Iterable[GivenRow]]
+"""The rows of a text's tokens from an index >= 1 on."""
+
+
+def record_given(
+    request: Request, tokens: Sequence[int], header: TraceHeader, text: Decode, rows_on: RowsOn
+) -> Generation:
+    """The generation that would have emitted `tokens`, with the rows on them.
+
+    Raises:
+        InvalidRequest: no tokens.
+    """
+    if not tokens:
+        raise InvalidRequest(f"request {request.id}: there are no tokens to read")
+    history, start = [*request.prompt, *tokens], len(request.prompt)
+    recorder = Recorder(header)
+    for index, row in enumerate(rows_on(history, start)):
+        outcome = StepOutcome((Emitted(history[start + index], Role.PLAIN, 0, row.p),))
+        scores = None if row.scores is None else row.scores[None]
+        logits = np.array(row.logits[None])  # a copy: a view would keep the whole block until the recorder reduces it
+        recorder.step(StepRecord(index, start + index, Proposal(), outcome, logits, scores))
+    trace = recorder.finish(FinishReason.LENGTH)
+    return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))
