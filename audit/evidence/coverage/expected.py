@@ -33,6 +33,9 @@ PARTS: Final = {
 """Situations that cannot occur without another one; who waives that one waives them too."""
 WARM: Final = 0.5
 """Temperature from which tokens with p below 0.1 are drawn in any run."""
+WIDE: Final = 0.5
+LOW: Final = 0.1
+"""The least top_p and the greatest min_p for that."""
 MANY: Final = 2000
 """Emitted tokens from which a near-tie is expected: one token in 20 to 500 is one; under 2 % of runs lack it."""
 
@@ -107,7 +110,8 @@ def _lengths(arm: ArmRecord) -> Iterator[str]:
 def _laws(sampling: SamplingParams) -> Iterator[str]:
     if sampling.greedy:
         return
-    if sampling.temperature >= WARM and sampling.top_k != 1:
+    # a stricter truncation may leave likely tokens only
+    if sampling.temperature >= WARM and sampling.top_k != 1 and sampling.top_p >= WIDE and sampling.min_p <= LOW:
         yield "unlikely_token"
     if sampling.top_k > 1 or sampling.top_p < 1.0 or sampling.min_p > 0.0:
         yield "outside_truncation"

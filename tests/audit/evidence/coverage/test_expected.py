@@ -57,6 +57,8 @@ def test_lengths_rows_and_shapes(one, settings, situations):
         (SamplingParams(temperature=1.0, top_k=1), set()),
         (SamplingParams(temperature=1.0, top_k=5), {"unlikely_token", "outside_truncation"}),
         (SamplingParams(temperature=0.3, min_p=0.1), {"outside_truncation"}),
+        (SamplingParams(temperature=1.0, min_p=0.2), {"outside_truncation"}),
+        (SamplingParams(temperature=1.0, top_p=0.4), {"outside_truncation"}),
     ],
 )
 def test_laws(one, sampling, situations):
