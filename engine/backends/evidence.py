@@ -76,7 +76,7 @@ class ArmEvidence:
     reported.
     shape: `chain` or `tree`, of the drafts.
     shares: drafts depend on other requests too.
-    steady: every draft is as long as gamma and the request's end allow (`engine.core.types.SteadyDrafts`).
+    steady: every draft is as long as gamma and the request's end allow (`engine.core.steady.SteadyDrafts`).
     """
 
     decoder: LoopOwner

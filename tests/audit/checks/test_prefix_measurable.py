@@ -8,7 +8,8 @@ from audit.checks.interface import EVERYTHING, Design, evaluate
 from audit.checks.prefix_measurable.check import CHECK
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict
-from engine.core.types import Protocol, RecordLevel, Role, SteadyDrafts
+from engine.core.steady import SteadyDrafts
+from engine.core.types import Protocol, RecordLevel, Role
 from engine.record.effective import Effective
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world

@@ -7,7 +7,8 @@ import pytest
 from audit.evidence.coverage import expected
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import CoverageRule
-from engine.core.types import SamplingParams, SteadyDrafts
+from engine.core.steady import SteadyDrafts
+from engine.core.types import SamplingParams
 from engine.record.effective import Effective
 from tests.audit.checks.simulator import Setup, arm, world
 
