@@ -18,6 +18,7 @@ FULL: Final = (
     "bitwise",
     "law",
     "q_contract",
+    "prefix_measurable",
     "acceptance_theory",
 )
 """With p, q and decisions on record."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.rule import CORE
+from audit.evidence.coverage.expected import CORE
 from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")

@@ -217,8 +217,8 @@ def _missed(arm: Arm, check: Check, past: RunHistory, ratio: float) -> str:
     floors = arm.spec.coverage
     rows = [each for each in past.coverage if (each.arm, each.check) == (arm.name, check.name)]
     expected = {each.situation: round(each.examined * ratio) for each in rows if each.least is not None}
-    short = {name: n for name, n in expected.items() if n < floors.least and name not in floors.waive}
-    counts = ", ".join(f"{name} about {n} of {floors.least}" for name, n in short.items())
+    short = {name: n for name, n in expected.items() if n < floors.floor(name)}
+    counts = ", ".join(f"{name} about {n} of {floors.floor(name)}" for name, n in short.items())
     remedies = "; ".join(dict.fromkeys(CATALOGUE[name].remedy for name in short if name in CATALOGUE))
     return f"{counts}: {remedies}" if short else ""
 

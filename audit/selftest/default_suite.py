@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.checks.standard import standard_checks
+from audit.evidence.coverage.context import CHUNK
 from audit.evidence.coverage.count import Counted, count
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
@@ -22,7 +23,7 @@ from audit.runs.judge import ArmJudgement, arm_exit_code, judge_arm
 from audit.selftest.detect import BRIEFLY, DetectionLimits
 from audit.selftest.run_arm import alone, gather
 from audit.selftest.scenarios import cases_of, requests_of, suite_of
-from audit.suite.spec import Suite
+from audit.suite.spec import Case, Suite
 from engine import faults
 from engine.faults.interface import PromptLength, Scenario
 
@@ -30,7 +31,10 @@ SIZES: Final = (1024, 4096, 16_384)
 """Tokens per arm; an arm of the smallest size has 16 requests, two for each row of its batch."""
 BATCH_SIZE: Final = 8
 PROMPT: Final = PromptLength(3, 24)
-"""Letters of a prompt: shorter and longer than a block of a paged cache, and none as long as a chunk."""
+"""Letters of a prompt: shorter and longer than a block of a paged cache."""
+LONG_EVERY: Final = 4
+LONG: Final = PromptLength(CHUNK + 4, CHUNK + 12)
+"""Letters of every fourth prompt for scripted models, whose context is long: engines read them in two chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,13 @@ def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int)
     """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
     usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
     suite = suite_of(usual, fault, seed, tokens, standard_checks(Level.L4, ours=True))
-    return replace(suite, samples=1, cases=cases_of(usual, requests_of(usual, tokens), seed), mixed=True)
+    return replace(suite, samples=1, cases=_cases(usual, requests_of(usual, tokens), seed), mixed=True)
+
+
+def _cases(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:
+    """The self-test's prompts, every fourth of them long if they are made for scripted models."""
+    usual, long = cases_of(scenario, count, seed), cases_of(replace(scenario, prompt=LONG), count, seed)
+    return tuple(long[i] if i % LONG_EVERY == LONG_EVERY - 1 else case for i, case in enumerate(usual))
 
 
 def detect_by_default(name: str, limits: DetectionLimits) -> DefaultDetection:

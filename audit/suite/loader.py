@@ -196,11 +196,12 @@ class _Loader:
     def _coverage(self, arm: Place, overrides: Mapping[str, Any]) -> CoverageRule:
         """The arm's floors: its own keys, else the suite's."""
         values = {**self._document.data.get("coverage", {}), **overrides}
-        waived = tuple(values.get("waive", ()))
-        for index, name in enumerate(waived):
-            place = (*arm, "coverage", "waive") if "waive" in overrides else ("coverage", "waive")
-            self._known((*place, index), "situation", name, CATALOGUE)
-        return CoverageRule(int(values.get("least", LEAST)), waived)
+        for key in ("waive", "demand"):
+            place = (*arm, "coverage", key) if key in overrides else ("coverage", key)
+            for index, name in enumerate(values.get(key, ())):
+                self._known((*place, index), "situation", name, CATALOGUE)
+        waived, demanded = tuple(values.get("waive", ())), tuple(values.get("demand", ()))
+        return CoverageRule(int(values.get("least", LEAST)), waived, demanded)
 
     def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The backend's own settings, validated against the backend's schema."""

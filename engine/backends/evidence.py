@@ -76,6 +76,7 @@ class ArmEvidence:
     reported.
     shape: `chain` or `tree`, of the drafts.
     shares: drafts depend on other requests too.
+    steady: every draft is as long as gamma and the request's end allow (`engine.core.steady.SteadyDrafts`).
     """
 
     decoder: LoopOwner
@@ -87,6 +88,7 @@ class ArmEvidence:
     promises: str | None = None
     shape: str = "chain"
     shares: bool = False
+    steady: bool = False
 
     def gives(self, part: Part) -> bool:
         """True if the record or the backend itself provides the part."""

@@ -36,6 +36,8 @@ DRAWING: Final = frozenset(
 """Proposers whose drafts are drawn from a law at temperature above 0; those in `BY_OPTION` only with a certain option.
 """
 BY_OPTION: Final = ("medusa", "mlp_speculator")
+STEADY: Final = (DRAWING | frozenset(BY_OPTION)) - frozenset(("sequoia", "specinfer"))
+"""Proposers whose chains are as long as gamma allows, unless `stop_below` ends them."""
 TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer"))
 PROMISES: Final[Mapping[str, str]] = {
     "auto": "tree",
@@ -75,6 +77,11 @@ def shares(plan: EngineSpec) -> bool:
     return learns or (plan.proposer == "suffix" and bool(options.get("cached_requests")))
 
 
+def steady(plan: EngineSpec) -> bool:
+    """True if every draft of the plan's proposer is as long as gamma and the request's end allow."""
+    return plan.proposer in STEADY and shape(plan) == "chain" and not plan.options.get("stop_below")
+
+
 def promises(target: ModelSource) -> str:
     """The promised bitwise equality of the target's rows, given that the mode's probe passes on the running machine."""
     if target.source.startswith(SCRIPTED):
@@ -96,6 +103,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
         promises=promises(settings.target),
         shape=shape(plan),
         shares=shares(plan),
+        steady=steady(plan),
     )
 
 

@@ -16,7 +16,7 @@ from engine import proposers, verify
 from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.native_evidence import PROMISES, draws, shape
+from engine.backends.native_evidence import PROMISES, draws, shape, steady
 from engine.core.types import DraftRule, Protocol, QKind, RecordLevel
 from engine.models import numerics
 from tests.audit.agreement import differences, planned, write_suite
@@ -140,6 +140,7 @@ def test_what_is_declared_of_a_proposer_is_what_it_states(case):
     asked = EngineSpec(Protocol.CHAIN, kind, 3, options=options)
     assert draws(asked) == (facts.q_kind is QKind.FULL)
     assert shape(asked) == facts.shape
+    assert steady(asked) == (facts.steady is not None)
 
 
 def test_every_numerics_mode_is_declared_as_it_promises():

@@ -39,7 +39,8 @@ default suite certifies the faults with `none: passes`.
 `without it` says how a run ends in which the situation does not occur. Where the situation has a
 [floor](coverage.md#floors) under the arm's settings, the run ends `undecided`, exit code 3, with the fault and without
 it; `tests/audit/selftest/test_default_suite.py` runs the clean engine and one fault of each such situation. The others
-have no floor, and such a run `may pass`: `audit coverage` shows that the situation did not occur.
+have no floor, and such a run `may pass`: `audit coverage` shows that the situation did not occur, and a suite may
+[demand](coverage.md#situations-without-a-floor) it.
 
 | situation | without it | fault | breaks | needs | scenario | occurs | in a default suite: caught by |
 |---|---|---|---|---|---|---|---|

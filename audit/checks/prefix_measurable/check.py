@@ -7,8 +7,10 @@ by p / q and by id, and a score test of how sure the draft is after the token
 (estimated from other requests); Holm. Effect: the largest share of kept tokens that is
 missing below a threshold, a lower bound of the total variation between the kept
 tokens' law and q; bound: its 99 % upper bound over all thresholds. Drafted tokens
-that were reached and never examined are faults, whatever chance did. Assumes that q
-is the draft's law (q_contract). Cannot see: dropping by properties of the token
+that were reached and never examined are faults, whatever chance did. Where the arm
+declares steady drafts, every place is filled, which `accounting` verifies: without
+a departure the claim is then certified by enough tokens and does not exist for
+fewer. Assumes that q is the draft's law (q_contract). Cannot see: dropping by properties of the token
 other than its q, p, id and continuation; dropping of deterministic drafts, where
 every rule is a function of the prefix.
 """
@@ -66,6 +68,7 @@ class MissingShare:
 
 
 NOT_DRAWN = "no drafted token was drawn: whatever is done with them is a function of the prefix"
+STEADY = "the arm declares drafts of full length, from which nothing is dropped; accounting verifies the lengths"
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -75,8 +78,10 @@ def _applies(evidence: Evidence) -> str | None:
 
 
 def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.drawn else NOT_DRAWN
+    if not design.shown.drawn:
+        return NOT_DRAWN
+    need = _need(params, design) if design.shown.steady else None
+    return STEADY if need is not None and design.tokens < need.units else None
 
 
 def battery(kept: KeptTokens, generator: np.random.Generator) -> list[KeptTest]:
@@ -133,9 +138,11 @@ def _passed_over(arm: ArmRecord) -> Iterator[Finding]:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     arm = evidence.candidate
+    steady = arm.effective.steady_drafts is not None
+    undecided = Verdict.NOT_RUN if steady else Verdict.INCONCLUSIVE
     reason = unreadable(arm) or shared_numbers(arm)
     if reason is not None:
-        return CheckResult(Verdict.INCONCLUSIVE, reason)
+        return CheckResult(undecided, f"{STEADY} ({reason})" if steady else reason)
     generator = np.random.default_rng(seed_of(arm.requests))
     kept = kept_tokens(arm.requests, arm.effective.gamma, generator)
     tests = battery(kept, generator)
@@ -146,9 +153,11 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     lacking = missing(kept, alpha, float(params["confidence"]), len(tests))
     enough = bool(tests) and max(lacking.bound, lacking.detectable) <= margin
     best = tests[int(np.argmin(adjusted))] if tests else None
+    summary = _summary(findings, len(kept.below), len(tests), lacking, params, enough=enough)
+    idle = steady and not findings and not enough
     return CheckResult(
-        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
-        summary=_summary(findings, len(kept.below), len(tests), lacking, params, enough=enough),
+        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else undecided,
+        summary=f"{STEADY}. So far: {summary}" if idle else summary,
         n=len(kept.below),
         statistic=best.statistic if best else None,
         p_value=float(adjusted.min()) if tests else None,
@@ -204,6 +213,10 @@ def _mean(ranks: Floats) -> float | None:
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:
+    return None if design.shown.steady else _need(params, design)
+
+
+def _need(params: Params, design: Design) -> SampleSize | None:
     if design.greedy or not design.gamma:
         return None
     alpha = float(params["alpha"]) / (len(THRESHOLDS) + len(ORDERS) + 1)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from audit.evidence.coverage.view import Mask, RequestView, draft_depths
+from audit.evidence.coverage.view import Mask, RequestView, draft_depths, tree_depths
+from audit.evidence.records import RequestRecord
 from engine.core.types import Role
 from engine.record.trace import steps_of
 
 SMALL: float = 0.05
 """Residual mass below which the residual is renormalised from few probabilities."""
+DEEP: int = 3
+"""Nodes of a deep path."""
 
 
 def nothing_drafted(view: RequestView) -> Mask:
@@ -102,4 +107,9 @@ def tree_branch(view: RequestView) -> Mask:
 
 def tree_deep(view: RequestView) -> Mask:
     """Steps of a tree whose accepted path has three or more nodes."""
-    return view.at_first(view.accepted >= 3) if view.arm.tree else view.nothing()
+    return view.at_first(view.accepted >= DEEP) if view.arm.tree else view.nothing()
+
+
+def drafts_deep(requests: Iterable[RequestRecord]) -> bool:
+    """True if some tree has a node at the depth of `tree_deep`."""
+    return any(int(tree_depths(request.trace).max(initial=0)) >= DEEP for request in requests)

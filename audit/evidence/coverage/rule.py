@@ -3,65 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import ArmCoverage, steps_known
+from audit.evidence.coverage.expected import ONCE, PARTS, often, once
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmRecord
 from audit.evidence.verdicts import CheckResult, Verdict
-from engine.core.types import SamplingParams
 
 LEAST = 10
 """Default number of examined occurrences: with none wrong, at most 26 % are, with 95 % confidence."""
-CORE = ("recovered_token", "bonus_token", "after_rejection", "after_kept_whole")
-"""Every arm that speculates rejects drafts, keeps some whole, and goes on after both."""
 NOTHING_ACCEPTED = "no drafted token was accepted, so the run shows nothing about speculation; use a better draft"
 
 
 @dataclass(frozen=True, slots=True)
 class CoverageRule:
-    """A suite's demand: `least` examined occurrences of each expected situation that is not in `waive`."""
+    """A suite's demand of each expected situation that is not in `waive`, and of each one in `demand`.
+
+    least: examined occurrences of a situation that every such run meets often, and of a demanded one; of the other
+        expected ones a single occurrence is enough. 0 asks for none but the demanded ones.
+    waive: situations that may stay unexamined, with those that cannot occur without them (`PARTS`).
+    demand: situations that the settings do not promise, such as those of prompts.
+    """
 
     least: int = LEAST
     waive: tuple[str, ...] = ()
+    demand: tuple[str, ...] = ()
+
+    def floor(self, name: str) -> int:
+        """Least examined occurrences of a situation that is expected or demanded."""
+        if name in self.demand:
+            return max(self.least, 1)
+        if name in self.waive or any(name in PARTS.get(whole, ()) for whole in self.waive):
+            return 0
+        return min(self.least, 1) if name in ONCE else self.least
 
 
 DEFAULT_FLOORS = CoverageRule()
-
-
-def expected(arm: ArmRecord, coverage: ArmCoverage) -> tuple[str, ...]:
-    """The situations that the arm's own settings make possible, in the catalogue's order.
-
-    Situations that the record cannot show are left out.
-    """
-    if not steps_known(arm):
-        return ()
-    sampling = arm.requests[0].trace.header.sampling if len(arm.requests) else None
-    wanted = {*CORE, *_by_batch(arm), *(_by_parameters(sampling) if sampling is not None else ())}
-    if arm.effective.proposer_shape == "tree":
-        wanted.add("tree_branch")
-    return tuple(name for name in CATALOGUE if name in wanted and name in coverage.occurred)
-
-
-def _by_batch(arm: ArmRecord) -> Iterator[str]:
-    yield "row_reused"
-    if (arm.effective.rows or 1) > 1:
-        yield "mixed_lengths"
-    if arm.effective.beside is not None or arm.effective.mixed is not None:
-        yield "mixed_parameters"
-
-
-def _by_parameters(sampling: SamplingParams) -> Iterator[str]:
-    if sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty:
-        yield "penalty_in_draft"
-    if sampling.logit_bias or sampling.bad_words:
-        yield "ban_in_draft"
-    if sampling.min_tokens > 1:
-        yield "min_tokens_in_draft"
-    if sampling.stop:
-        yield "stop_string_in_draft"
 
 
 def held_back(
@@ -96,5 +76,9 @@ def _undecided(result: CheckResult, summary: str, short: Mapping[str, int]) -> C
 
 
 def needed(arm: ArmRecord, coverage: ArmCoverage, rule: CoverageRule) -> Mapping[str, int]:
-    """Least examined occurrences by expected situation, without waived ones."""
-    return {name: rule.least for name in expected(arm, coverage) if name not in rule.waive and rule.least}
+    """Least examined occurrences by situation in the catalogue's order, without what the record cannot show."""
+    if not steps_known(arm):
+        return {}
+    wanted = {*often(arm), *once(arm), *rule.demand}
+    floors = {name: rule.floor(name) for name in CATALOGUE if name in wanted and name in coverage.occurred}
+    return {name: least for name, least in floors.items() if least}

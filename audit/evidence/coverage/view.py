@@ -145,12 +145,14 @@ def view_of(request: RequestRecord, arm: ArmFacts, batch: BatchFacts | None, *, 
 
 def draft_depths(view: RequestView) -> Counts:
     """[S] the deepest node of each step's draft, from 1; 0 without a draft. A chain's depth is its length."""
-    if not view.arm.tree:
-        return view.drafted
-    ends = np.cumsum(view.drafted).tolist()
-    starts = [end - count for end, count in zip(ends, view.drafted.tolist(), strict=True)]
-    parents = view.trace.node_parent.tolist()
-    deepest = [_depth(parents[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return tree_depths(view.trace) if view.arm.tree else view.drafted
+
+
+def tree_depths(trace: Trace) -> Counts:
+    """[S] the deepest node of each step's tree, from 1; 0 without a draft."""
+    ends = np.cumsum(trace.n_drafted.astype(np.int64)).tolist()
+    parents = trace.node_parent.tolist()
+    deepest = [_depth(parents[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
     return np.array(deepest, dtype=np.int64)
 
 

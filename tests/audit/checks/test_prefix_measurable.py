@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.interface import Design, evaluate
+from audit.checks.interface import EVERYTHING, Design, evaluate
 from audit.checks.prefix_measurable.check import CHECK
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict
+from engine.core.steady import SteadyDrafts
 from engine.core.types import Protocol, RecordLevel, Role
 from engine.record.effective import Effective
 from tests.audit.checks.engine_arms import arena_arm, engine_arm, plan
@@ -61,7 +62,7 @@ ENGINE = {
 @pytest.mark.parametrize("made", fast_first(ENGINE.values(), 2), ids=ENGINE.keys())
 def test_the_engine_keeps_what_it_draws(made):
     result = judge(engine_arm(made, requests=16))
-    assert result.verdict in (Verdict.CERTIFIED, Verdict.INCONCLUSIVE), result.findings
+    assert result.verdict is not Verdict.FAULT, result.findings
     assert result.n > 300
 
 
@@ -150,6 +151,36 @@ def test_too_little_or_missing_evidence_is_no_pass():
     assert judge(arm(world(4), Setup(draft="one_hot"), 2)).verdict is Verdict.NOT_RUN
     assert judge(arm(world(4), Setup(Protocol.GREEDY, sampling=GREEDY), 2)).verdict is Verdict.NOT_RUN
     assert judge(arm(world(4), Setup(level=RecordLevel.SCALARS), 2)).verdict is Verdict.INCONCLUSIVE
+
+
+STEADY = Effective(steady_drafts=SteadyDrafts(context=4096))
+
+
+def test_steady_drafts_leave_no_arm_undecided():
+    """Too few tokens for the bound: nothing was dropped, because accounting counts every draft."""
+    few = replace(arm(world(4), Setup(), 8), effective=STEADY)
+    result = judge(few)
+    assert (result.verdict, result.lacking) == (Verdict.NOT_RUN, False)
+    assert "drafts of full length" in result.summary
+    assert "no departure in" in result.summary
+    unread = judge(replace(arm(world(4), Setup(level=RecordLevel.SCALARS), 2), effective=STEADY))
+    assert (unread.verdict, unread.lacking) == (Verdict.NOT_RUN, False)
+    enough = judge(replace(arm(world(4), Setup(), 48), effective=STEADY))
+    assert enough.verdict is Verdict.CERTIFIED
+
+
+def test_steady_drafts_that_are_cut_are_a_fault_all_the_same():
+    result = judge(replace(arm(world(4), Setup(fault="drop_low"), 24), effective=STEADY))
+    assert result.verdict is Verdict.FAULT
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(640, "drafts of full length"), (64_000, None)])
+def test_the_plan_asks_nothing_of_steady_drafts(tokens, reason):
+    shown = replace(EVERYTHING, steady=True)
+    design = Design(requests=10, prompts=10, tokens=tokens, gamma=4, greedy=False, level=Level.L4, shown=shown)
+    assert CHECK.plan(CHECK.defaults, design) is None
+    foreseen = CHECK.foresee(CHECK.defaults, design)
+    assert foreseen is None if reason is None else reason in foreseen
 
 
 def test_requests_that_share_a_stream_decide_nothing():

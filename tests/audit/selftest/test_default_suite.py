@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 from ruamel.yaml import YAML
 
+from audit.evidence.coverage import expected
 from audit.evidence.coverage.count import UNCOUNTED
-from audit.evidence.coverage.rule import LEAST, CoverageRule
+from audit.evidence.coverage.rule import CoverageRule
 from audit.runs.judge import arm_exit_code, judge_arm
 from audit.selftest import default_report, work
 from audit.selftest.default_suite import DefaultDetection, default_suite, detect_by_default, judged_suite
 from audit.selftest.detect import DetectionLimits
-from audit.selftest.run_arm import alone
+from audit.selftest.run_arm import alone, gather
 from audit.suite.loader import load_suite
 from audit.suite.reach import unreachable
 from engine import faults
@@ -20,6 +21,7 @@ from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 from tests.audit.selftest.without_situations import WITHOUT, only_floor, suite_without
 from tests.support import fault_page
+from tests.support.tiers import slow_unless
 
 LIMITS = DetectionLimits(seeds=1, record=16_384, outside=256)
 BRIEF = DetectionLimits(seeds=1, record=4096, outside=256)
@@ -83,23 +85,26 @@ def test_all_but_prompts_are_the_loaders_defaults(tmp_path):
     assert (ours.batch_size, ours.samples, ours.mixed) == (theirs.batch_size, theirs.samples, theirs.mixed)
     assert ours.arms == theirs.arms
     assert ours.models == theirs.models
-    assert [each.situations for each in unreachable(ours)] == [("long_prompt",)]
+    assert unreachable(ours) == ()
 
 
 @pytest.mark.parametrize("broken", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["broken", "clean"])
-@pytest.mark.parametrize("situation", WITHOUT)
+@pytest.mark.parametrize("situation", slow_unless(WITHOUT, [name for name in WITHOUT if name != "near_tie"]))
 def test_without_its_situation_neither_engine_passes(situation, broken):
     """Only this floor is on: it alone holds the pass back, and without it the broken engine would pass."""
     suite = suite_without(situation, WITHOUT[situation].fault if broken else None)
-    floored = only_floor(suite, situation)
-    evidence = alone(floored)
-    judged = judge_arm(evidence, floored.arms[0])
-    assert judged.coverage.occurred[situation] < LEAST
-    assert judged.floors == {situation: LEAST}
+    (floored,) = only_floor(suite, situation).arms
+    least = floored.coverage.floor(situation)
+    evidence = gather(replace(suite, arms=(floored,)))
+    judged = judge_arm(evidence, floored)
+    assert judged.coverage.occurred[situation] < least
+    assert judged.floors == {situation: least}
     assert arm_exit_code(judged.results.values()) == 3
-    named = judged.results["replay"]
-    assert f"{situation} {judged.coverage.occurred[situation]} of {LEAST}" in named.summary
-    waived = judge_arm(evidence, only_floor(suite, situation, CoverageRule(least=0)).arms[0])
+    assert any(
+        f"{situation} {judged.coverage.occurred[situation]} of {least}" in result.summary
+        for result in judged.results.values()
+    )
+    waived = judge_arm(evidence, replace(floored, coverage=CoverageRule(least=0)))
     assert arm_exit_code(waived.results.values()) == 0
 
 
@@ -112,15 +117,22 @@ def test_without_its_situation_the_default_checks_end_undecided(situation):
         assert any(situation in result.details.get("short_of", {}) for result in judged.results.values())
 
 
-def test_every_situation_with_a_floor_has_a_suite_without_it():
-    """An arm with every setting that asks for a situation."""
-    sampling = SamplingParams(1.0, frequency_penalty=0.5, bad_words=((1,),), min_tokens=4, stop=("zz",))
-    scenario = replace(faults.load("tree_mask_leaks").scenario, sampling=replace(sampling, max_new_tokens=8))
-    suite = default_suite(scenario, None, 0, 64)
-    assert set(judge_arm(alone(suite), replace(suite.arms[0], checks={"accounting": {}})).floors) == set(WITHOUT)
+def test_every_situation_with_a_floor_has_a_suite_without_it(monkeypatch):
+    """Three arms with every setting that asks for a situation: trees, steady chains, and chains that end early."""
+    monkeypatch.setattr(expected, "MANY", 64)
+    sampling = SamplingParams(
+        1.0, top_p=0.9, frequency_penalty=0.5, bad_words=((1,),), min_tokens=4, stop=("zz",), max_new_tokens=8
+    )
+    tree, steady = (faults.load(name).scenario for name in ("tree_mask_leaks", "sqrt_acceptance"))
+    asked = set()
+    for scenario in (tree, steady, replace(steady, options={"stop_below": 0.3})):
+        suite = default_suite(replace(scenario, sampling=sampling), None, 0, 64)
+        asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks={"accounting": {}})).floors)
+    assert asked == set(WITHOUT)
     assert {name: faults.load(change.fault).situation for name, change in WITHOUT.items()} == {
         name: name for name in WITHOUT
     }
+    assert set(WITHOUT) >= expected.ONCE
 
 
 def test_an_arm_is_not_counted_whose_checks_claim_nothing_about_speculation():

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from audit.evidence.coverage.expected import PARTS
 from audit.evidence.coverage.rule import CoverageRule
 from audit.selftest.default_suite import default_suite
 from audit.suite.spec import Suite
@@ -17,8 +18,7 @@ from engine import faults
 from engine.backends.scripted import ALPHABET
 from engine.core.types import SamplingParams
 
-TOKENS = 192
-"""8 requests of 24 tokens."""
+BITWISE = ("accounting", "bitwise")
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,15 @@ class Without:
     same_draft: bool = False
     beside_itself: bool = False
     """The neighbours have the arm's own parameters."""
+    requests: int = 8
+    checks: tuple[str, ...] = ("accounting", "replay")
+    """Checks that certify so few tokens, one of them about the situation."""
 
 
 NEVER_REJECTED = {"same_draft": True}
 NEVER_KEPT = {"scenario": {"gamma": 20}}
+IN_STEP = {"same_draft": True, "scenario": {"gamma": 5}, "suite": {"mixed": False}}
+"""Every step emits six tokens, and every request ends after four."""
 WITHOUT = {
     "recovered_token": Without("greedy_recovered_token", **NEVER_REJECTED),
     "after_rejection": Without("kv_not_rolled_back", **NEVER_REJECTED),
@@ -55,6 +60,25 @@ WITHOUT = {
     "min_tokens_in_draft": Without("min_tokens_in_steps", sampling={"min_tokens": 24}),
     "stop_string_in_draft": Without("tokens_after_stop_string", sampling={"stop": ("zzzzzzzzz",)}),
     "tree_branch": Without("path_not_gathered", scenario={"options": {"widths": "1,1,1"}}),
+    "rejected_first": Without("sqrt_acceptance", **NEVER_REJECTED),
+    "rejected_middle": Without("draft_rows_shifted", sampling={"max_new_tokens": 2}),
+    "rejected_last": Without("last_draft_unverified", **NEVER_REJECTED),
+    "kept_whole": Without("bonus_dropped", **NEVER_KEPT, sampling={"temperature": 0.0}, prompts="q"),
+    "outside_truncation": Without("truncation_missing_on_drafted_rows", sampling={"top_k": 64, "top_p": 1.0}),
+    "neighbour_joins": Without("last_seed_wins", suite={"mixed": False}, requests=1),
+    "mixed_drafts": Without(
+        "drafts_padded_to_longest", **{**IN_STEP, "scenario": {"gamma": 5, "options": {"stop_below": 1e-9}}}
+    ),
+    "block_border": Without(
+        "page_border_entries_lost", sampling={"max_new_tokens": 11}, prompts="abcd", requests=24, checks=BITWISE
+    ),
+    "unlikely_token": Without(
+        "trimmed_by_own_probability", sampling={"logit_bias": ((7, 100.0),)}, requests=10, checks=BITWISE
+    ),
+    "near_tie": Without(
+        "ties_broken_differently", sampling={"max_new_tokens": 128}, prompts="q", requests=16, checks=BITWISE
+    ),
+    "tree_deep": Without("deep_path_not_gathered", sampling={"temperature": 0.0}, prompts="a"),
 }
 """By situation."""
 
@@ -64,7 +88,7 @@ def suite_without(situation: str, fault: str | None) -> Suite:
     change = WITHOUT[situation]
     scenario = faults.load(change.fault).scenario
     sampling = replace(scenario.sampling, **{"max_new_tokens": 24, **change.sampling})
-    tokens = TOKENS * sampling.max_new_tokens // 24
+    tokens = change.requests * sampling.max_new_tokens
     suite = default_suite(replace(scenario, sampling=sampling, **change.scenario), fault, 0, tokens)
     cases = suite.cases if change.prompts is None else [replace(case, prompt=change.prompts) for case in suite.cases]
     models = dict(suite.models)
@@ -75,8 +99,11 @@ def suite_without(situation: str, fault: str | None) -> Suite:
     return replace(suite, cases=tuple(cases), models=models, arms=arms, **change.suite)
 
 
-def only_floor(suite: Suite, situation: str, rule: CoverageRule | None = None) -> Suite:
-    """The suite with two checks that certify few tokens and need no other arm, and with the situation's floor only."""
+def only_floor(suite: Suite, situation: str) -> Suite:
+    """The suite with the checks that certify few tokens, and with the situation's floor only."""
     others = tuple(name for name in WITHOUT if name != situation)
-    change = {"checks": {"accounting": {}, "replay": {}}, "coverage": rule or CoverageRule(waive=others)}
-    return replace(suite, arms=tuple(replace(arm, **change) for arm in suite.arms))
+    # a part of a waived situation is waived too, unless it is demanded
+    parts = {part for listed in PARTS.values() for part in listed}
+    rule = CoverageRule(waive=others, demand=(situation,) if situation in parts else ())
+    checks: dict[str, dict[str, Any]] = {name: {} for name in WITHOUT[situation].checks}
+    return replace(suite, arms=tuple(replace(arm, checks=checks, coverage=rule) for arm in suite.arms))

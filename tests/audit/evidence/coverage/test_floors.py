@@ -104,6 +104,12 @@ def test_a_suite_may_ask_for_less_and_waive(tmp_path):
     assert ran(tmp_path, CHECKS + "coverage: {waive: [row_reused]}\n", prompts=6).exit_code == 0
 
 
+def test_a_suite_may_demand_a_situation_that_its_settings_do_not_promise(tmp_path):
+    more = ran(tmp_path, CHECKS + "coverage: {demand: [end_in_draft]}\n")
+    assert more.exit_code == 3
+    assert "end_in_draft 0 of 10" in more.output
+
+
 def test_an_unknown_situation_is_one_line(tmp_path):
     wrong = ran(tmp_path, "coverage: {waive: [row_resued]}\n")
     assert wrong.exit_code == 2

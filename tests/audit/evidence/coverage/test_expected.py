@@ -1,0 +1,97 @@
+"""Which situations an arm's settings ask for, and how waivers, demands and `least` change the floors."""
+
+from dataclasses import replace
+
+import pytest
+
+from audit.evidence.coverage import expected
+from audit.evidence.coverage.catalogue import CATALOGUE
+from audit.evidence.coverage.rule import CoverageRule
+from engine.core.steady import SteadyDrafts
+from engine.core.types import SamplingParams
+from engine.record.effective import Effective
+from tests.audit.checks.simulator import Setup, arm, world
+
+ALWAYS = {"rejected_first", "kept_whole"}
+STEADY = SteadyDrafts(context=64)
+
+
+@pytest.fixture(scope="module")
+def one():
+    return arm(world(4), Setup(), 1)
+
+
+def asked(one, sampling=None, **settings):
+    record = replace(one, effective=Effective(**settings))
+    if sampling is not None:
+        (request,) = one.requests
+        header = replace(request.trace.header, sampling=sampling)
+        record = replace(record, requests=[replace(request, trace=replace(request.trace, header=header))])
+    return set(expected.once(record)) - ALWAYS - (set() if sampling else {"unlikely_token"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "situations"),
+    [
+        ({"gamma": 1, "steady_drafts": STEADY}, set()),
+        ({"gamma": 2, "steady_drafts": STEADY}, {"rejected_last"}),
+        ({"gamma": 3, "steady_drafts": STEADY}, {"rejected_last", "rejected_middle", "block_border"}),
+        ({"gamma": 9, "steady_drafts": replace(STEADY, most=2)}, {"rejected_last"}),
+        ({"gamma": 3}, set()),
+        ({"gamma": 3, "rows": 2}, {"neighbour_joins", "mixed_drafts"}),
+        ({"gamma": 1, "rows": 2, "steady_drafts": STEADY}, {"neighbour_joins"}),
+        ({"gamma": 3, "rows": 2, "proposer_shape": "tree"}, {"neighbour_joins"}),
+    ],
+)
+def test_lengths_rows_and_shapes(one, settings, situations):
+    """The chains of this arm, taken for trees, have a deep node."""
+    assert asked(one, **settings) == situations | ({"tree_deep"} if "proposer_shape" in settings else set())
+
+
+@pytest.mark.parametrize(
+    ("sampling", "situations"),
+    [
+        (SamplingParams(), set()),
+        (SamplingParams(top_p=0.5), set()),
+        (SamplingParams(temperature=0.4), set()),
+        (SamplingParams(temperature=0.5), {"unlikely_token"}),
+        (SamplingParams(temperature=1.0, top_k=1), set()),
+        (SamplingParams(temperature=1.0, top_k=5), {"unlikely_token", "outside_truncation"}),
+        (SamplingParams(temperature=0.3, min_p=0.1), {"outside_truncation"}),
+        (SamplingParams(temperature=1.0, min_p=0.2), {"outside_truncation"}),
+        (SamplingParams(temperature=1.0, top_p=0.4), {"outside_truncation"}),
+    ],
+)
+def test_laws(one, sampling, situations):
+    assert asked(one, sampling) == situations
+
+
+def test_near_ties_are_expected_of_many_tokens_only(one, monkeypatch):
+    (request,) = one.requests
+    monkeypatch.setattr(expected, "MANY", len(request.tokens))
+    assert "near_tie" in asked(one)
+    monkeypatch.setattr(expected, "MANY", len(request.tokens) + 1)
+    assert "near_tie" not in asked(one)
+
+
+@pytest.mark.parametrize(
+    ("rule", "floors"),
+    [
+        (CoverageRule(), (1, 10)),
+        (CoverageRule(least=30), (1, 30)),
+        (CoverageRule(least=0), (0, 0)),
+        (CoverageRule(waive=("rejected_first",)), (0, 10)),
+        (CoverageRule(waive=("recovered_token",)), (0, 0)),
+        (CoverageRule(least=30, demand=("rejected_first",)), (30, 30)),
+        (CoverageRule(waive=("recovered_token",), demand=("rejected_first",)), (10, 0)),
+        (CoverageRule(least=0, demand=("rejected_first",)), (1, 0)),
+    ],
+)
+def test_floors(rule, floors):
+    assert (rule.floor("rejected_first"), rule.floor("recovered_token")) == floors
+
+
+def test_parts_are_situations_with_a_floor_of_one():
+    parts = {part for listed in expected.PARTS.values() for part in listed}
+    assert parts <= expected.ONCE <= set(CATALOGUE)
+    assert not expected.ONCE & set(expected.PARTS)
