@@ -25,7 +25,7 @@ FULL: Final = (
 TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise", "two_sample")
 """With tokens and texts only: what the arm emits is compared with the baseline."""
 DECODED: Final = ("text",)
-"""For the project's own loop, which decodes the tokens a second time."""
+"""Where the backend has a second account of the text."""
 REDRAFTED: Final = ("draft_anchor",)
 """For the project's own proposers, which draft again along the record."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")
@@ -38,8 +38,11 @@ DECISIONS: Final = 3
 """The evidence level from which p, q and decisions are on record."""
 
 
-def standard_checks(level: int, *, ours: bool) -> tuple[str, ...]:
-    """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine."""
+def standard_checks(level: int, *, ours: bool, decoded: bool = True) -> tuple[str, ...]:
+    """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine; `decoded` if
+    the tokens are decoded a second time.
+    """
+    text = DECODED if decoded else ()
     if level >= DECISIONS:
-        return (*FULL, *REDRAFTED, *DECODED) if ours else (*FOREIGN, *FULL, *HONOURED)
-    return (*TOKENS, *REDRAFTED, *DECODED) if ours else SERVED
+        return (*FULL, *REDRAFTED, *text) if ours else (*FOREIGN, *FULL, *HONOURED, *text)
+    return (*TOKENS, *REDRAFTED, *text) if ours else (*SERVED, *text)

@@ -2,17 +2,22 @@
 
 Claim: decoding. Null: the text of every request is what its tokens decode to, cut
 where a stop string begins. The backend decodes the final tokens a second time,
-with the tokenizer alone and apart from the path that made the text, and records
-the result (fact `decoded`); the check compares the two as texts. Statistic:
-requests whose text differs; one is a fault, because a client reads the text and
-not the tokens. Effect: their share; bound: its 99 % Clopper-Pearson upper bound.
-A character that the last tokens leave incomplete (U+FFFD at the end) may be held
-back. Cannot see: a tokenizer that decodes wrongly both times, wrong tokens, the
-chunks of a stream, of which no backend records any, and which of two occurrences
-of a stop string should have ended the text.
+apart from the path that made the text, and records the result (fact `decoded`);
+the check compares the two as texts. For an endpoint the second decoding is that of
+the token ids that it sent, or the joined tokens of its log-probabilities; a
+streamed answer is also read chunk by chunk. Statistic: requests whose text
+differs; one is a fault, because a client reads the text and not the tokens.
+Effect: their share; bound: its 99 % Clopper-Pearson upper bound. A character that
+the last tokens leave incomplete (U+FFFD at the end) may be held back. Cannot see:
+a tokenizer that decodes wrongly both times, wrong tokens, calls and reasoning that
+a server read out of the text, and which of two occurrences of a stop string should
+have ended the text.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -27,69 +32,136 @@ INCOMPLETE = "\ufffd"
 MAX_FINDINGS = 20
 QUOTED = 20
 """Characters of each text in a finding."""
-UNDECODED = NoEvidence("the engine's tokens are not decoded a second time; the text has one account only")
+ONE_ACCOUNT = "the engine's tokens are not decoded a second time; the text has one account only"
+IN_PARTS = "every answer is in parts, such as calls and reasoning, which no tokens decode to as one text"
+BLANKS = "the tokens that the server names differ from the text in blanks only, which they may have lost"
+BROKEN = "the tokens that the server names hold broken characters"
+
+
+@dataclass(frozen=True, slots=True)
+class SecondAccount:
+    """What the backend says of one second decoding.
+
+    text: the decoding of all tokens, without one that ended the answer.
+    held: characters at its end that the engine may leave out.
+    joined: it is made of single tokens' texts, in which blanks and broken characters may be lost.
+    stop_shown: the text ends with the stop string instead of before it.
+    ahead: numbers of the stream's chunks whose text the tokens so far do not decode to.
+    """
+
+    text: str
+    held: int = 0
+    joined: bool = False
+    stop_shown: bool = False
+    ahead: tuple[int, ...] = ()
 
 
 def _applies(evidence: Evidence) -> str | None:
-    return None if any(_decoded(each) is not None for each in evidence.candidate.requests) else UNDECODED
+    requests = list(evidence.candidate.requests)
+    if any(account_of(each) is not None for each in requests):
+        return None
+    facts = [each.trace.header.facts for each in requests]
+    if facts and all("parts" in each for each in facts):
+        return IN_PARTS
+    reason = next((str(each["undecoded"]) for each in facts if "undecoded" in each), None)
+    return NoEvidence(ONE_ACCOUNT if reason is None else f"the text has one account only: {reason}")
 
 
 def _foresee(params: Params, design: Design) -> str | None:
     del params
-    return None if design.shown.gives(Part.DECODED) else UNDECODED
+    return None if design.shown.gives(Part.DECODED) else NoEvidence(ONE_ACCOUNT)
 
 
-def _decoded(request: RequestRecord) -> str | None:
+def account_of(request: RequestRecord) -> SecondAccount | None:
     """The second decoding of all tokens; None if the backend made none."""
-    found = request.trace.header.facts.get(DECODED)
-    return found if isinstance(found, str) else None
+    facts = request.trace.header.facts
+    text, more = facts.get(DECODED), facts.get("decoding", {})
+    if not isinstance(text, str) or not isinstance(more, Mapping):
+        return None
+    return SecondAccount(
+        text,
+        held=int(more.get("held", 0)),
+        joined=bool(more.get("joined", False)),
+        stop_shown=bool(more.get("stop_shown", False)),
+        ahead=tuple(more.get("ahead", ())),
+    )
 
 
-def expected(request: RequestRecord, decoded: str) -> str:
-    """The text that the tokens give: the whole decoding, or its part before the stop string that ended it."""
+def expected(request: RequestRecord, account: SecondAccount) -> str:
+    """The text that the tokens give: the whole decoding, or its part up to the stop string that ended it."""
+    decoded, cut = account.text, request.text
     stops = request.trace.header.sampling.stop if request.finish_reason is FinishReason.STOP else ()
-    cut = request.text
-    # the engine chooses which occurrence ends the text; the check asks that one begins there
-    if decoded.startswith(cut) and any(decoded.startswith(stop, len(cut)) for stop in stops):
+    # the engine chooses which occurrence ends the text; the check asks that there is one
+    if decoded.startswith(cut) and any(_stopped(cut, decoded, stop, shown=account.stop_shown) for stop in stops):
         return cut
-    held_back = decoded.rstrip(INCOMPLETE)
-    return held_back if cut == held_back else decoded
+    held_back = (decoded.rstrip(INCOMPLETE), decoded[: len(decoded) - account.held])
+    return cut if cut in held_back else decoded
+
+
+def _stopped(cut: str, decoded: str, stop: str, *, shown: bool) -> bool:
+    return cut.endswith(stop) if shown else decoded.startswith(stop, len(cut))
+
+
+def _open(request: RequestRecord, account: SecondAccount) -> str | None:
+    """Why a difference shows nothing about the text; None if it does."""
+    if not account.joined:
+        return None
+    if INCOMPLETE in account.text:
+        return BROKEN
+    return BLANKS if "".join(account.text.split()) == "".join(request.text.split()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One request: a finding, or why it is open; neither if its text is right."""
+
+    finding: str | None = None
+    silent: str | None = None
+
+
+def _read(request: RequestRecord) -> _Read:
+    account = account_of(request)
+    if account is None:
+        return _Read(silent=str(request.trace.header.facts.get("undecoded", ONE_ACCOUNT)))
+    wanted = expected(request, account)
+    if request.text != wanted:
+        reason = _open(request, account)
+        return _Read(silent=reason) if reason else _Read(_difference(request.text, wanted))
+    if account.ahead:
+        return _Read(f"the text up to chunk {account.ahead[0]} of the stream is not what its tokens so far decode to")
+    return _Read()
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
-    findings: list[Finding] = []
-    n = silent = 0
-    for request in evidence.candidate.requests:
-        decoded = _decoded(request)
-        silent += decoded is None
-        if decoded is None:
-            continue
-        n += 1
-        wanted = expected(request, decoded)
-        if request.text != wanted:
-            findings.append(Finding(request.request_id, 0, _difference(request.text, wanted)))
-    bound = upper_bound(len(findings), n)
+    requests = list(evidence.candidate.requests)
+    whole = [each for each in requests if "parts" not in each.trace.header.facts]
+    read = {each.request_id: _read(each) for each in whole}
+    findings = [Finding(name, 0, each.finding) for name, each in read.items() if each.finding is not None]
+    silent = [each.silent for each in read.values() if each.silent is not None]
+    n = len(whole) - len(silent)
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if silent else Verdict.CERTIFIED
+    counts = {"not_decoded_again": len(silent), "in_parts": len(requests) - len(whole)}
     return CheckResult(
         verdict=verdict,
-        summary=_summary(n, len(findings), silent, bound),
+        summary=_summary(n, len(findings), silent, counts["in_parts"]),
         n=n,
         statistic=float(len(findings)),
-        effect=len(findings) / n,
-        bound=bound,
-        detectable=replay_effect(n),
+        effect=len(findings) / n if n else None,
+        bound=upper_bound(len(findings), n) if n else None,
+        detectable=replay_effect(n) if n else None,
         findings=tuple(findings[:MAX_FINDINGS]),
-        details={"not_decoded_again": silent},
+        details=counts,
     )
 
 
-def _summary(n: int, wrong: int, silent: int, bound: float) -> str:
+def _summary(n: int, wrong: int, silent: list[str], parts: int) -> str:
     if wrong:
         return f"{wrong} of {n} texts are not what their tokens decode to"
     if silent:
-        return f"{silent} of {n + silent} requests were not decoded again; the other texts agree"
-    return f"all {n} texts are what their tokens decode to, at most {bound:.2g} are not"
+        return f"{len(silent)} of {n + len(silent)} texts have no second account ({silent[0]}); the others agree"
+    beside = f"; {parts} answers in parts are not compared" if parts else ""
+    return f"all {n} texts are what their tokens decode to, at most {upper_bound(0, n):.2g} are not{beside}"
 
 
 def _difference(text: str, wanted: str) -> str:

@@ -6,6 +6,7 @@ raises a one-line error with the file, the line and the fix. Loads no model.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,8 @@ from audit.suite.streams import require_streams
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.evidence import ArmSettings, Part
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.proposers import options as proposer_options
@@ -179,16 +182,29 @@ class _Loader:
             problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
             raise self._document.error((*place, "verifier"), problem)
         record = RecordLevel(entry.get("record", self._document.data.get("record", "full")))
+        proposer = self._proposer((*place, "proposer"), entry["proposer"])
+        engine = self._engine((*place, "engine"), entry.get("engine"))
+        plan = EngineSpec(
+            protocol=verifier,
+            proposer=proposer.kind,
+            gamma=proposer.gamma,
+            draft=proposer.model,
+            options=proposer.options,
+            level=record,
+            verifier_options=options,
+            engine={**self._document.data.get("engine", {}), **engine},
+        )
+        checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
         return CandidateSpec(
             name=entry["name"],
-            proposer=self._proposer((*place, "proposer"), entry["proposer"]),
+            proposer=proposer,
             verifier=verifier,
             sampling=sampling,
             record=record,
-            checks=self._checks((*place, "checks"), entry.get("checks"), defaults, record),
+            checks=self._checks((*place, "checks"), checked, defaults),
             fault=self._fault((*place, "fault"), entry.get("fault")),
             verifier_options=options,
-            engine=self._engine((*place, "engine"), entry.get("engine")),
+            engine=engine,
             beside=self._beside((*place, "beside"), entry.get("beside")),
             coverage=self._coverage(place, entry.get("coverage", {})),
         )
@@ -256,10 +272,19 @@ class _Loader:
             raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
 
-    def _checks(self, place: Place, entry: Any, defaults: Parameters, record: RecordLevel) -> Parameters:
-        if entry is None:
-            level = backends.declared(self._backend).levels[record].level
-            entry = list(standard_checks(level, ours=self._kind.ours))
+    def _standard(self, plan: EngineSpec, *, greedy: bool) -> list[str]:
+        """The default checks of an arm, by the evidence that its backend declares."""
+        target = self._document.data["models"]["target"]
+        source = ModelSource(target if isinstance(target, str) else target["source"])
+        declared = backends.declared(self._backend)
+        shown = declared.levels[plan.level]
+        parts = shown.parts
+        # the backend itself reports settings that it refuses, when the arm is built
+        with contextlib.suppress(InvalidRequest):
+            parts = declared.arm(ArmSettings(plan, greedy, source)).parts
+        return list(standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts))
+
+    def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):
             for index, name in enumerate(entry):
                 self._known((*place, index), "check", name, checks.REGISTRY)

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Prompt
+from engine.backends.second_decoding import SecondDecoding, decode_after
 from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
@@ -73,6 +74,13 @@ class LocalTarget:
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's tokens, by the chat template unless it is raw text."""
         return tuple(self.tokens.encode(prompt))
+
+    def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool = False) -> SecondDecoding | None:
+        """What `tokens` add to the text of `prompt`; None without a tokenizer, or if the prompt ends inside a
+        character.
+        """
+        tokenizer = self._tokenizer
+        return None if tokenizer is None else decode_after(tokenizer, prompt, tokens, special=special)
 
     def facts(self, name: str) -> ModelFacts:
         """Digests and source, under the suite's name for the model."""

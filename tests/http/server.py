@@ -58,11 +58,17 @@ class Engine:
 
 @dataclass
 class Settings:
-    """What the server knows: `ids` names token ids, `scores` gives log-probabilities, `key` is the one it takes."""
+    """What the server knows: `ids` names token ids, `scores` gives log-probabilities, `key` is the one it takes.
+
+    disorder: the text of the last token of each pair comes first, as from a detokenizer that reads a step backwards.
+    early: a stream gives so many tokens' text before their ids.
+    """
 
     ids: bool = True
     scores: bool = True
     key: str = ""
+    disorder: bool = False
+    early: int = 0
     metrics: bool = True
     models: tuple = (MODEL,)
     fail: Script = field(default_factory=Script)
@@ -115,7 +121,7 @@ class Reply:
         return last if last in self.body.get("stop_token_ids", ()) else self.body["stop"][0]
 
     def text(self):
-        return self.found.text
+        return "".join(self.pieces) if self.settings.disorder else self.found.text
 
     def logprobs(self, begin, end):
         asked = self.body.get("top_logprobs") if self.chat else self.body.get("logprobs")
@@ -169,7 +175,8 @@ class Reply:
         for begin in range(0, len(self.found.tokens), 2):
             end = min(begin + 2, len(self.found.tokens))
             choice = self.choice(begin, end)
-            upto = len(last) if end == len(self.found.tokens) else min(len("".join(self.pieces[:end])), len(last))
+            shown = self.pieces[: end + self.settings.early]
+            upto = len(last) if end == len(self.found.tokens) else min(len("".join(shown)), len(last))
             said = last[sent:upto]
             sent = upto
             if self.chat:
@@ -262,6 +269,8 @@ class Handler(BaseHTTPRequestHandler):
         # what each token adds to the text: a character of several tokens comes with its last
         texts = ["", *(decoded(found.tokens[: i + 1]) for i in range(len(found.tokens)))]
         pieces = [text[len(before) :] for before, text in itertools.pairwise(texts)]
+        if self.server.settings.disorder:
+            pieces = [piece for at in range(0, len(pieces), 2) for piece in reversed(pieces[at : at + 2])]
         return Reply(body, chat, found, trace, trace.header.prompt, self.server.settings, pieces, decoded)
 
     def misdo(self, content, kind, misdeed: Misdeed):

@@ -15,6 +15,7 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
 from engine.backends.openai.client import Endpoint
+from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.evidence import level_of, rule_of
 from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
@@ -168,6 +169,8 @@ class OpenAIEngine:
             )
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
         facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
+        rules = rules_of(self._parts.settings.body)
+        facts |= decoded_facts(TextSource(request, answer, asked.streamed, read, codec, rules))
         lead = read.lead if request.sampling.plain_scores else ()
         steps = tuple(ForeignStep((), (token,)) for token in read.tokens)
         said = _AnswerText(ForeignRecord(steps, read.logprob, lead), reason, answer.text)

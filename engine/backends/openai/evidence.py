@@ -15,11 +15,11 @@ from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (1, frozenset((Part.TEXT, Part.ACCOUNTS, Part.LOGPROBS))),
+        RecordLevel.TOKENS: (1, frozenset((Part.TEXT, Part.DECODED, Part.ACCOUNTS, Part.LOGPROBS))),
         **dict.fromkeys((RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL), (1, frozenset[Part]())),
     }
 )
-"""With log-probabilities, which the setting `logprobs: 0` turns off."""
+"""With log-probabilities, which the setting `logprobs: 0` turns off; they name the tokens that make the text."""
 SERVED: Final = "served:"
 COUNTING: Final = ("vllm", "llama.cpp")
 """Servers that may report counts of drafts with an answer."""
@@ -51,6 +51,8 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     # the end tokens of a served model without local files are unknown
     if local and own.dialect.token_ids:
         parts.add(Part.TOKENS)
+    elif not own.logprobs:
+        parts.discard(Part.DECODED)
     if plan.proposer is not None and own.server in COUNTING:
         parts.add(Part.COUNTS)
     return ArmEvidence(

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed
@@ -25,12 +25,22 @@ class Piece:
     """One generated token with its log-probability.
 
     lead: its reported rivals' largest log-probability minus the second largest; NaN if fewer than two are reported.
+    raw: its bytes, if the server gives them: one token may hold a part of a character.
     """
 
     text: str
     logprob: float
     lead: float = math.nan
     id: int | None = None
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """How far a streamed answer was after one of its chunks: characters of content, and token ids."""
+
+    characters: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,7 @@ class Completion:
 
     stop_reason: the cause of the stop, if the server distinguishes causes; `known_stop` is true if it does.
     token_ids, prompt_ids: None if the server does not send them.
+    chunks: of a streamed answer whose chunks name their token ids.
     """
 
     content: str
@@ -62,6 +73,7 @@ class Completion:
     usage: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     speculation: Mapping[str, Any] | None = None
+    chunks: tuple[Chunk, ...] = field(default=(), compare=False)
 
     @property
     def text(self) -> str:
@@ -91,6 +103,7 @@ class Collector:
     usage: Mapping[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     speculation: Mapping[str, Any] | None = None
+    chunks: list[Chunk] = field(default_factory=list)
     parts: int = 0
 
     def add(self, document: Any) -> bool:
@@ -126,7 +139,12 @@ class Collector:
             self.scored = True
             self.pieces.extend(_pieces(_mapping(choice["logprobs"], "logprobs")))
         said = choice.get("message", choice.get("delta"))
-        return self._said(_mapping(said if said is not None else {"content": choice.get("text")}, "the message"))
+        count = len(self.content)
+        told = self._said(_mapping(said if said is not None else {"content": choice.get("text")}, "the message"))
+        if self.token_ids is not None:
+            before = self.chunks[-1].characters if self.chunks else 0
+            self.chunks.append(Chunk(before + sum(map(len, self.content[count:])), len(self.token_ids)))
+        return told
 
     def _said(self, message: Mapping[str, Any]) -> bool:
         told = False
@@ -174,6 +192,7 @@ class Collector:
             usage=dict(self.usage),
             meta=dict(self.meta),
             speculation=self.speculation,
+            chunks=tuple(self.chunks) if len(self.chunks) > 1 else (),
         )
 
 
@@ -223,9 +242,10 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
     tops = _list(entry.get("top_logprobs") or (), "top_logprobs")
     rivals = [_number(_mapping(each, "top_logprobs").get("logprob")) for each in tops]
     own = entry.get("id")
-    return _named(
+    piece = _named(
         _text(entry.get("token"), "token"), _number(entry.get("logprob")), _lead(rivals), own if _whole(own) else None
     )
+    return replace(piece, raw=_bytes(entry.get("bytes")))
 
 
 def _named(text: str, logprob: float, lead: float, own: int | None) -> Piece:
@@ -263,6 +283,16 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise malformed("a log-probability is no number")
     return float(value)
+
+
+def _bytes(value: Any) -> bytes | None:
+    """A token's bytes; None where the server gives none."""
+    if value is None:
+        return None
+    numbers = _list(value, "bytes")
+    if not all(_whole(each) and each < 256 for each in numbers):
+        raise malformed("bytes holds something that is no byte")
+    return bytes(numbers)
 
 
 def _whole(value: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from engine.backends.interface import Prompt
 from engine.backends.local_target import LocalTarget
 from engine.backends.openai.response import Completion, Piece
+from engine.backends.second_decoding import SecondDecoding
 from engine.core.types import FinishReason, Request
 
 CODE_POINTS: Final = 0x110000
@@ -64,6 +65,10 @@ class Codec(Protocol):
         """One id's text."""
         ...
 
+    def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> SecondDecoding | None:
+        """The text of `tokens` after `prompt`, with `special` also its special tokens; None if it is unknown."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalCodec:
@@ -98,6 +103,10 @@ class LocalCodec:
         """Empty for special tokens."""
         return self.target.tokens.decode([token])
 
+    def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> SecondDecoding | None:
+        """By the target's tokenizer."""
+        return self.target.decoded(prompt, tokens, special=special)
+
 
 @dataclass(frozen=True, slots=True)
 class CharacterCodec:
@@ -121,6 +130,10 @@ class CharacterCodec:
     def piece(self, token: int) -> str:
         """The character."""
         return chr(token)
+
+    def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> None:
+        """None: characters of a text show nothing about it."""
+        del prompt, tokens, special
 
 
 @dataclass(frozen=True, slots=True)

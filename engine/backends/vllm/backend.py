@@ -111,7 +111,8 @@ class VllmEngine:
             level=RecordLevel.TOKENS if evidence_problems(facts) else self.plan.level,
             lossless=is_lossless(facts),
         )
-        return RecordOptions(observed, facts["worker"]["draft_sample_method"] == "probabilistic")
+        drawn = facts["worker"]["draft_sample_method"] == "probabilistic"
+        return RecordOptions(observed, drawn, self.target.decoded)
 
 
 def _counted(batch: CallOutcomes) -> Reconciliation:

@@ -7,19 +7,22 @@ Tokens that the engine emitted after an end are omitted and counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
 from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
 from engine.core.types import FinishReason, Floats, Generation, QKind, Request, Timing
 from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 
+Decoder = Callable[[Sequence[int], Sequence[int]], SecondDecoding | None]
+"""From a prompt and the tokens after it to the tokens' text."""
 NAN = float("nan")
 INCOMPLETE = 1
 """The evidence level of text and log-probabilities."""
@@ -31,6 +34,7 @@ class RecordOptions:
 
     observed: ForeignEngine
     drawn: bool
+    decode: Decoder
 
 
 def generation_of(
@@ -48,7 +52,7 @@ def generation_of(
     found = reconcile(told)
     whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
     steps = _steps(outcome, told, found)
-    facts = _facts(outcome, whole, call, steps)
+    facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading.decode)
     header = header_of(request, reading.observed, reason, facts)
     observed = _cut(steps, len(tokens), request, reading.drawn)
     trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
@@ -111,6 +115,18 @@ def _facts(
         facts["logprobs"] = answer["logprobs"]
     why = [*found.mismatches, *call.problems, *([] if outcome.worker else ["no step of it was recorded in the worker"])]
     return facts | ({"level": INCOMPLETE, "why": "; ".join(why)} if why else {})
+
+
+def _decoded(outcome: RequestOutcome, decode: Decoder) -> dict[str, Any]:
+    """The second decoding by the rules of vLLM's outputs, whose defaults the driver keeps.
+
+    Special tokens are skipped, and so is the token that ended the answer. A stop string is cut from the text, but its
+    tokens stay on record: the text is then the beginning of this decoding.
+    """
+    answer = outcome.answer
+    by_token = answer["finish_reason"] == "stop" and not isinstance(answer["stop_reason"], str)
+    found = decode(outcome.request.prompt, answer["tokens"][:-1] if by_token else answer["tokens"])
+    return undecoded(NO_DECODING) if found is None else found.facts()
 
 
 def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:

@@ -74,8 +74,12 @@ def test_a_stop_string_cuts_the_text():
     assert judged([replace(stopped, text=stopped.text + text[4])]).verdict is Verdict.FAULT
 
 
-def known(request, text, decoded):
-    header = replace(request.trace.header, facts={"decoded": decoded})
+def known(request, text, decoded, **decoding):
+    return reported(request, text, {"decoded": decoded, "decoding": decoding})
+
+
+def reported(request, text, facts):
+    header = replace(request.trace.header, facts=facts)
     return replace(request, text=text, trace=replace(request.trace, header=header))
 
 
@@ -97,3 +101,58 @@ def test_without_a_second_decoding_nothing_is_certified():
     bare = replace(first, trace=replace(first.trace, header=replace(first.trace.header, facts={})))
     assert judged([bare]).verdict is Verdict.NOT_RUN
     assert judged([bare, *rest]).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("text", "verdict"), [("say ", Verdict.CERTIFIED), ("say", Verdict.CERTIFIED), ("sa", Verdict.FAULT)])
+def test_what_the_backend_declares_open_may_be_missing_but_no_more(text, verdict):
+    # the last token is a blank and half a character, and an engine may emit a token's bytes together only
+    assert judged([known(emitted()[0], text, "say \ufffd", held=2)]).verdict is verdict
+
+
+@pytest.mark.parametrize(("text", "verdict"), [("one, two,", Verdict.CERTIFIED), ("one, two", Verdict.FAULT)])
+def test_a_stop_string_may_be_shown(text, verdict):
+    first = emitted(replace(SAMPLED, stop=(",",)))[0]
+    stopped = replace(first, finish_reason=FinishReason.STOP)
+    assert judged([known(stopped, text, "one, two, three", stop_shown=True)]).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "decoded", "verdict", "told"),
+    [
+        ("a b", "a b", Verdict.CERTIFIED, "all 2 texts"),
+        ("a b", "ab", Verdict.INCONCLUSIVE, "differ from the text in blanks only"),
+        ("caf\u00e9s", "caf\ufffd\ufffds", Verdict.INCONCLUSIVE, "hold broken characters"),
+        ("b a", "a b", Verdict.FAULT, "1 of 2 texts"),
+    ],
+)
+def test_joined_tokens_may_have_lost_blanks_and_characters_but_no_order(text, decoded, verdict, told):
+    first, second, *_ = emitted()
+    found = judged([known(first, text, decoded, joined=True), second])
+    assert found.verdict is verdict
+    assert told in found.summary
+
+
+def test_blanks_count_where_the_tokens_themselves_are_decoded():
+    assert judged([known(emitted()[0], "a b", "ab")]).verdict is Verdict.FAULT
+
+
+def test_text_before_its_tokens_in_a_stream_is_found():
+    found = judged([known(emitted()[0], "ab", "ab", ahead=(3, 4))])
+    assert found.verdict is Verdict.FAULT
+    assert "up to chunk 3 of the stream" in found.findings[0].message
+
+
+def test_answers_in_parts_are_no_one_text():
+    first, second, *_ = emitted()
+    parts = reported(first, "{}", {"parts": ["tool_calls"]})
+    alone = judged([parts])
+    assert (alone.verdict, alone.lacking) == (Verdict.NOT_RUN, False)
+    found = judged([parts, second])
+    assert (found.verdict, found.n) == (Verdict.CERTIFIED, 1)
+    assert found.summary.endswith("1 answers in parts are not compared")
+
+
+def test_the_backends_reason_is_told():
+    found = judged([reported(emitted()[0], "ab", {"undecoded": "the answer names no tokens"})])
+    assert (found.verdict, found.lacking) == (Verdict.NOT_RUN, True)
+    assert found.summary == "the text has one account only: the answer names no tokens"

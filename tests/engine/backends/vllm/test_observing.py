@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from engine.backends.second_decoding import NO_DECODING, SecondDecoding
 from engine.backends.vllm.reconcile import NOTHING, Reconciliation
 from engine.backends.vllm.spool import SpooledRows, SpooledStep
 from engine.backends.vllm.supervise import CallFacts, Failure, RequestOutcome
@@ -15,7 +16,15 @@ from engine.record.trace import decode
 
 V = 10
 REQUEST = Request("r", (1, 2), SamplingParams(temperature=1.0, max_new_tokens=5))
-READING = RecordOptions(ForeignEngine(V, (0,), Protocol.CHAIN, "draft_model", RecordLevel.FULL), drawn=True)
+
+
+def spelled(prompt, tokens):
+    """A decoder that spells tokens out, behind the prompt's number of tokens."""
+    return SecondDecoding(f"{len(prompt)}:" + "".join(map(str, tokens)))
+
+
+FOREIGN = ForeignEngine(V, (0,), Protocol.CHAIN, "draft_model", RecordLevel.FULL)
+READING = RecordOptions(FOREIGN, drawn=True, decode=spelled)
 
 
 def rows(count, seed):
@@ -71,6 +80,28 @@ def test_the_record_ends_where_the_output_ends():
     np.testing.assert_array_equal(trace.logits, np.concatenate([rows(1, 1), rows(2, 2), rows(3, 3)[:2]]))
     assert found.facts["dropped_tokens"] == 1
     assert (found.finish_reason, found.latency_us) == (FinishReason.LENGTH, 7)
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop", "decoded"),
+    [
+        ("length", None, "2:56893"),
+        # the end token, and one of stop_token_ids
+        ("stop", None, "2:5689"),
+        ("stop", 3, "2:5689"),
+        # a stop string is cut from the text only
+        ("stop", "nine", "2:56893"),
+    ],
+)
+def test_tokens_are_decoded_again_without_the_one_that_ended_the_answer(finish, stop, decoded):
+    answer = {**ANSWER, "finish_reason": finish, "stop_reason": stop}
+    assert generation(answer=answer).facts["decoded"] == decoded
+
+
+def test_a_text_that_cannot_be_decoded_again_says_so():
+    found = generation(reading=dataclasses.replace(READING, decode=lambda *_: None))
+    assert found.facts["undecoded"] == NO_DECODING
+    assert "decoded" not in found.facts
 
 
 def test_probabilities_are_the_engines_own():
