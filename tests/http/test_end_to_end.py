@@ -112,7 +112,8 @@ def test_a_suite_without_checks_judges_what_an_endpoint_shows(serve, audit):
         )
     verdicts = found.verdicts()
     assert found.code in (1, 3)
-    assert set(verdicts) == set(SERVED)
+    assert set(verdicts) == {*SERVED, "text"}
+    assert verdicts["text"].verdict is Verdict.FAULT
     assert verdicts["two_sample"].verdict in (Verdict.FAULT, Verdict.INCONCLUSIVE)
     assert {verdicts[name].verdict for name in ("liveness", "configuration")} == {Verdict.CERTIFIED}
 

@@ -36,8 +36,9 @@ def found(prompts):
     shop = backend()
     arm = shop.arm(plan("ngram", options=NGRAM, engine={"repair": "expand"}))
     asked = [each for name in ENDS for each in ending(prompts, name)]
-    yield answered(arm, asked)
+    generations = answered(arm, asked)
     shop.close()
+    return generations
 
 
 @pytest.mark.parametrize("name", ENDS)

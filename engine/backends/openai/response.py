@@ -36,7 +36,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StreamChunk:
     """How far a streamed answer was after one of its chunks: characters of content, and token ids."""
 
     characters: int
@@ -73,7 +73,7 @@ class Completion:
     usage: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     speculation: Mapping[str, Any] | None = None
-    chunks: tuple[Chunk, ...] = field(default=(), compare=False)
+    chunks: tuple[StreamChunk, ...] = field(default=(), compare=False)
 
     @property
     def text(self) -> str:
@@ -103,7 +103,7 @@ class Collector:
     usage: Mapping[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     speculation: Mapping[str, Any] | None = None
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[StreamChunk] = field(default_factory=list)
     parts: int = 0
 
     def add(self, document: Any) -> bool:
@@ -143,7 +143,7 @@ class Collector:
         told = self._said(_mapping(said if said is not None else {"content": choice.get("text")}, "the message"))
         if self.token_ids is not None:
             before = self.chunks[-1].characters if self.chunks else 0
-            self.chunks.append(Chunk(before + sum(map(len, self.content[count:])), len(self.token_ids)))
+            self.chunks.append(StreamChunk(before + sum(map(len, self.content[count:])), len(self.token_ids)))
         return told
 
     def _said(self, message: Mapping[str, Any]) -> bool:

@@ -103,7 +103,9 @@ def test_without_a_second_decoding_nothing_is_certified():
     assert judged([bare, *rest]).verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("text", "verdict"), [("say ", Verdict.CERTIFIED), ("say", Verdict.CERTIFIED), ("sa", Verdict.FAULT)])
+@pytest.mark.parametrize(
+    ("text", "verdict"), [("say ", Verdict.CERTIFIED), ("say", Verdict.CERTIFIED), ("sa", Verdict.FAULT)]
+)
 def test_what_the_backend_declares_open_may_be_missing_but_no_more(text, verdict):
     # the last token is a blank and half a character, and an engine may emit a token's bytes together only
     assert judged([known(emitted()[0], text, "say \ufffd", held=2)]).verdict is verdict

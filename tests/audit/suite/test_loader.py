@@ -16,6 +16,16 @@ from tests.audit.invoke import invoke
 from tests.audit.suite_files import CHAT, SUITE, TOOLS, write_suite
 from tests.support.tiers import slow_unless
 
+ENDPOINT = """
+version: 1
+name: endpoint
+backend: openai
+models: {{target: "{target}"}}
+engine: {{url: "http://127.0.0.1:8000/v1", {engine}}}
+workloads: [{{name: tools, prompts: tools.jsonl}}]
+arms: [{{name: served, proposer: {{kind: served, gamma: 3}}, verifier: greedy}}]
+"""
+
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Suite:
@@ -49,6 +59,21 @@ class TestValid:
         assert greedy.checks == {"greedy_equality": {}, "replay": {}}
         assert set(sampled.checks) == set(standard_checks(4, ours=True))
         assert sampled.checks["law"] == {"leak_margin": 0.06}
+
+    @pytest.mark.parametrize(
+        ("target", "engine", "decoded"),
+        [
+            ("served:m", "server: vllm", True),
+            ("served:m", "server: vllm, logprobs: 0", False),
+            ("bundled:target", "server: vllm, logprobs: 0", True),
+            ("bundled:target", "server: openai, logprobs: 0", False),
+        ],
+    )
+    def test_text_is_a_default_where_the_tokens_are_decoded_again(self, tmp_path, target, engine, decoded):
+        text = ENDPOINT.format(target=target, engine=engine)
+        (arm,) = load_suite(write_suite(tmp_path, text)).arms
+        assert ("text" in arm.checks) is decoded
+        assert "two_sample" in arm.checks
 
     def test_an_arms_parameters_win_over_the_suites(self, tmp_path):
         text = SUITE.replace("[greedy_equality, replay]", "{law: {leak_margin: 0.1}, replay: {}}")

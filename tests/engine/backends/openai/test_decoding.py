@@ -6,7 +6,7 @@ import math
 import pytest
 
 from engine.backends.openai.decoding import BLANKS, NAMELESS, TextSource, decoded_facts, rules_of
-from engine.backends.openai.response import Chunk, Completion, Piece, ToolCall
+from engine.backends.openai.response import StreamChunk, Completion, Piece, ToolCall
 from engine.backends.openai.tokens import CharacterCodec, TokenOrigin, tokens_of
 from engine.backends.second_decoding import SecondDecoding
 from engine.core.types import FinishReason, Request, SamplingParams
@@ -75,7 +75,7 @@ def test_the_servers_rules_follow_the_request(body, facts):
 
 
 def chunks(*pairs):
-    return tuple(Chunk(*pair) for pair in pairs)
+    return tuple(StreamChunk(*pair) for pair in pairs)
 
 
 @pytest.mark.parametrize(
