@@ -121,7 +121,10 @@ class Reply:
         return last if last in self.body.get("stop_token_ids", ()) else self.body["stop"][0]
 
     def text(self):
-        return "".join(self.pieces) if self.settings.disorder else self.found.text
+        if self.settings.disorder:
+            return "".join(self.pieces)
+        # the engine shows a token of stop_token_ids, vLLM does not
+        return self.decode(self.found.tokens[:-1]) if isinstance(self.stop_reason(), int) else self.found.text
 
     def logprobs(self, begin, end):
         asked = self.body.get("top_logprobs") if self.chat else self.body.get("logprobs")

@@ -169,7 +169,7 @@ class OpenAIEngine:
             )
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
         facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
-        rules = rules_of(self._parts.settings.body)
+        rules = rules_of(self._parts.settings)
         facts |= decoded_facts(TextSource(request, answer, asked.streamed, read, codec, rules))
         lead = read.lead if request.sampling.plain_scores else ()
         steps = tuple(ForeignStep((), (token,)) for token in read.tokens)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.openai.response import NAMED, Completion, Piece
+from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, Codec, TokenOrigin
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
 from engine.core.types import Request
@@ -28,23 +29,27 @@ BLANKS: Final = "the server was asked to leave out blanks between special tokens
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """How the server makes a text of tokens: vLLM's parameters, in `body` of the suite; the default elsewhere too.
+    """How the server makes a text of tokens: vLLM's parameters, in `body` of the suite; the defaults elsewhere too.
 
     special: special tokens are in the text.
     stop_shown: so are the stop string or the token that ended it.
+    end_cut: else such a token is never in the text. Servers other than vLLM do not document it and may do either.
     open: reason why the rules are not known here.
     """
 
     special: bool = False
     stop_shown: bool = False
+    end_cut: bool = True
     open: str | None = None
 
 
-def rules_of(body: Mapping[str, Any]) -> TextRules:
-    """The rules that the suite's own keys of a request ask for."""
+def rules_of(settings: OpenAISettings) -> TextRules:
+    """The rules of the server, as the suite's own keys of a request change them."""
+    body = settings.body
     special = body.get("skip_special_tokens") is False
     tight = special and body.get("spaces_between_special_tokens") is False
-    return TextRules(special, bool(body.get("include_stop_str_in_output")), BLANKS if tight else None)
+    shown = bool(body.get("include_stop_str_in_output"))
+    return TextRules(special, shown, settings.server == "vllm", BLANKS if tight else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,17 @@ def decoded_facts(source: TextSource) -> dict[str, Any]:
 
 
 def _by_ids(source: TextSource) -> dict[str, Any]:
-    tokens = source.read.tokens
-    left_out = _ended_by_token(source) and not source.rules.stop_shown
-    found = source.decoded(tokens[:-1] if left_out else tokens)
-    if found is None:
+    tokens, rules = source.read.tokens, source.rules
+    found = source.decoded(tokens)
+    before = source.decoded(tokens[:-1]) if _ended_by_token(source) and not rules.stop_shown else found
+    if found is None or before is None:
         return undecoded(NO_DECODING)
+    if rules.end_cut:
+        found = before
+    elif before is not found:
+        found = SecondDecoding(found.text, len(found.text) - len(before.text))
     ahead = list(_ahead(source))
-    return _facts(found, source.rules, {"ahead": ahead} if ahead else {})
+    return _facts(found, rules, {"ahead": ahead} if ahead else {})
 
 
 def _ended_by_token(source: TextSource) -> bool:

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from engine.backends.openai.decoding import BLANKS, NAMELESS, TextSource, decoded_facts, rules_of
-from engine.backends.openai.response import StreamChunk, Completion, Piece, ToolCall
+from engine.backends.openai.response import Completion, Piece, StreamChunk, ToolCall
+from engine.backends.openai.settings import settings_of
 from engine.backends.openai.tokens import CharacterCodec, TokenOrigin, tokens_of
 from engine.backends.second_decoding import SecondDecoding
 from engine.core.types import FinishReason, Request, SamplingParams
@@ -29,11 +30,12 @@ class Words:
         return SecondDecoding("".join(WORDS[i] for i in tokens if i or special))
 
 
-def source(answer, body=None, streamed=None, codec=None, **sampling):
+def source(answer, body=None, streamed=None, codec=None, server="vllm", **sampling):
     request = Request("r", (1, 2), SamplingParams(**sampling))
     own = codec or Words()
+    settings = settings_of({"url": "http://127.0.0.1:8000/v1", "server": server, "body": body or {}})
     read = tokens_of(answer, own, FinishReason.EOS)
-    return TextSource(request, answer, streamed, read, own, rules_of(body or {}))
+    return TextSource(request, answer, streamed, read, own, rules_of(settings))
 
 
 def by_ids(*ids, text="one two", finish="stop", **more):
@@ -72,6 +74,12 @@ def test_ids_are_decoded_without_the_token_that_ended_the_answer(answer, samplin
 )
 def test_the_servers_rules_follow_the_request(body, facts):
     assert decoded_facts(source(by_ids(1, 2, 0, known_stop=True), body)) == facts
+
+
+@pytest.mark.parametrize(("server", "decoding"), [("vllm", {}), ("llama.cpp", {"decoding": {"held": 1}})])
+def test_whether_a_stop_token_is_in_the_text_is_documented_by_vllm_only(server, decoding):
+    found = decoded_facts(source(by_ids(1, 2, 3), server=server, stop_token_ids=(3,)))
+    assert found == {"decoded": "one two," if decoding else "one two", **decoding}
 
 
 def chunks(*pairs):
