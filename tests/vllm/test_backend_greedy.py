@@ -73,6 +73,21 @@ def test_all_kinds_of_tokens_were_there(traces):
     assert {role for trace in traces["plain"].values() for role in trace.role.tolist()} == {Role.PLAIN}
 
 
+def test_the_engines_steps_that_requests_shared_are_on_record(traces):
+    for arm in traces.values():
+        assert {trace.header.facts["call"] for trace in arm.values()} == {"r0"}
+        numbers = {
+            key: [number for first, last in trace.header.facts["rounds"] for number in range(first, last + 1)]
+            for key, trace in arm.items()
+        }
+        assert {key: len(each) for key, each in numbers.items()} == {key: each.steps for key, each in arm.items()}
+        for key, trace in arm.items():
+            beside = [sum(number in other for other in numbers.values()) for number in numbers[key]]
+            # steps that another request only read its prompt in are among the batch, too
+            assert all(here <= told for here, told in zip(beside, trace.batch.tolist(), strict=True))
+            assert max(beside) > 1
+
+
 def test_the_ends_are_told_apart_and_nothing_follows_them(found, asked):
     lengths = {each.id: each.sampling.max_new_tokens for each in asked}
     dropped = sum(each.facts["dropped_tokens"] for each in found["ngram"].values())

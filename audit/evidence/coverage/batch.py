@@ -1,10 +1,12 @@
 """What the other rows of a batch did in each step of a request, from the facts that the requests recorded.
 
-A request records the call of the loop that served it (`call`), its row and the
-round in which it was admitted (`row`, `round`), and the rounds in which a row with
-other sampling parameters was active (`unlike`). Every active row takes one step
-per round, so step k ran in round `round` + k. Neighbours that a backend does not
-record count as rows with other parameters only.
+A request of the built-in loop records the call of the loop that served it
+(`call`), its row and the round in which it was admitted (`row`, `round`), and the
+rounds in which a row with other sampling parameters was active (`unlike`). Every
+active row takes one step per round, so step k ran in round `round` + k. An engine
+that pauses requests and moves them between rows records the rounds of all steps
+instead (`rounds`): what depends on rows and parameters is unknown there.
+Neighbours that a backend does not record count as rows with other parameters only.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from audit.evidence.records import RequestRecord
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """One request's stay in its row: S steps."""
+    """One request's stay in its batch: S steps."""
 
     key: str
     call: str
-    row: int
+    row: int | None
+    """None if the request had no row of its own."""
     start: int
+    """The round of its admission, or of its first step."""
+    rounds: Counts
+    """[S] the round of each step."""
     lengths: Counts
     """[S] context length of each step."""
     drafts: Counts
@@ -34,12 +40,7 @@ class Stay:
     @property
     def end(self) -> int:
         """The last round."""
-        return self.start + len(self.lengths) - 1
-
-    @property
-    def rounds(self) -> slice:
-        """The rounds of its steps."""
-        return slice(self.start, self.start + len(self.lengths))
+        return int(self.rounds[-1]) if len(self.rounds) else self.start - 1
 
 
 def batches(stays: Iterable[Stay]) -> Mapping[str, BatchFacts]:
@@ -51,15 +52,20 @@ def batches(stays: Iterable[Stay]) -> Mapping[str, BatchFacts]:
 
 
 def stay_of(request: RequestRecord) -> Stay | None:
-    """A request's stay; None if it does not record its row and round."""
+    """A request's stay; None if it does not record its rounds."""
     trace, facts = request.trace, request.trace.header.facts
-    if "row" not in facts or "round" not in facts:
+    if "rounds" not in facts and ("row" not in facts or "round" not in facts):
         return None
     unlike = tuple((int(first), int(last)) for first, last in facts.get("unlike", ()))
     # copies: views would keep every column of the trace in memory
     lengths, drafts = trace.position.astype(np.int64), trace.n_drafted.astype(np.int64)
-    place = str(facts.get("call")), int(facts["row"]), int(facts["round"])
-    return Stay(request.request_id, *place, lengths, drafts, unlike)
+    if "rounds" in facts:
+        row, rounds = None, np.concatenate([np.arange(first, last + 1) for first, last in facts["rounds"]])
+        start = int(rounds[0])
+    else:
+        row, start = int(facts["row"]), int(facts["round"])
+        rounds = np.arange(start, start + len(lengths))
+    return Stay(request.request_id, str(facts.get("call")), row, start, rounds, lengths, drafts, unlike)
 
 
 def _facts(stays: Sequence[Stay]) -> Iterable[tuple[Stay, BatchFacts]]:
@@ -67,20 +73,20 @@ def _facts(stays: Sequence[Stay]) -> Iterable[tuple[Stay, BatchFacts]]:
     admitted = np.bincount([stay.start for stay in stays], minlength=count)
     ended = np.bincount([max(stay.end, 0) for stay in stays], minlength=count)
     lengths, drafts = (_Extremes.of(stays, name, count) for name in ("lengths", "drafts"))
-    earliest: dict[int, int] = {}
+    earliest: dict[int | None, int] = {}
     for stay in stays:
         earliest[stay.row] = min(stay.end, earliest.get(stay.row, stay.end))
     for stay in stays:
-        steps = np.arange(stay.start, stay.start + len(stay.lengths))
+        steps = stay.rounds
         yield (
             stay,
             BatchFacts(
-                reused=earliest[stay.row] < stay.start,
+                reused=None if stay.row is None else earliest[stay.row] < stay.start,
                 joined=(admitted[steps] > 0) & (steps > stay.start),
                 finished=(ended[steps] > 1) & (steps == stay.end),
                 lengths=lengths.other_than(stay.lengths, stay.rounds),
                 drafts=drafts.other_than(stay.drafts, stay.rounds),
-                parameters=_within(steps, stay.unlike),
+                parameters=None if stay.row is None else _within(steps, stay.unlike),
             ),
         )
 
@@ -101,7 +107,7 @@ class _Extremes:
             high[stay.rounds] = np.maximum(high[stay.rounds], values)
         return cls(low, high)
 
-    def other_than(self, values: Counts, rounds: slice) -> Mask:
+    def other_than(self, values: Counts, rounds: Counts) -> Mask:
         """[S] true where some row has another value."""
         return np.asarray((self.low[rounds] != values) | (self.high[rounds] != values))
 

@@ -68,7 +68,7 @@ def near_tie(view: RequestView) -> Mask | None:
 
 def row_reused(view: RequestView) -> Mask | None:
     """Requests in a row that another request left."""
-    return None if view.batch is None else view.once(view.batch.reused)
+    return None if view.batch is None or view.batch.reused is None else view.once(view.batch.reused)
 
 
 def rows_finish_together(view: RequestView) -> Mask | None:
@@ -83,7 +83,7 @@ def neighbour_joins(view: RequestView) -> Mask | None:
 
 def mixed_parameters(view: RequestView) -> Mask | None:
     """Steps beside a row with other sampling parameters."""
-    return None if view.batch is None else view.at_first(view.batch.parameters)
+    return None if view.batch is None or view.batch.parameters is None else view.at_first(view.batch.parameters)
 
 
 def mixed_lengths(view: RequestView) -> Mask | None:

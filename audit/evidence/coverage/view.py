@@ -36,8 +36,8 @@ class ArmFacts:
 class BatchFacts:
     """Per step of one request, what the other rows of its batch did; [S] each."""
 
-    reused: bool
-    """True if another request left the row that this one took."""
+    reused: bool | None
+    """True if another request left the row that this one took; None if rows are unknown."""
     joined: Mask
     """Another request was admitted in the step's round."""
     finished: Mask
@@ -46,8 +46,8 @@ class BatchFacts:
     """Another row had a context of another length."""
     drafts: Mask
     """Another row had a draft of another length."""
-    parameters: Mask
-    """Another row had other sampling parameters."""
+    parameters: Mask | None
+    """Another row had other sampling parameters; None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RequestView:
     trace: Trace
     arm: ArmFacts
     batch: BatchFacts | None
-    """None if the record does not say which row and round the request ran in, or the neighbours are not read yet."""
+    """None if the record does not say which rounds the request ran in, or the neighbours are not read yet."""
     shared_prefix: bool
     first: Counts
     """[S] index of each step's first emitted token."""

@@ -57,7 +57,7 @@ def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, An
         "gamma": speculative.get("num_speculative_tokens", 0),
         "protocol": rule_of(plan, facts).value,
         "lossless": is_lossless(facts),
-        "rows": plan.rows,
+        "rows": min(plan.rows, settings["engine"]["max_num_seqs"]),
         "record": plan.level.value,
         "fault": plan.fault,
         "engine": settings["engine"],

@@ -33,7 +33,10 @@ class SpooledStep:
 
 @dataclass(frozen=True, slots=True)
 class SpooledRows:
-    """The same with numbers: `numbers` has arrays of D entries, and q [D, V]; `last` those of the place behind."""
+    """The same with numbers: `numbers` has arrays of D entries, and q [D, V]; `last` those of the place behind.
+
+    round: the number of the engine's step, which all requests in it share; None from a source that does not count.
+    """
 
     step: SpooledStep
     batch: int
@@ -41,6 +44,7 @@ class SpooledRows:
     """[E, V]"""
     numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     last: Mapping[str, float] = field(default_factory=dict)
+    round: int | None = None
 
 
 def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
@@ -86,6 +90,7 @@ def _split(frame: Frame) -> Iterator[_NamedStep]:
                 None if rows is None else rows[row : row + len(emitted)],
                 own,
                 {name: float(each[index]) for name, each in lasts.items()},
+                frame.header["step"],
             ),
         )
         row, node = row + len(emitted), node + len(drafted)

@@ -27,10 +27,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """The facts common to all requests of one call; `counters` is None if the engine died."""
+    """The facts common to all requests of one call; `counters` is None if the engine died.
+
+    name: that of its first request, unique in the arm.
+    """
 
     counters: Mapping[str, int] | None = None
     problems: tuple[str, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +161,12 @@ class GenerateCall:
         names = {f"{self._calls}.{index}": request for index, request in enumerate(requests)}
         spool = engine.home / f"worker-{self._calls}"
         said: dict[str, Mapping[str, Any]] = {}
-        call, died = CallFacts(), None
+        first = requests[0].id
+        call, died = CallFacts(name=first), None
         try:
             for answer in engine.ask(self._message(names, str(spool))):
                 if answer["op"] == "done":
-                    call = CallFacts(answer["counters"], tuple(answer["problems"]))
+                    call = CallFacts(answer["counters"], tuple(answer["problems"]), first)
                 else:
                     said[answer["id"]] = answer
         except EngineDied as error:

@@ -52,9 +52,10 @@ def generation_of(
     found = reconcile(told)
     whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
     steps = _steps(outcome, told, found)
-    facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading.decode)
-    header = header_of(request, reading.observed, reason, facts)
     observed = _cut(steps, len(tokens), request, reading.drawn)
+    facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading.decode)
+    facts |= _rounds(steps[: len(observed)], call)
+    header = header_of(request, reading.observed, reason, facts)
     trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
     return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)
 
@@ -127,6 +128,24 @@ def _decoded(outcome: RequestOutcome, decode: Decoder) -> dict[str, Any]:
     by_token = answer["finish_reason"] == "stop" and not isinstance(answer["stop_reason"], str)
     found = decode(outcome.request.prompt, answer["tokens"][:-1] if by_token else answer["tokens"])
     return undecoded(NO_DECODING) if found is None else found.facts()
+
+
+def _rounds(steps: Sequence[SpooledRows], call: CallFacts) -> dict[str, Any]:
+    """The engine's steps that the request shared with others of its call, as pairs of the first and the last.
+
+    vLLM moves requests between rows, so that the request has no row of its own on record.
+    """
+    numbers = [each.round for each in steps]
+    known = [each for each in numbers if each is not None]
+    if not known or len(known) < len(numbers):
+        return {}
+    spans: list[list[int]] = []
+    for number in known:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return {"call": call.name, "rounds": spans}
 
 
 def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:

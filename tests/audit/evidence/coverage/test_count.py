@@ -133,6 +133,41 @@ def test_rows_of_two_runs_of_the_loop_are_not_neighbours():
     assert count(arm_of(setup, listed, "chain"), {}).occurred["row_reused"] == 1
 
 
+def with_rounds(request):
+    """As an engine records it that moves requests between rows."""
+    trace, facts = request.trace, request.trace.header.facts
+    first, middle, last = facts["round"], facts["round"] + trace.steps // 2, facts["round"] + trace.steps - 1
+    # pauses are between spans, and touching spans are none
+    given = {
+        "call": facts["call"],
+        "rounds": [span for span in ([first, middle - 1], [middle, last]) if span[0] <= span[1]],
+    }
+    return replace(request, trace=replace(trace, header=replace(trace.header, facts=given)))
+
+
+def test_rounds_without_rows_give_what_depends_on_rounds_alone():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
+    arm = arm_of(setup, ragged(5, SAMPLINGS[0]), "chain")
+    occurred = count(arm, {}).occurred
+    moved = count(replace(arm, requests=tuple(map(with_rounds, arm.requests))), {}).occurred
+    of_rows = {"row_reused", "mixed_parameters"}
+    assert occurred.keys() - moved.keys() == of_rows
+    assert moved == {name: occurred[name] for name in occurred if name not in of_rows}
+    assert all(moved[name] for name in ("mixed_lengths", "neighbour_joins"))
+
+
+def test_a_pause_leaves_a_request_out_of_the_batch():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
+    arm = arm_of(setup, ragged(2, SAMPLINGS[0]), "chain")
+    first, second = map(with_rounds, arm.requests)
+    header = second.trace.header
+    away = [[span[0] + 1000, span[1] + 1000] for span in header.facts["rounds"]]
+    later = replace(header, facts={**header.facts, "rounds": away})
+    apart = replace(arm, requests=(first, replace(second, trace=replace(second.trace, header=later))))
+    assert count(replace(arm, requests=(first, second)), {}).occurred["mixed_lengths"] > 0
+    assert count(apart, {}).occurred["mixed_lengths"] == 0
+
+
 def test_an_old_record_without_rows_and_rounds_leaves_the_batch_unknown():
     setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
     arm = arm_of(setup, ragged(3, SAMPLINGS[0]), "chain")

@@ -104,6 +104,30 @@ def test_a_text_that_cannot_be_decoded_again_says_so():
     assert "decoded" not in found.facts
 
 
+@pytest.mark.parametrize(
+    ("rounds", "facts"),
+    [
+        ((7, 8, 9), [[7, 9]]),
+        # preempted, or waiting while another prompt was read
+        ((7, 9, 10), [[7, 7], [9, 10]]),
+        ((7, None, 9), None),
+    ],
+)
+def test_the_engines_steps_are_on_record(rounds, facts):
+    steps = tuple(dataclasses.replace(each, round=number) for each, number in zip(STEPS, rounds, strict=True))
+    found = generation(worker=steps, call=dataclasses.replace(CALL, name="first"))
+    assert found.facts.get("rounds") == facts
+    assert found.facts.get("call") == ("first" if facts else None)
+    assert decode(found.trace).header.facts == found.facts
+
+
+def test_steps_behind_the_end_are_no_rounds():
+    steps = tuple(dataclasses.replace(each, round=number) for number, each in enumerate(STEPS))
+    # the engine's core learns of a stop string later
+    answer = {**ANSWER, "tokens": [5, 6], "logprobs": None, "finish_reason": "stop", "stop_reason": "six"}
+    assert generation(worker=steps, answer=answer).facts["rounds"] == [[0, 1]]
+
+
 def test_probabilities_are_the_engines_own():
     trace = decode(generation().trace)
     np.testing.assert_allclose(trace.examined_p, [0.5] * 4)
