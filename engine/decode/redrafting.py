@@ -4,14 +4,18 @@ One request in a loop of its own: a fresh proposer, one row, no neighbours and n
 anew after the recorded history; the loop then goes on with the recorded draft and the recorded decision, whatever was
 proposed. Random numbers are keyed by position, so a sound proposer repeats its drafts up to rounding. The pass shares
 the proposer's and the models' code with decoding, hence their faults; it shares neither the batch, nor what another
-request or an earlier step left in a cache. A proposer whose drafts part from the record keeps its own tokens in its
-cache: compare no step after that one.
+request or an earlier step left in a cache. The target runs only for proposers that read it; for the others its rows are
+NaN on record. A proposer whose drafts part from the record keeps its own tokens in its cache: compare no step after
+that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
 
 from engine.core.types import (
     Emitted,
@@ -28,7 +32,7 @@ from engine.core.types import (
 )
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.seams import EngineParts
-from engine.models.interface import SlotCache, TargetModel
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Randomness
@@ -121,7 +125,10 @@ class _Followed:
         if made.q_kind is QKind.FULL and made.q is not None:
             chances = [float(row[token]) for row, token in zip(made.q, made.tree.tokens, strict=True)]
         examined = tuple(Examined(node, NAN, q, NAN, accepted=False) for node, q in enumerate(chances))
-        return replace(record, proposal=made, verdict=StepOutcome(record.verdict.emitted, examined), spare=None)
+        verdict = StepOutcome(record.verdict.emitted, examined)
+        rows = record.logits if self.facts.reads_target else np.full_like(record.logits, NAN)
+        scores = record.scores if self.facts.reads_target else None
+        return replace(record, proposal=made, verdict=verdict, logits=rows, scores=scores, spare=None)
 
 
 class _Decided:
@@ -149,6 +156,20 @@ class _RecordedEnd(StopRule):
         return TruncatedOutcome(verdict, FinishReason.LENGTH if ended else None)
 
 
+class _Unread:
+    """Stands in for a target that nothing reads: its logits are 0, which every sampling parameter accepts."""
+
+    def __init__(self, target: TargetModel) -> None:
+        self.vocabulary, self.context, self.divisible = target.vocabulary, target.context, target.divisible
+        self.eos_ids, self.facts, self.new_cache = target.eos_ids, target.facts, target.new_cache
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        """Zeros."""
+        del cache
+        shape = (*placement.tokens.shape, self.vocabulary)
+        return Forward(torch.zeros(shape) if want.logits else None, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Redrafter:
     """Everything that drafts again: sound parts, and the loop's options for one row."""
@@ -172,6 +193,7 @@ class Redrafter:
             record=followed.as_made,
         )
         decided = _Decided(self.parts.verifier.facts, steps)
-        loop = Loop(self.target, followed, decided, self.decode, self.options, self.cache, parts)
+        target = self.target if self.proposer.facts.reads_target else _Unread(self.target)
+        loop = Loop(target, followed, decided, self.decode, self.options, self.cache, parts)
         (generation,) = loop.run([request])
         return generation

@@ -49,6 +49,8 @@ class ProposerFacts:
     """The length of its drafts; None if it depends on the text or is undeclared."""
     copies: bool = False
     """Its drafts are a function of the tokens alone, without any arithmetic that rounds."""
+    reads_target: bool = True
+    """It drafts with the target's outputs, cache or weights; False needs no target at all."""
 
 
 @dataclass(frozen=True, slots=True)

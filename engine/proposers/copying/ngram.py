@@ -28,6 +28,7 @@ class NgramProposer:
             state="none",
             options={"min_ngram": min_ngram, "max_ngram": max_ngram},
             copies=True,
+            reads_target=False,
         )
 
     @classmethod

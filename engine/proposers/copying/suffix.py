@@ -129,6 +129,7 @@ class SuffixProposer:
             state="shared" if settings.cached_requests else "request",
             options=asdict(settings),
             copies=True,
+            reads_target=False,
         )
 
     @classmethod

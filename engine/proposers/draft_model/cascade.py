@@ -81,6 +81,7 @@ class CascadeProposer:
             state="request",
             options={**options, "tiny": tiny.facts.name},
             steady=SteadyDrafts(model.context),
+            reads_target=False,
         )
 
     @classmethod

@@ -36,6 +36,7 @@ class DraftModelProposer:
             state="request",
             options={"stop_below": stop_below},
             steady=None if stop_below else SteadyDrafts(model.context),
+            reads_target=False,
         )
 
     @classmethod

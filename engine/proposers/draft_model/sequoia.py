@@ -42,7 +42,13 @@ class SequoiaProposer(StaticTreeProposer):
             options["shape"] = ",".join(map(str, planned(parts.gamma or sys.maxsize, sys.maxsize).parents))
         growth = TreeGrowth(Siblings.WITHOUT_REPLACEMENT, planned)
         facts = ProposerFacts(
-            "sequoia", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
+            "sequoia",
+            shape="tree",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            options=options,
+            reads_target=False,
         )
         return cls(parts, readers_of(parts, [parts.draft]), growth, facts)
 

@@ -38,7 +38,13 @@ class SpecInferProposer(StaticTreeProposer):
         widths = [int(width) for width in numbers(options["widths"])]
         growth = TreeGrowth(Siblings(options["siblings"]), lambda size, depth: widths_shape(widths[:depth], size))
         facts = ProposerFacts(
-            "specinfer", shape="tree", q_kind=QKind.FULL, can_couple=True, state="request", options=options
+            "specinfer",
+            shape="tree",
+            q_kind=QKind.FULL,
+            can_couple=True,
+            state="request",
+            options=options,
+            reads_target=False,
         )
         return cls(parts, readers_of(parts, parts.drafts), growth, facts)
 
