@@ -33,8 +33,8 @@ situation away from scenarios and expects the clean engine's output.
 
 The last two columns come from `audit selftest --default-suite`, where each fault runs with its proposer, rule,
 parameters and models, and with the defaults of all else ([self-test](selftest.md#default-suites)): how often the
-situation occurs there without the fault, then the default checks that catch the fault and the number of tokens. A
-default suite certifies the faults with `none: passes`.
+situation occurs there without the fault, then the default checks that catch the fault and the number of tokens.
+A default suite would certify a fault with `none: passes`.
 
 `without it` says how a run ends in which the situation does not occur. Where the situation has a
 [floor](coverage.md#floors) under the arm's settings, the run ends `undecided`, exit code 3, with the fault and without
