@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.expected import CORE
+from audit.evidence.coverage.expected import CORE, UNPROMISED
 from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
@@ -57,7 +57,9 @@ def check_rows(coverage: Iterable[StoredCoverage]) -> list[tuple[Any, ...]]:
 
 
 def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
-    """One line per arm with a check of its drafts: the main situations, and what a check examined too rarely."""
+    """One line per arm with a check of its drafts: the main situations, what a check examined too rarely, and what
+    never occurred, of which a pass says nothing.
+    """
     drafting = dict.fromkeys(each.arm for each in coverage if each.situation in CORE)
     return [_line(arm, coverage) for arm in drafting]
 
@@ -70,4 +72,6 @@ def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     counts = ", ".join(f"{occurred.get(name, 0)} {words}" for name, words in shown.items())
     short = sorted({each.situation for each in own if each.short})
     missing = f"; too few examined: {', '.join(short)}" if short else ""
-    return f"coverage of {arm}: {counts}{missing}"
+    never = [name for name in UNPROMISED if occurred.get(name) == 0]
+    unmet = f"; not met: {', '.join(never)}" if never else ""
+    return f"coverage of {arm}: {counts}{missing}{unmet}"

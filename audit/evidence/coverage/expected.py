@@ -25,6 +25,12 @@ ONCE: Final = frozenset(
     )
 )
 """The situations that `once` may list."""
+UNPROMISED: Final = (
+    *("nothing_drafted", "after_nothing_drafted", "plain_token", "small_residual", "end_in_draft", "end_at_draft_end"),
+    *("length_in_draft", "rows_finish_together", "long_prompt", "shared_prefix"),
+    *("context_short", "context_medium", "context_long", "likely_token"),
+)
+"""The situations without a floor that records show: whether they occur depends on prompts and ends."""
 PARTS: Final = {
     "recovered_token": ("rejected_first", "rejected_middle", "rejected_last", "outside_truncation"),
     "bonus_token": ("kept_whole",),
