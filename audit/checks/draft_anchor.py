@@ -1,6 +1,6 @@
 """Drafts in full: the recorded drafts are those that the proposer makes for this text alone.
 
-Claim: acceptance. Null: at every step with room for a draft, the recorded one is what a fresh proposer drafts after the
+Claim: drafts. Null: at every step with room for a draft, the recorded one is what a fresh proposer drafts after the
 same history, with the same random numbers and no other request. Evidence: the redraft arm, in which the proposer runs
 again along the recorded tokens and decisions. Each step is compared until a draft differs, because a proposer's later
 drafts may depend on it. Statistic: steps that differ; a step is a fault if q of a drafted token moved by more than
@@ -256,7 +256,7 @@ def _plan(params: Params, design: Design) -> SampleSize | None:
 
 CHECK = Check(
     name="draft_anchor",
-    claim="acceptance",
+    claim="drafts",
     needs=Level.L0,
     defaults={"margin": 0.1, "tolerance": 0.001, "half_tolerance": 0.05, "confidence": 0.99, "max_findings": 20},
     run=_run,

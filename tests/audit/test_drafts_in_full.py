@@ -67,20 +67,20 @@ FAULTS = {
 def test_a_draft_that_is_not_the_proposers_own_fails_a_run_without_a_checks_key(tmp_path, fault):
     result = run(tmp_path, FAULTS[fault], f"fault: {fault}")
     assert result.exit_code == 1
-    (line,) = rows(result, "draft_anchor", "acceptance", "fault")
+    (line,) = rows(result, "draft_anchor", "drafts", "fault")
     assert "not the proposer's own for this text; first in arm/words/p" in line
     assert rows(result, "redraft")
 
 
 @pytest.mark.slow
 def test_a_sound_copying_arm_is_certified_and_its_drafts_are_counted(tmp_path):
-    (line,) = rows(run(tmp_path, COPY), "draft_anchor", "acceptance", "certified")
+    (line,) = rows(run(tmp_path, COPY), "draft_anchor", "drafts", "certified")
     assert "of 16 requests drafted again, none differs" in line
 
 
 def test_drafts_that_depend_on_other_requests_are_stated_and_not_drafted_again(tmp_path):
     result = run(tmp_path, LEARNED)
-    (line,) = rows(result, "draft_anchor", "acceptance", "not_run")
+    (line,) = rows(result, "draft_anchor", "drafts", "not_run")
     assert "the proposer declares that its drafts depend on other requests too" in line
     assert not rows(result, "redraft")
     plan = invoke("plan", str(tmp_path / "suite.yaml"), "--store", str(tmp_path / "other.db"))
