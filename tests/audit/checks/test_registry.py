@@ -23,6 +23,7 @@ CLAIMS = {
     "rows",
     "transcript",
     "acceptance",
+    "drafts",
     "seed",
     "closeness",
     "cost",
