@@ -13,6 +13,7 @@ TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_H
 # SHARE=K/N runs every N-th parameter set of the slow, the bitwise and the vLLM tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
+VLLM_TESTS ?= tests/vllm
 BENCHES ?= engines recording numerics batch context gamma
 
 .PHONY: vllm-environment quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
@@ -53,9 +54,9 @@ test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equ
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy $(ONLY) tests/engine/numerics $(BITWISE)
 
-# the suites take longest and begin; up to seven engines of 2 GB each run at once
+# up to seven engines of 2 GB each run at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
-	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder $(ONLY) tests/vllm/test_suites.py tests/vllm
+	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder $(ONLY) $(VLLM_TESTS)
 
 vllm-environment: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
 

@@ -1,0 +1,30 @@
+"""Runs a packaged suite of vLLM in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .setting import ROOT
+
+TIMEOUT = 900
+
+
+def verdicts(out, suite):
+    """Verdicts, summaries and findings by arm and check, and the exit code."""
+    results = out / "results.json"
+    store = f"sqlite:///{out / 'audit.db'}"
+    command = [str(Path(sys.executable).with_name("audit")), "run", f"suites/vllm/{suite}.yaml"]
+    done = subprocess.run(
+        [*command, "--store", store, "--results", str(results)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr[-4000:]
+    checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
+    return done.returncode, {(each["arm"], each["check"]): each for each in checks}
