@@ -10,7 +10,6 @@ from engine.tools.export_mimo import export
 from . import setting
 from .setting import REFERENCE, Case, serve
 
-
 HERE = Path(__file__).parent
 LONGEST = {HERE / name for name in ("test_suites.py", "test_repaired.py", "test_plan.py")}
 
