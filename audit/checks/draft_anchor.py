@@ -30,13 +30,12 @@ from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import zero_need
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import Part
-from engine.core.types import QKind
-from engine.record.trace import StepView, Trace, steps_of
+from engine.core.types import QKind, Tree
+from engine.record.trace import StepView, steps_of
 
 HALF: Final = ("bfloat16", "float16")
 SHARED_STATE: Final = "the proposer declares that its drafts depend on other requests too"
 NO_REDRAFT: Final = NoEvidence("there is no redraft arm: the backend cannot draft again along a record")
-
 NO_DRAFTS: Final = NoEvidence("the record does not show what was drafted")
 
 
@@ -69,17 +68,8 @@ class ComparedRequest:
     """Steps on record, of which the last ones may not be compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """One step's draft, as columns."""
-
-    kind: QKind
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-
-
 def _applies(evidence: Evidence) -> str | None:
-    if evidence.candidate.effective.proposer_state == "shared":
+    if evidence.candidate.effective.shares_state:
         return SHARED_STATE
     if ArmKind.REDRAFT not in evidence.companions:
         return NO_REDRAFT
@@ -105,7 +95,7 @@ def compare(recorded: RequestRecord, again: RequestRecord, tolerance: float, *, 
     steps: list[ComparedStep] = []
     pairs = zip(steps_of(recorded.trace), steps_of(again.trace), strict=False)
     for ours, theirs in pairs:
-        step = _compare_step(recorded.trace, ours, again.trace, theirs, tolerance)
+        step = _compare_step(ours, theirs, tolerance)
         if step is None:
             continue
         if copies and step.likeness is Likeness.UNLIKE:
@@ -116,45 +106,38 @@ def compare(recorded: RequestRecord, again: RequestRecord, tolerance: float, *, 
     return ComparedRequest(recorded.request_id, tuple(steps), recorded.trace.steps)
 
 
-def _compare_step(
-    recorded: Trace, ours: StepView, again: Trace, theirs: StepView, tolerance: float
-) -> ComparedStep | None:
-    draft, made = _draft(recorded, ours), _draft(again, theirs)
-    if not (draft.tokens or made.tokens or _had_room(recorded, ours)):
+def _compare_step(ours: StepView, theirs: StepView, tolerance: float) -> ComparedStep | None:
+    draft, made = ours.tree, theirs.tree
+    if not (draft.tokens or made.tokens or _had_room(ours)):
         return None
-    if draft.tokens and made.tokens and draft.kind is not made.kind:
-        kinds = f"drafts are recorded as {draft.kind.name}, made again as {made.kind.name}"
+    if draft.tokens and made.tokens and ours.q_kind is not theirs.q_kind:
+        kinds = f"drafts are recorded as {ours.q_kind.name}, made again as {theirs.q_kind.name}"
         return ComparedStep(Likeness.WRONG, 0.0, f"position {ours.position}: {kinds}")
     worst = 0.0
-    for node, distance in _distances(recorded, ours, draft, again, theirs, made):
+    for node, distance in _distances(ours, theirs):
         worst = max(worst, distance)
         if not distance <= tolerance:
             at = f"position {ours.position}, drafted token {node + 1}"
             return ComparedStep(Likeness.WRONG, worst, f"{at}: q moved by {distance:.3g} in total variation")
-    if (draft.tokens, draft.parents) == (made.tokens, made.parents):
+    if draft == made:
         return ComparedStep(Likeness.SAME, worst)
     return ComparedStep(Likeness.UNLIKE, worst, f"position {ours.position}: {_shown(draft)}, made again {_shown(made)}")
 
 
-def _had_room(trace: Trace, view: StepView) -> bool:
+def _had_room(view: StepView) -> bool:
     """True if the step may emit more than the request's last token."""
-    return view.position < len(trace.header.prompt) + trace.header.sampling.max_new_tokens - 1
+    header = view.trace.header
+    return view.position < len(header.prompt) + header.sampling.max_new_tokens - 1
 
 
-def _draft(trace: Trace, view: StepView) -> _Draft:
-    tokens, parents = (tuple(column[view.nodes].tolist()) for column in (trace.node_token, trace.node_parent))
-    return _Draft(view.q_kind, tokens, parents)
-
-
-def _shown(draft: _Draft) -> str:
+def _shown(draft: Tree) -> str:
     return f"drafted {list(draft.tokens)}" if draft.tokens else "drafted nothing"
 
 
-def _distances(
-    recorded: Trace, ours: StepView, draft: _Draft, again: Trace, theirs: StepView, made: _Draft
-) -> Iterator[tuple[int, float]]:
+def _distances(ours: StepView, theirs: StepView) -> Iterator[tuple[int, float]]:
     """Node and total variation between its two rows of q, for examined nodes after the same earlier nodes."""
-    if draft.kind is not QKind.FULL or not len(recorded.q_rows) or not len(again.q_rows):
+    recorded, again, draft, made = ours.trace, theirs.trace, ours.tree, theirs.tree
+    if ours.q_kind is not QKind.FULL or not len(recorded.q_rows) or not len(again.q_rows):
         return
     for x in range(ours.examined.start, ours.examined.stop):
         node = int(recorded.examined_node[x])

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from audit.checks.equality.rerun import Rerun, compare, shares_state
+from audit.checks.equality.rerun import Rerun, compare
 from audit.checks.interface import Check, Design, NoEvidence, Params, evaluate, needs_nothing
 from audit.checks.law import check as law
 from audit.evidence.pairing import Pair, pair_arms
@@ -185,7 +185,7 @@ def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:
 def _lengths(evidence: Evidence) -> str:
     arms = (evidence.candidate, evidence.companions[ArmKind.OTHER_GAMMA])
     ours, theirs = ("unknown" if arm.effective.gamma is None else arm.effective.gamma for arm in arms)
-    shared = ", with a proposer that learns" if shares_state(evidence.candidate) else ""
+    shared = ", with a proposer that learns" if evidence.candidate.effective.shares_state else ""
     return f"draft length {theirs} beside {ours}{shared}"
 
 

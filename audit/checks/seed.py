@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare, shares_state
+from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare
 from audit.checks.interface import Check, NoEvidence, Params, needs_nothing
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
@@ -64,7 +64,7 @@ def _judged(rerun: Rerun, *, shared: bool) -> CompanionComparison:
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    shared = shares_state(evidence.candidate)
+    shared = evidence.candidate.effective.shares_state
     judged = [_judged(compare(evidence, kind), shared=shared) for kind in ARMS if kind in evidence.companions]
     problem = next((each.rerun.problem for each in judged if each.rerun.problem), None)
     if problem is not None:

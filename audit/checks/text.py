@@ -134,14 +134,14 @@ def _read(request: RequestRecord) -> _Read:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
-    requests = list(evidence.candidate.requests)
-    whole = [each for each in requests if "parts" not in each.trace.header.facts]
-    read = {each.request_id: _read(each) for each in whole}
+    requests = evidence.candidate.requests
+    # records load lazily, and a list of them would keep their traces
+    read = {each.request_id: _read(each) for each in requests if "parts" not in each.trace.header.facts}
     findings = [Finding(name, 0, each.finding) for name, each in read.items() if each.finding is not None]
     silent = [each.silent for each in read.values() if each.silent is not None]
-    n = len(whole) - len(silent)
+    n = len(read) - len(silent)
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if silent else Verdict.CERTIFIED
-    counts = {"not_decoded_again": len(silent), "in_parts": len(requests) - len(whole)}
+    counts = {"not_decoded_again": len(silent), "in_parts": len(requests) - len(read)}
     return CheckResult(
         verdict=verdict,
         summary=_summary(n, len(findings), silent, counts["in_parts"]),

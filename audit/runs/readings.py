@@ -15,9 +15,6 @@ from engine.backends.interface import Anchoring, Engine, Redrafting, Rereading
 from engine.core.types import Generation, Request
 from engine.record.effective import Effective
 
-SHARED = "shared"
-"""The state of a proposer whose drafts depend on other requests."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -32,7 +29,7 @@ class Reading:
 def can_read(kind: ArmKind, engine: Engine) -> bool:
     """True if the engine has the pass of a reading arm."""
     if kind is ArmKind.REDRAFT:
-        return isinstance(engine, Redrafting) and engine.effective_config().proposer_state != SHARED
+        return isinstance(engine, Redrafting) and not engine.effective_config().shares_state
     return isinstance(engine, Anchoring if kind is ArmKind.ANCHOR else Rereading)
 
 

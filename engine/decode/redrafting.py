@@ -63,11 +63,10 @@ def recorded_steps(trace: Trace) -> tuple[RecordedStep, ...]:
 
 
 def _recorded(trace: Trace, view: StepView) -> RecordedStep:
-    tree = Tree(*(tuple(column[view.nodes].tolist()) for column in (trace.node_token, trace.node_parent)))
     nodes, kept = (column[view.examined].tolist() for column in (trace.examined_node, trace.examined_accepted))
     tokens, roles, rows = (column[view.emitted].tolist() for column in (trace.token, trace.role, trace.row))
     return RecordedStep(
-        tree,
+        view.tree,
         StepOutcome(
             tuple(Emitted(token, Role(role), row, NAN) for token, role, row in zip(tokens, roles, rows, strict=True)),
             tuple(Examined(node, NAN, NAN, NAN, bool(was)) for node, was in zip(nodes, kept, strict=True)),

@@ -109,6 +109,11 @@ class Effective:
         }
         return cls(decoder=decoder, **stated, facts=facts, keys=tuple(document))
 
+    @property
+    def shares_state(self) -> bool:
+        """True if drafts depend on other requests, so that another order can draft other tokens."""
+        return self.proposer_state == "shared"
+
     def to_json(self) -> dict[str, JSON]:
         """The document as it is stored."""
         written = self._written()

@@ -21,7 +21,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from engine.core.errors import InvalidRequest, TraceError
-from engine.core.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.core.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
 from engine.record.envelope import READABLE, unwrap, version_of, wrap
 from engine.record.npz import arrays_of
@@ -248,6 +248,12 @@ class StepView:
     def q_kind(self) -> QKind:
         """The way in which the step's drafted tokens were chosen."""
         return QKind(int(self.trace.q_kind[self.index]))
+
+    @property
+    def tree(self) -> Tree:
+        """The step's draft."""
+        columns = (self.trace.node_token, self.trace.node_parent)
+        return Tree(*(tuple(column[self.nodes].tolist()) for column in columns))
 
 
 def steps_of(trace: Trace, only: Iterable[int] | None = None) -> Iterator[StepView]:

@@ -98,11 +98,6 @@ def compare(evidence: Evidence, kind: ArmKind) -> Rerun:
     return Rerun(kind, len(pairs), sum(compared(pair) for pair in pairs), differences, unpaired, None)
 
 
-def shares_state(arm: ArmRecord) -> bool:
-    """True if drafts depend on earlier requests, so that another order can draft other tokens."""
-    return arm.effective.proposer_state == "shared"
-
-
 def _incomparable(pair: Pair) -> str | None:
     ours, theirs = pair.candidate.trace.header, pair.baseline.trace.header
     if ours.prompt != theirs.prompt:

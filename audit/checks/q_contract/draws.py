@@ -16,7 +16,7 @@ import numpy as np
 from audit.evidence.decisions import deciding_row
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
-from engine.core.types import Floats, Protocol, QKind, Tree
+from engine.core.types import Floats, Protocol, QKind
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf
@@ -55,10 +55,8 @@ def draft_draws(trace: Trace) -> Iterator[DraftDraw]:
 
 
 def _of_step(trace: Trace, view: StepView, root: int) -> Iterator[DraftDraw]:
-    tokens, parents = (
-        tuple(int(each) for each in column[view.nodes]) for column in (trace.node_token, trace.node_parent)
-    )
-    tree = Tree(tokens, parents)
+    tree = view.tree
+    tokens, parents = tree.tokens, tree.parents
     depth, order = depths(tree), orders(tree)
     # under the block rule the tokens themselves decide which places were emitted
     joint = trace.header.protocol is Protocol.BLOCK

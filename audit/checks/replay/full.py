@@ -17,7 +17,7 @@ from audit.checks.replay.rules import NO_NODE, RULES, DecisionPlace, OfferedToke
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.trees import depths, orders
-from engine.core.types import Examined, Floats, Protocol, QKind, Role, Tree
+from engine.core.types import Examined, Floats, Protocol, QKind, Role
 from engine.record.trace import Rows, StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf, transform
@@ -195,7 +195,7 @@ class _ReplayStep:
         if x is None or self.view.q_kind is not QKind.FULL:
             return
         q, token = self.trace.q_rows[x], int(self.trace.node_token[self.view.nodes][node])
-        tree = Tree(tuple(self.trace.node_token[self.view.nodes]), tuple(self.trace.node_parent[self.view.nodes]))
+        tree = self.view.tree
         draw = DraftedDraw(q, token, node, self.view.position + depths(tree)[node] - 1, orders(tree)[node])
         self.tally.decision(*self._draw_outcome(draw))
 
