@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.expected import CORE, UNPROMISED
+from audit.evidence.coverage.expected import ANYWHERE, CORE, ENDS, TOGETHER, UNPROMISED
 from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
@@ -18,6 +18,8 @@ IN_WORDS: Final = {
     "mixed_parameters": "steps beside other parameters",
 }
 """Situations of the line per arm."""
+GENERAL: Final = (*ANYWHERE, *ENDS, *TOGETHER, *UNPROMISED)
+"""Situations that any arm could meet, whatever its parameters."""
 MISSED: Final = 0.05
 """Probability of no wrong occurrence among the examined ones at the printed bound."""
 
@@ -72,6 +74,7 @@ def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     counts = ", ".join(f"{occurred.get(name, 0)} {words}" for name, words in shown.items())
     short = sorted({each.situation for each in own if each.short})
     missing = f"; too few examined: {', '.join(short)}" if short else ""
-    never = [name for name in UNPROMISED if occurred.get(name) == 0]
+    floored = {each.situation for each in own if each.least}
+    never = [name for name in CATALOGUE if name in GENERAL and occurred.get(name) == 0 and name not in floored]
     unmet = f"; not met: {', '.join(never)}" if never else ""
     return f"coverage of {arm}: {counts}{missing}{unmet}"

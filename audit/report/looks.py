@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
+from audit.evidence.coverage.rule import SHORT_OF
 from audit.evidence.verdicts import Verdict
 from audit.runs.interim_looks import interim_look_lines
 from audit.store import StoredCheck, StoredRun
@@ -42,7 +43,7 @@ def _line(checks: Sequence[StoredCheck]) -> str | None:
 def _reason(check: StoredCheck) -> str:
     if check.lacking:
         return _short(f"not run: {check.summary}")
-    if "short_of" in check.details or check.bound is None or check.margin is None or check.bound <= check.margin:
+    if SHORT_OF in check.details or check.bound is None or check.margin is None or check.bound <= check.margin:
         return _short(check.summary)
     return f"bound {check.bound:.3g}, margin {check.margin:g}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from audit.evidence.coverage.rule import SHORT_OF
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredCheck, StoredRun
 
@@ -28,9 +29,20 @@ def next_step(run: StoredRun, checks: Iterable[StoredCheck], store: str) -> str 
     undecided = {check.arm for check in listed if check.verdict is Verdict.INCONCLUSIVE}
     if not undecided:
         return f"give every arm a check that applies to it, then: audit run {suite}{at}"
+    unmet = _unmet([check for check in listed if check.verdict is Verdict.INCONCLUSIVE])
+    if unmet:
+        names = ", ".join(unmet)
+        return f"meet {names} as the table says, or write coverage: {{waive: [{names}]}}, then: audit run {suite}{at}"
     if any(_greedy(run, name) for name in undecided):
         return f"more prompts: audit plan {suite}{at}"
     return f"more samples: audit run {suite} --until decided --max-tokens {TIMES * (run.tokens or 0)}{at}"
+
+
+def _unmet(undecided: Iterable[StoredCheck]) -> list[str]:
+    """The situations that no request met, if nothing else keeps the checks undecided: more of the same may not help."""
+    short = [check.details.get(SHORT_OF) or {} for check in undecided]
+    met = any(count for counts in short for count in counts.values())
+    return [] if met or not all(short) else list(dict.fromkeys(name for counts in short for name in counts))
 
 
 def _suite(run: StoredRun) -> str:

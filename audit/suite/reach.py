@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from audit.evidence.coverage.context import BLOCK, CHUNK
+from audit.evidence.coverage.context import BLOCK, CHUNK, LONG, SHORT
 from audit.suite.spec import CandidateSpec, Case, Suite
 from engine.backends import REGISTRY
 
@@ -85,7 +85,11 @@ def _prompts(suite: Suite) -> Iterator[Unreachable]:
     if longest < CHUNK:
         problem = f"the longest prompt has {about}{longest} tokens"
         yield Unreachable("workloads", problem, ("long_prompt",), f"add prompts of {CHUNK} tokens or more")
-    if longest + max(arm.sampling.max_new_tokens for arm in suite.arms) <= BLOCK:
+    longest_context = longest + max(arm.sampling.max_new_tokens for arm in suite.arms)
+    if longest_context <= SHORT:
+        problem = f"no context is longer than {about}{longest_context} tokens"
+        yield Unreachable("workloads", problem, ("context_medium",), f"add prompts of {SHORT} to {LONG - 1} tokens")
+    if longest_context <= BLOCK:
         problem = f"no context is longer than a block of {BLOCK} tokens"
         yield Unreachable("workloads", problem, ("block_border",), "add longer prompts, or raise max_new_tokens")
 

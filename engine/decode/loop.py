@@ -124,7 +124,7 @@ class Loop:
                 if state.reason is not None:
                     state.note({"unlike": unlike.since(state.place.round)})
                     # a second time, apart from the text that the request's ends are found in
-                    state.note({"decoded": self._decode(state.generated)})
+                    state.note({"decoded": self._decode(state.generated), **state.stop_facts()})
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1

@@ -11,6 +11,7 @@ from engine.core.types import FinishReason, Generation, Request
 from engine.decode.batch_facts import BatchPlace
 from engine.proposers.interface import Context, Shape
 from engine.record.recorder import Recorder
+from engine.record.trace import STOP_BEGINS
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
 
@@ -70,6 +71,12 @@ class RowState:
         if self.recorder is not None:
             header = self.recorder.header
             self.recorder.header = replace(header, facts={**header.facts, **facts})
+
+    def stop_facts(self) -> Mapping[str, int]:
+        """Where the stop string begins that ended the request; empty without one."""
+        assert self.reason is not None
+        begins = self.stops.stop_begins(self.generated, self.reason) if self.recorder is not None else None
+        return {} if begins is None else {STOP_BEGINS: begins}
 
     def generation(self) -> Generation:
         """The finished request, with an empty trace."""

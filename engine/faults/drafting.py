@@ -202,7 +202,7 @@ ARGMAX_DRAFT_SOFT_Q = Fault(
     apply=lambda parts: replace(
         parts, draw=changed_draw(parts.draw, lambda drawn, q, _context: replace(drawn, token=int(np.argmax(q))))
     ),
-    situation="likely_token",
+    situation="rejected_first",
 )
 """The draft takes its argmax but reports the softmax as q.
 

@@ -64,6 +64,7 @@ Situation = Literal[
     "mixed_lengths",
     "mixed_drafts",
     # prompts and cache
+    "first_token",
     "long_prompt",
     "shared_prefix",
     "block_border",

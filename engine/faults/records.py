@@ -53,7 +53,7 @@ LOGPROBS_ZERO = _record_fault(
     "ggml-org/llama.cpp#27972, vllm-project/vllm#17876",
     _certain,
     ALL_DRAFTS,
-    situation="plain_token",
+    situation="first_token",
 )
 """Every reported log-probability is 0: certainty, for every token.
 

@@ -262,7 +262,7 @@ PROMPT_END_READ_TWICE = Fault(
     apply=lambda parts: with_target(parts, _ReadTwice),
     suits=Suits(temperature="both"),
     scenario=COUPLED,
-    situation="context_short",
+    situation="first_token",
 )
 """In the first step, the prompt's last token also takes the place of the token before it.
 

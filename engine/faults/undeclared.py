@@ -42,7 +42,7 @@ ENSEMBLE_UNDECLARED = _undeclared(
 )
 """Drafts are tested against a mixture of p and q in the place of p."""
 TYPICAL_UNDECLARED = _undeclared(
-    "typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {}, situation="likely_token"
+    "typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {}, situation="rejected_first"
 )
 """Typical acceptance: a drafted token is kept if its p exceeds a threshold that depends on the entropy of p."""
 THRESHOLD_SINGLE_UNDECLARED = _undeclared(
@@ -50,7 +50,7 @@ THRESHOLD_SINGLE_UNDECLARED = _undeclared(
     "none known: the option speculative_accept_threshold_single of sgl-project/sglang below 1",
     Protocol.THRESHOLD,
     {"threshold_single": 0.3},
-    situation="likely_token",
+    situation="rejected_first",
 )
 """A drafted token is kept if its p reaches a threshold."""
 THRESHOLD_ACC_UNDECLARED = _undeclared(

@@ -61,7 +61,7 @@ ALWAYS_ACCEPT_TOP1 = chain_fault(
     "always_accept_top1",
     Origin(
         "none known: a short cut that looks safe, because the target would choose the token at temperature 0",
-        situation="likely_token",
+        situation="rejected_first",
     ),
     lambda facts: ChainWalk(facts, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial)),
 )
@@ -252,7 +252,7 @@ def _with_epsilon(trial: Trial) -> Floats:
 
 RESIDUAL_WITH_EPSILON = chain_fault(
     "residual_with_epsilon",
-    Origin("vectorch-ai/ScaleLLM#202", situation="small_residual"),
+    Origin("vectorch-ai/ScaleLLM#202", situation="recovered_token"),
     lambda facts: ChainWalk(facts, left=_with_epsilon),
     ALIKE,
 )
@@ -286,7 +286,7 @@ def _target_s_own(trial: Trial) -> bool:
 
 SAME_TOKEN_ACCEPTED = chain_fault(
     "same_token_accepted",
-    Origin("alibaba/rtp-llm#1295", situation="likely_token"),
+    Origin("alibaba/rtp-llm#1295", situation="rejected_first"),
     lambda facts: ChainWalk(facts, accept=lambda trial: accepts(trial) or _target_s_own(trial)),
 )
 """A drafted token is also kept if a draw from the target gives the same token.

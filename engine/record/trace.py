@@ -79,6 +79,8 @@ DAMAGE: Final = (
     ValueError,
 )
 """Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
+STOP_BEGINS: Final = "stop_begins"
+"""Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
 Ints = NDArray[np.integer[Any]]
 Rows = NDArray[np.floating[Any]]
 

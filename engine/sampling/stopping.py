@@ -63,6 +63,14 @@ class StopRule:
         starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self.params.stop)
         return min((start for start in starts if start >= 0), default=None)
 
+    def stop_begins(self, tokens: Sequence[int], reason: FinishReason) -> int | None:
+        """Index of the token in which the stop string begins that ended the generation; None without one."""
+        start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
+        if start is None:
+            return None
+        # the text of a prefix may lack the last characters, never have more than it
+        return next(n for n in range(len(tokens)) if len(self.decode(tokens[: n + 1])) > start)
+
     def text(self, tokens: Sequence[int], reason: FinishReason) -> str:
         """The generation's text; a stop string and what follows it are not part of it."""
         start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+from audit.evidence.coverage.expected import ALWAYS
 from audit.selftest.situations import by_situation, without_fault
 from engine import faults
 from tests.audit.selftest.without_situations import WITHOUT
@@ -38,9 +39,8 @@ A default suite would certify a fault with `none: passes`.
 
 `without it` says how a run ends in which the situation does not occur. Where the situation has a
 [floor](coverage.md#floors) under the arm's settings, the run ends `undecided`, exit code 3, with the fault and without
-it; `tests/audit/selftest/test_default_suite.py` runs the clean engine and one fault of each such situation. The others
-have no floor, and such a run `may pass`: `audit coverage` shows that the situation did not occur, and a suite may
-[demand](coverage.md#situations-without-a-floor) it.
+it; `tests/audit/selftest/test_default_suite.py` runs the clean engine and one fault of each such situation. A situation
+that every answer has, such as its first token, is `always met`.
 
 | situation | without it | fault | breaks | needs | scenario | occurs | in a default suite: caught by |
 |---|---|---|---|---|---|---|---|
@@ -100,7 +100,7 @@ def page(measured: Mapping[str, Measured]) -> str:
 
 def _row(name: str, measured: Measured) -> str:
     fault = faults.load(name)
-    without = "undecided" if fault.situation in WITHOUT else "may pass"
+    without = "always met" if fault.situation in ALWAYS else "undecided" if fault.situation in WITHOUT else "may pass"
     needs = ", ".join(fault.suits.needs) or "-"
     own = (f"`{fault.situation}`", without, f"`{name}`", fault.breaks, needs, _scenario(name))
     return f"| {' | '.join((*own, measured.occurs, measured.caught_by))} |"

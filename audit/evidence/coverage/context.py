@@ -26,6 +26,11 @@ def shared_prefix(view: RequestView) -> Mask:
     return view.once(view.shared_prefix)
 
 
+def first_token(view: RequestView) -> Mask:
+    """The first token of an answer."""
+    return view.once(True)
+
+
 def block_border(view: RequestView) -> Mask:
     """Tokens at a multiple of the block size, after another token of their step."""
     return np.asarray((view.place > 0) & (_positions(view) % BLOCK == 0))

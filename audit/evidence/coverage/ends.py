@@ -6,6 +6,7 @@ import numpy as np
 
 from audit.evidence.coverage.view import Mask, RequestView
 from engine.core.types import FinishReason, Role
+from engine.record.trace import STOP_BEGINS
 
 
 def _by_token(view: RequestView) -> bool:
@@ -50,6 +51,14 @@ def end_at_draft_end(view: RequestView) -> Mask:
 def stop_string_in_draft(view: RequestView) -> Mask:
     """Requests that a stop string completed inside a draft ended."""
     return _at_end(view, _by_text(view) and _last(view, inside=True))
+
+
+def stop_string_across_steps(view: RequestView) -> Mask | None:
+    """Requests that a stop string ended whose first character an earlier step emitted."""
+    if not _by_text(view):
+        return view.nothing()
+    begins = view.trace.header.facts.get(STOP_BEGINS)
+    return None if begins is None else _at_end(view, bool(view.step[begins] < view.step[-1]))
 
 
 def length_in_draft(view: RequestView) -> Mask:

@@ -1,10 +1,9 @@
-"""The situations that an arm's own settings make possible, of which a run must show some before it may pass.
+"""The situations that an arm's own settings ask for, of which a run must show some before it may pass.
 
 `often` lists those that every run of these settings meets again and again; their floor
 is a suite's `least`. `once` lists those that a run of moderate size meets: their floor
-is one occurrence, because copying proposers, short runs or few requests meet them
-rarely. Situations that depend on the prompts or on how answers end have no floor:
-settings alone promise none of them.
+is one occurrence. Prompts, ends and small residuals are among them, although settings
+alone do not promise them: a suite that cannot meet one waives it by name.
 """
 
 from __future__ import annotations
@@ -14,36 +13,49 @@ from typing import Final
 
 from audit.evidence.coverage.drafting import drafts_deep
 from audit.evidence.records import ArmRecord
-from engine.core.types import SamplingParams
+from engine.core.types import Protocol, SamplingParams
+from engine.record.trace import TraceHeader
 
 CORE: Final = ("recovered_token", "bonus_token", "after_rejection", "after_kept_whole")
 """Every arm that speculates rejects drafts, keeps some whole, and goes on after both."""
+ANYWHERE: Final = (
+    *("rejected_first", "kept_whole", "nothing_drafted", "length_in_draft"),
+    *("long_prompt", "shared_prefix", "context_medium", "near_tie"),
+)
+"""Every arm that speculates should meet each of these once."""
+ENDS: Final = ("end_in_draft", "end_at_draft_end")
+"""With end tokens."""
+TOGETHER: Final = ("neighbour_joins", "rows_finish_together")
+"""With several rows."""
 ONCE: Final = frozenset(
     (
-        *("rejected_first", "rejected_middle", "rejected_last", "kept_whole", "outside_truncation"),
-        *("neighbour_joins", "mixed_drafts", "block_border", "tree_deep", "unlikely_token", "near_tie"),
+        *(*ANYWHERE, *ENDS, *TOGETHER),
+        *("rejected_middle", "rejected_last", "after_nothing_drafted", "small_residual", "outside_truncation"),
+        *("mixed_drafts", "block_border", "tree_deep", "unlikely_token", "stop_string_across_steps"),
     )
 )
 """The situations that `once` may list."""
-UNPROMISED: Final = (
-    *("nothing_drafted", "after_nothing_drafted", "plain_token", "small_residual", "end_in_draft", "end_at_draft_end"),
-    *("length_in_draft", "rows_finish_together", "long_prompt", "shared_prefix"),
-    *("context_short", "context_medium", "context_long", "likely_token"),
-)
-"""The situations without a floor that records show: whether they occur depends on prompts and ends."""
+UNPROMISED: Final = ("plain_token", "context_short", "context_long", "likely_token")
+"""Situations without a floor that no fault needs alone: a plain token is the token of a step without a draft."""
+ALWAYS: Final = ("first_token",)
+"""Situations of every answer."""
 PARTS: Final = {
-    "recovered_token": ("rejected_first", "rejected_middle", "rejected_last", "outside_truncation"),
+    "recovered_token": ("rejected_first", "rejected_middle", "rejected_last", "small_residual", "outside_truncation"),
     "bonus_token": ("kept_whole",),
     "row_reused": ("neighbour_joins",),
+    "nothing_drafted": ("after_nothing_drafted",),
+    "stop_string_in_draft": ("stop_string_across_steps",),
 }
-"""Situations that cannot occur without another one; who waives that one waives them too."""
+"""Situations that cannot occur, or hardly, without another one; who waives that one waives them too."""
+RESIDUALS: Final = (Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK)
+"""The rules that draw from a residual."""
+COPYING: Final = ("ngram", "suffix", "prompt_lookup")
+"""Proposers of foreign engines that may find nothing to draft."""
 WARM: Final = 0.5
 """Temperature from which tokens with p below 0.1 are drawn in any run."""
 WIDE: Final = 0.5
 LOW: Final = 0.1
 """The least top_p and the greatest min_p for that."""
-MANY: Final = 2000
-"""Emitted tokens from which a near-tie is expected: one token in 20 to 500 is one; under 2 % of runs lack it."""
 
 
 def often(arm: ArmRecord) -> Iterator[str]:
@@ -56,36 +68,44 @@ def often(arm: ArmRecord) -> Iterator[str]:
         yield "mixed_parameters"
     if arm.effective.proposer_shape == "tree":
         yield "tree_branch"
-    sampling = _sampling(arm)
-    if sampling is not None:
-        yield from _parameters(sampling)
+    header = _header(arm)
+    if header is not None:
+        yield from _parameters(header.sampling)
 
 
 def once(arm: ArmRecord) -> Iterator[str]:
-    """Situations that a run of moderate size meets."""
-    yield from ("rejected_first", "kept_whole")
+    """Situations that a run of moderate size should meet."""
+    yield from ANYWHERE
     yield from _lengths(arm)
     if _rows(arm) > 1:
-        yield "neighbour_joins"
+        yield from TOGETHER
     if arm.effective.proposer_shape == "tree":
         # a tree of fewer levels than a deep path cannot be accepted so far
         yield from ("tree_deep",) if drafts_deep(arm.requests) else ()
     elif _rows(arm) > 1 and arm.effective.steady_drafts is None:
         # steady drafts differ in length at the ends of requests only
         yield "mixed_drafts"
-    if sum(len(request.tokens) for request in arm.requests) >= MANY:
-        yield "near_tie"
-    sampling = _sampling(arm)
-    if sampling is not None:
-        yield from _laws(sampling)
+    if _may_skip(arm):
+        yield "after_nothing_drafted"
+    header = _header(arm)
+    if header is not None:
+        yield from _ends(header)
+        yield from _laws(arm, header.sampling)
+
+
+def _may_skip(arm: ArmRecord) -> bool:
+    """True if a step in the middle of an answer may draft nothing."""
+    if not arm.ours:
+        return arm.effective.proposer in COPYING
+    return arm.effective.steady_drafts is None and arm.effective.proposer_shape != "tree"
 
 
 def _rows(arm: ArmRecord) -> int:
     return arm.effective.rows or 1
 
 
-def _sampling(arm: ArmRecord) -> SamplingParams | None:
-    return arm.requests[0].trace.header.sampling if len(arm.requests) else None
+def _header(arm: ArmRecord) -> TraceHeader | None:
+    return arm.requests[0].trace.header if len(arm.requests) else None
 
 
 def _parameters(sampling: SamplingParams) -> Iterator[str]:
@@ -113,7 +133,15 @@ def _lengths(arm: ArmRecord) -> Iterator[str]:
         yield "block_border"
 
 
-def _laws(sampling: SamplingParams) -> Iterator[str]:
+def _ends(header: TraceHeader) -> Iterator[str]:
+    sampling = header.sampling
+    if sampling.stop_token_ids or (header.eos_ids and not sampling.ignore_eos):
+        yield from ENDS
+    if sampling.stop:
+        yield "stop_string_across_steps"
+
+
+def _laws(arm: ArmRecord, sampling: SamplingParams) -> Iterator[str]:
     if sampling.greedy:
         return
     # a stricter truncation may leave likely tokens only
@@ -121,3 +149,6 @@ def _laws(sampling: SamplingParams) -> Iterator[str]:
         yield "unlikely_token"
     if sampling.top_k > 1 or sampling.top_p < 1.0 or sampling.min_p > 0.0:
         yield "outside_truncation"
+    # a copied draft leaves a small residual only if it is nearly certain and rejected all the same
+    if arm.effective.protocol in RESIDUALS and arm.effective.steady_drafts is not None:
+        yield "small_residual"

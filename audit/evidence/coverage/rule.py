@@ -15,6 +15,8 @@ from audit.evidence.verdicts import CheckResult, Verdict
 
 LEAST = 10
 """Default number of examined occurrences: with none wrong, at most 26 % are, with 95 % confidence."""
+SHORT_OF = "short_of"
+"""Key of a result's details: examined occurrences of the situations below their floors."""
 NOTHING_ACCEPTED = "no drafted token was accepted, so the run shows nothing about speculation; use a better draft"
 
 
@@ -71,7 +73,7 @@ def held_back_unaccepted(result: CheckResult, covers: frozenset[Group], coverage
 
 
 def _undecided(result: CheckResult, summary: str, short: Mapping[str, int]) -> CheckResult:
-    details = {**result.details, "short_of": dict(short)}
+    details = {**result.details, SHORT_OF: dict(short)}
     return dataclasses.replace(result, verdict=Verdict.INCONCLUSIVE, summary=summary, details=details)
 
 

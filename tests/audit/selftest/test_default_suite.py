@@ -56,6 +56,11 @@ def test_the_page_has_every_fault_caught():
     assert [name for name in faults.REGISTRY if name not in CAUGHT] == []
 
 
+def test_every_fault_shows_in_every_answer_or_needs_a_situation_with_a_floor():
+    situations = {faults.load(name).situation for name in faults.REGISTRY}
+    assert situations - set(expected.ALWAYS) <= set(WITHOUT)
+
+
 def test_all_but_prompts_are_the_loaders_defaults(tmp_path):
     """A suite file that states the scenario and nothing else."""
     scenario = faults.load("sqrt_acceptance").scenario
@@ -114,17 +119,24 @@ def test_without_its_situation_the_default_checks_end_undecided(situation):
         assert any(situation in result.details.get("short_of", {}) for result in judged.results.values())
 
 
-def test_every_situation_with_a_floor_has_a_suite_without_it(monkeypatch):
+def test_every_situation_with_a_floor_has_a_suite_without_it():
     """Three arms with every setting that asks for a situation: trees, steady chains, and chains that end early."""
-    monkeypatch.setattr(expected, "MANY", 64)
     sampling = SamplingParams(
-        1.0, top_p=0.9, frequency_penalty=0.5, bad_words=((1,),), min_tokens=4, stop=("zz",), max_new_tokens=8
+        1.0,
+        top_p=0.9,
+        frequency_penalty=0.5,
+        bad_words=((1,),),
+        min_tokens=4,
+        stop=("zz",),
+        stop_token_ids=(2,),
+        max_new_tokens=8,
     )
     tree, steady = (faults.load(name).scenario for name in ("tree_mask_leaks", "sqrt_acceptance"))
     asked = set()
     for scenario in (tree, steady, replace(steady, options={"stop_below": 0.3})):
         suite = default_suite(replace(scenario, sampling=sampling), None, 0, 64)
-        asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks={"accounting": {}})).floors)
+        checks = {"accounting": {}, "draft_anchor": {}}
+        asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks=checks)).floors)
     assert asked == set(WITHOUT)
     assert {name: faults.load(change.fault).situation for name, change in WITHOUT.items()} == {
         name: name for name in WITHOUT

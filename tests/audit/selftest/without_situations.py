@@ -29,8 +29,8 @@ class Without:
     scenario: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     suite: Mapping[str, Any] = field(default_factory=dict)
-    prompts: str | None = None
-    """The same text for every prompt."""
+    prompts: str | tuple[str, ...] | None = None
+    """The same text for every prompt, or one for each."""
     same_draft: bool = False
     beside_itself: bool = False
     """The neighbours have the arm's own parameters."""
@@ -39,6 +39,8 @@ class Without:
     """Checks that certify so few tokens, one of them about the situation."""
 
 
+NEVER_ENDED = {"stop_token_ids": (2,), "logit_bias": ((2, -100.0),)}
+"""No answer has its end token."""
 NEVER_REJECTED = {"same_draft": True}
 NEVER_KEPT = {"scenario": {"gamma": 20}}
 IN_STEP = {"same_draft": True, "scenario": {"gamma": 5}, "suite": {"mixed": False}}
@@ -78,6 +80,30 @@ WITHOUT = {
     "near_tie": Without(
         "ties_broken_differently", sampling={"max_new_tokens": 128}, prompts="q", requests=16, checks=BITWISE
     ),
+    "nothing_drafted": Without(
+        "truncation_missing_without_draft",
+        same_draft=True,
+        scenario={"proposer": "draft_model", "drafts": 1, "gamma": 5},
+    ),
+    "after_nothing_drafted": Without(
+        "draft_cache_not_filled", scenario={"options": {"stop_below": 1e-9}}, checks=("accounting", "draft_anchor")
+    ),
+    "small_residual": Without("rejected_token_recovered", sampling={"temperature": 1.0}),
+    "length_in_draft": Without(
+        "length_overrun", sampling={"max_new_tokens": 128, "stop_token_ids": (2, 9, 17, 28)}, requests=24
+    ),
+    "end_in_draft": Without("drafted_end_ignored", sampling=NEVER_ENDED),
+    "end_at_draft_end": Without("bonus_after_end", sampling=NEVER_ENDED),
+    "stop_string_across_steps": Without("stop_string_across_steps_missed", sampling={"stop": ("e", "k", "q", "w")}),
+    "rows_finish_together": Without("rows_shifted_after_finish", suite={"mixed": False}, requests=1),
+    "long_prompt": Without("last_chunk_one_early", prompts="abcd", requests=16, checks=BITWISE),
+    "shared_prefix": Without("partial_prefix_taken_whole", prompts=tuple(ALPHABET[:16]), requests=16, checks=BITWISE),
+    "context_medium": Without(
+        "draft_positions_clamped",
+        sampling={"max_new_tokens": 24},
+        prompts="abcd",
+        checks=("accounting", "draft_anchor"),
+    ),
     "tree_deep": Without("deep_path_not_gathered", sampling={"temperature": 0.0}, prompts="a"),
 }
 """By situation."""
@@ -90,7 +116,8 @@ def suite_without(situation: str, fault: str | None) -> Suite:
     sampling = replace(scenario.sampling, **{"max_new_tokens": 24, **change.sampling})
     tokens = change.requests * sampling.max_new_tokens
     suite = default_suite(replace(scenario, sampling=sampling, **change.scenario), fault, 0, tokens)
-    cases = suite.cases if change.prompts is None else [replace(case, prompt=change.prompts) for case in suite.cases]
+    texts = (change.prompts,) * len(suite.cases) if isinstance(change.prompts, str) else change.prompts
+    cases = suite.cases if texts is None else [replace(c, prompt=t) for c, t in zip(suite.cases, texts, strict=True)]
     models = dict(suite.models)
     if change.same_draft:
         models["draft"] = replace(models["draft"], source=models["target"].source)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.core.types import FinishReason, Role
 from engine.record.trace import Trace, steps_of
+from tests.engine.build import spell
 
 
 @dataclass
@@ -69,6 +70,7 @@ def situations(trace: Trace, gamma: int, *, tree: bool) -> Iterator[str]:
         yield from _limits(step, header.sampling, gamma)
         yield from _tokens(trace, step)
     yield from _end(trace, every)
+    yield "first_token"
     if len(header.prompt) >= 128:
         yield "long_prompt"
 
@@ -166,6 +168,11 @@ def _end(trace, every):
         yield "end_at_draft_end"
     if by_text and where == "in":
         yield "stop_string_in_draft"
+    if by_text:
+        text = spell(trace.tokens)
+        stops = [stop for stop in header.sampling.stop if text.endswith(stop)]
+        if max(len(stop) for stop in stops) > len(last.tokens):
+            yield "stop_string_across_steps"
 
 
 def batch(traces: list[Trace]) -> Iterator[str]:

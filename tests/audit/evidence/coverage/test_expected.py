@@ -9,10 +9,11 @@ from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import CoverageRule
 from engine.core.steady import SteadyDrafts
 from engine.core.types import SamplingParams
-from engine.record.effective import Effective
+from engine.record.effective import Effective, LoopOwner
 from tests.audit.checks.simulator import Setup, arm, world
 
-ALWAYS = {"rejected_first", "kept_whole"}
+ALWAYS = set(expected.ANYWHERE)
+TOGETHER = set(expected.TOGETHER)
 STEADY = SteadyDrafts(context=64)
 
 
@@ -27,7 +28,9 @@ def asked(one, sampling=None, **settings):
         (request,) = one.requests
         header = replace(request.trace.header, sampling=sampling)
         record = replace(record, requests=[replace(request, trace=replace(request.trace, header=header))])
-    return set(expected.once(record)) - ALWAYS - (set() if sampling else {"unlikely_token"})
+    got = set(expected.once(record))
+    assert got >= ALWAYS
+    return got - ALWAYS - (set() if sampling else {"unlikely_token"})
 
 
 @pytest.mark.parametrize(
@@ -37,10 +40,12 @@ def asked(one, sampling=None, **settings):
         ({"gamma": 2, "steady_drafts": STEADY}, {"rejected_last"}),
         ({"gamma": 3, "steady_drafts": STEADY}, {"rejected_last", "rejected_middle", "block_border"}),
         ({"gamma": 9, "steady_drafts": replace(STEADY, most=2)}, {"rejected_last"}),
-        ({"gamma": 3}, set()),
-        ({"gamma": 3, "rows": 2}, {"neighbour_joins", "mixed_drafts"}),
-        ({"gamma": 1, "rows": 2, "steady_drafts": STEADY}, {"neighbour_joins"}),
-        ({"gamma": 3, "rows": 2, "proposer_shape": "tree"}, {"neighbour_joins"}),
+        ({"gamma": 3}, {"after_nothing_drafted"}),
+        ({"gamma": 3, "rows": 2}, TOGETHER | {"mixed_drafts", "after_nothing_drafted"}),
+        ({"gamma": 1, "rows": 2, "steady_drafts": STEADY}, TOGETHER),
+        ({"gamma": 3, "rows": 2, "proposer_shape": "tree"}, TOGETHER),
+        ({"gamma": 3, "decoder": LoopOwner.FOREIGN, "proposer": "eagle"}, set()),
+        ({"gamma": 3, "decoder": LoopOwner.FOREIGN, "proposer": "ngram"}, {"after_nothing_drafted"}),
     ],
 )
 def test_lengths_rows_and_shapes(one, settings, situations):
@@ -63,15 +68,35 @@ def test_lengths_rows_and_shapes(one, settings, situations):
     ],
 )
 def test_laws(one, sampling, situations):
-    assert asked(one, sampling) == situations
+    assert asked(one, sampling, steady_drafts=STEADY) == situations
 
 
-def test_near_ties_are_expected_of_many_tokens_only(one, monkeypatch):
+@pytest.mark.parametrize(("protocol", "asks"), [("chain", True), ("tree", True), ("block", True), ("gumbel", False)])
+def test_small_residuals_are_expected_of_rules_that_draw_from_one(one, protocol, asks):
+    drawn = {"protocol": protocol, "steady_drafts": STEADY}
+    assert ("small_residual" in asked(one, SamplingParams(temperature=1.0), **drawn)) is asks
+    assert "small_residual" not in asked(one, SamplingParams(temperature=0.0), **drawn)
+    assert "small_residual" not in asked(one, SamplingParams(temperature=1.0), protocol=protocol)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "situations"),
+    [
+        (SamplingParams(stop_token_ids=(3,)), set(expected.ENDS)),
+        (SamplingParams(stop_token_ids=(3,), ignore_eos=True), set(expected.ENDS)),
+        (SamplingParams(stop=("a",)), {"stop_string_across_steps"}),
+    ],
+)
+def test_ends(one, sampling, situations):
+    assert asked(one, sampling, steady_drafts=STEADY) == situations
+
+
+def test_a_model_s_end_tokens_count_unless_they_are_ignored(one):
     (request,) = one.requests
-    monkeypatch.setattr(expected, "MANY", len(request.tokens))
-    assert "near_tie" in asked(one)
-    monkeypatch.setattr(expected, "MANY", len(request.tokens) + 1)
-    assert "near_tie" not in asked(one)
+    header = replace(request.trace.header, eos_ids=(2,))
+    ending = replace(one, requests=[replace(request, trace=replace(request.trace, header=header))])
+    assert asked(ending, SamplingParams(), steady_drafts=STEADY) == set(expected.ENDS)
+    assert asked(ending, SamplingParams(ignore_eos=True), steady_drafts=STEADY) == set()
 
 
 @pytest.mark.parametrize(
@@ -94,4 +119,5 @@ def test_floors(rule, floors):
 def test_parts_are_situations_with_a_floor_of_one():
     parts = {part for listed in expected.PARTS.values() for part in listed}
     assert parts <= expected.ONCE <= set(CATALOGUE)
-    assert not expected.ONCE & set(expected.PARTS)
+    # the only part with parts of its own is itself a situation with a floor of one
+    assert expected.ONCE & set(expected.PARTS) == {"nothing_drafted"}

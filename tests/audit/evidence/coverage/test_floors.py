@@ -21,6 +21,7 @@ samples: {samples}
 models: {{target: "scripted:1", draft: "scripted:2"}}
 workloads: [{{name: chat, prompts: prompts.jsonl}}]
 sampling: {{temperature: {temperature}, max_new_tokens: 24, ignore_eos: true}}
+coverage: {{waive: [small_residual]}}
 arms:
   - name: spec
     proposer: {{kind: draft_model, model: draft, gamma: {gamma}}}
@@ -44,6 +45,7 @@ def ran(folder: Path, more: str = "", prompts: int = 30, **changes: object) -> R
     (folder / "suite.yaml").write_text(SUITE.format(more=lines, **settings))
     words = ("the sea", "a cat and a dog", "once", "no", "they say that it never rains", "ok then")
     listed = [{"id": f"p{i}", "prompt": words[i % 6] + "abcdefg"[i % 7]} for i in range(prompts)]
+    listed[1:3] = [{"id": f"long{i}", "prompt": "it rains, and rains. " * 7 + "ab"[i]} for i in range(2)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in listed))
     store = str(folder / "audit.db")
     done = invoke("run", str(folder / "suite.yaml"), "--store", store, "--results", str(folder / "results.json"))
@@ -100,8 +102,18 @@ def test_too_few_requests_are_undecided_and_the_situation_is_named(tmp_path):
 
 
 def test_a_suite_may_ask_for_less_and_waive(tmp_path):
-    assert ran(tmp_path, CHECKS + "coverage: {least: 1}\n", prompts=6).exit_code == 0
-    assert ran(tmp_path, CHECKS + "coverage: {waive: [row_reused]}\n", prompts=6).exit_code == 0
+    assert (
+        ran(
+            tmp_path, CHECKS + "coverage: {least: 1, waive: [small_residual, rows_finish_together]}\n", prompts=6
+        ).exit_code
+        == 0
+    )
+    assert (
+        ran(
+            tmp_path, CHECKS + "coverage: {waive: [row_reused, small_residual, rows_finish_together]}\n", prompts=6
+        ).exit_code
+        == 0
+    )
 
 
 def test_a_suite_may_demand_a_situation_that_its_settings_do_not_promise(tmp_path):
@@ -113,7 +125,7 @@ def test_a_suite_may_demand_a_situation_that_its_settings_do_not_promise(tmp_pat
 def test_an_unknown_situation_is_one_line(tmp_path):
     wrong = ran(tmp_path, "coverage: {waive: [row_resued]}\n")
     assert wrong.exit_code == 2
-    assert 'suite.yaml:14: unknown situation "row_resued"; did you mean row_reused?' in wrong.output
+    assert 'suite.yaml:15: unknown situation "row_resued"; did you mean row_reused?' in wrong.output
 
 
 def test_an_arm_whose_speculation_accepted_nothing_certifies_nothing(tmp_path):
@@ -135,7 +147,7 @@ def test_a_check_without_its_evidence_leaves_the_arm_undecided(lacking):
 
 
 def test_a_check_without_a_claim_decides_nothing(tmp_path):
-    greedy = ran(tmp_path, "checks: [greedy_equality, law]\n", temperature=0, rule="greedy")
+    greedy = ran(tmp_path, "checks: [greedy_equality, law]\n", temperature=0, gamma=2, rule="greedy")
     assert greedy.exit_code == 0, greedy.output
     assert "at temperature 0 there is no law to test" in greedy.output
 
@@ -158,7 +170,7 @@ def test_a_plan_predicts_what_the_last_run_examined_too_rarely(tmp_path):
     few = ran(tmp_path, CHECKS, prompts=5)
     planned = invoke("plan", str(tmp_path / "suite.yaml"), "--store", few.store, "--wide")
     assert planned.exit_code == 3
-    assert re.search(r"row_reused about [0-9] of 10: .*give more requests than batch_size", planned.stdout)
+    assert re.search(r"row_reused about [0-9] of 10.*: .*give more requests than batch_size", planned.stdout)
 
 
 def test_a_plan_counts_checks_that_will_lack_their_evidence(lacking):
