@@ -89,7 +89,7 @@ def once(arm: ArmRecord) -> Iterator[str]:
         yield "after_nothing_drafted"
     header = _header(arm)
     if header is not None:
-        yield from _ends(header)
+        yield from _ends(arm, header)
         yield from _laws(arm, header.sampling)
 
 
@@ -133,10 +133,11 @@ def _lengths(arm: ArmRecord) -> Iterator[str]:
         yield "block_border"
 
 
-def _ends(header: TraceHeader) -> Iterator[str]:
+def _ends(arm: ArmRecord, header: TraceHeader) -> Iterator[str]:
     sampling = header.sampling
     if sampling.stop_token_ids or (header.eos_ids and not sampling.ignore_eos):
-        yield from ENDS
+        # nothing is drafted behind the only token of a draft
+        yield from ENDS if arm.effective.gamma != 1 else ENDS[1:]
     if sampling.stop:
         yield "stop_string_across_steps"
 

@@ -91,6 +91,11 @@ def test_ends(one, sampling, situations):
     assert asked(one, sampling, steady_drafts=STEADY) == situations
 
 
+def test_nothing_is_drafted_behind_a_draft_of_one_token(one):
+    ending = SamplingParams(stop_token_ids=(3,))
+    assert asked(one, ending, gamma=1, steady_drafts=STEADY) == {"end_at_draft_end"}
+
+
 def test_a_model_s_end_tokens_count_unless_they_are_ignored(one):
     (request,) = one.requests
     header = replace(request.trace.header, eos_ids=(2,))
