@@ -9,6 +9,8 @@ from typing import Any, Final
 
 LACKING: Final = "lacking"
 """Key of `CheckResult.details`, true where a check is `not_run` for want of evidence."""
+SHORT_OF: Final = "short_of"
+"""Key of `CheckResult.details`: examined occurrences of the situations below their floors."""
 
 
 class Verdict(StrEnum):

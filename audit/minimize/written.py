@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 
+from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from audit.minimize.sampling import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
@@ -85,8 +86,17 @@ def _arm(arm: CandidateSpec) -> dict[str, Any]:
         **({"record": arm.record.value} if arm.record is not RecordLevel.FULL else {}),
         "checks": {name: dict(params) for name, params in arm.checks.items()},
         **({"engine": dict(arm.engine)} if arm.engine else {}),
+        **({"coverage": _coverage(arm.coverage)} if arm.coverage != DEFAULT_FLOORS else {}),
         **({"beside": sampling_of(arm.beside)} if arm.beside is not None else {}),
         **({"fault": arm.fault} if arm.fault else {}),
+    }
+
+
+def _coverage(rule: CoverageRule) -> dict[str, Any]:
+    return {
+        **({"least": rule.least} if rule.least != DEFAULT_FLOORS.least else {}),
+        **({"waive": list(rule.waive)} if rule.waive else {}),
+        **({"demand": list(rule.demand)} if rule.demand else {}),
     }
 
 

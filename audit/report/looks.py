@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from audit.evidence.coverage.rule import SHORT_OF
-from audit.evidence.verdicts import Verdict
+from audit.evidence.verdicts import SHORT_OF, Verdict
 from audit.runs.interim_looks import interim_look_lines
 from audit.store import StoredCheck, StoredRun
 

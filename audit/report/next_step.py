@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from audit.evidence.coverage.rule import SHORT_OF
-from audit.evidence.verdicts import Verdict
+from audit.evidence.verdicts import SHORT_OF, Verdict
 from audit.store import StoredCheck, StoredRun
 
 TIMES = 10

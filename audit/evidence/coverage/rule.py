@@ -11,12 +11,10 @@ from audit.evidence.coverage.count import ArmCoverage, steps_known
 from audit.evidence.coverage.expected import ONCE, PARTS, often, once
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmRecord
-from audit.evidence.verdicts import CheckResult, Verdict
+from audit.evidence.verdicts import SHORT_OF, CheckResult, Verdict
 
 LEAST = 10
 """Default number of examined occurrences: with none wrong, at most 26 % are, with 95 % confidence."""
-SHORT_OF = "short_of"
-"""Key of a result's details: examined occurrences of the situations below their floors."""
 NOTHING_ACCEPTED = "no drafted token was accepted, so the run shows nothing about speculation; use a better draft"
 
 

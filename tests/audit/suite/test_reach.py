@@ -37,7 +37,10 @@ def write(folder, lengths=LENGTHS, **changes):
 
 
 def found(folder, **changes):
-    return {each.key: set(each.situations) for each in unreachable(load_suite(write(folder, **changes)))}
+    by_key = {}
+    for each in unreachable(load_suite(write(folder, **changes))):
+        by_key.setdefault(each.key, set()).update(each.situations)
+    return by_key
 
 
 def test_a_suite_that_reaches_everything_warns_of_nothing(tmp_path):
@@ -51,7 +54,8 @@ def test_a_suite_that_reaches_everything_warns_of_nothing(tmp_path):
         ({"batch_size": 12}, "batch_size", {"row_reused"}),
         ({"mixed": False}, "mixed", {"mixed_parameters"}),
         ({"lengths": [130] * 12}, "workloads", {"mixed_lengths"}),
-        ({"lengths": LENGTHS[1:] * 2}, "workloads", {"long_prompt"}),
+        ({"lengths": LENGTHS[1:] * 2}, "workloads", {"long_prompt", "context_medium"}),
+        ({"lengths": [*LENGTHS[1:] * 2, 49]}, "workloads", {"long_prompt"}),
         ({"sampling": {"max_new_tokens": 3}}, "sampling.max_new_tokens", {"after_kept_whole"}),
     ],
 )
@@ -76,7 +80,7 @@ def test_short_contexts_cross_no_block(tmp_path):
     short = {"lengths": list(range(1, 13)), "sampling": {"max_new_tokens": 4, "temperature": 1}}
     assert {"block_border"} in [set(each.situations) for each in unreachable(load_suite(write(tmp_path, **short)))]
     short["sampling"]["max_new_tokens"] = 5
-    assert found(tmp_path, **short) == {"workloads": {"long_prompt"}}
+    assert found(tmp_path, **short) == {"workloads": {"long_prompt", "context_medium"}}
 
 
 def test_neighbours_that_an_arm_names_are_enough(tmp_path):
