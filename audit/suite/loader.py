@@ -21,11 +21,12 @@ from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
-from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.suite.streams import require_streams
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
+from engine.backends.catalogue import NAMED
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.core.errors import InvalidRequest
@@ -142,7 +143,8 @@ class _Loader:
             raise self._document.error(("workloads", index, "prompts"), problem)
         limit = entry.get("limit")
         domain = entry.get("domain", entry["name"])
-        return Workload(entry["name"], path, domain, None if limit is None else int(limit))
+        choice = entry.get("tool_choice", self._document.data.get("tool_choice", "auto"))
+        return Workload(entry["name"], path, domain, None if limit is None else int(limit), choice)
 
     def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
         if not workload.path.is_file():
@@ -155,7 +157,18 @@ class _Loader:
                 f"backend {self._backend} takes text, case {quoted(given.id)} has tokens; write prompt or messages"
             )
             raise self._document.error(("workloads", index, "prompts"), problem)
+        self._tool_choices(("workloads", index, "prompts"), prompts.cases)
         return prompts
+
+    def _tool_choices(self, place: Place, cases: Iterable[Case]) -> None:
+        """Refuse a choice that the backend cannot carry out."""
+        for case in cases:
+            kind = case.tool_choice if isinstance(case.tool_choice, str) else NAMED
+            if not case.tools or kind in self._kind.tool_choices:
+                continue
+            lacks = "needs structured outputs" if self._kind.ours and kind != "none" else "is not known to it"
+            problem = f"backend {self._backend}: tool_choice of case {quoted(case.id)} is {kind}, which {lacks}"
+            raise self._document.error(place, f"{problem}; write one of: {', '.join(self._kind.tool_choices)}")
 
     def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
         """Yield the arm, or all arms of its `vary` matrix."""
