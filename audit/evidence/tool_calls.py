@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from audit.evidence.records import RequestRecord
 from engine.core.types import FinishReason, ToolOffer
-from engine.record.tool_calls import ParsedCalls, ResponseTemplate, ToolCall, parse_calls
+from engine.record.tool_calls import ParsedCall, ParsedCalls, ResponseTemplate, parse_calls
 
 FACT: Final = "tools"
 LONGEST: Final = 120
@@ -50,7 +50,7 @@ def answered(request: RequestRecord) -> AnsweredOffer | None:
     fact = request.trace.header.facts.get(FACT)
     if not isinstance(fact, Mapping) or "calls" not in fact:
         return None
-    calls = tuple(ToolCall(str(call["name"]), call.get("arguments")) for call in fact["calls"])
+    calls = tuple(ParsedCall(str(call["name"]), call.get("arguments")) for call in fact["calls"])
     offer = ToolOffer(tuple(fact["offered"]), fact.get("choice", "auto"))
     finish = str(request.trace.header.facts.get("finish", ""))
     return AnsweredOffer(offer, ParsedCalls(calls, fact.get("problem")), fact.get("template"), finish)
@@ -133,7 +133,7 @@ def _finish_defect(answer: AnsweredOffer) -> str | None:
     return None
 
 
-def _call_defect(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> str | None:
+def _call_defect(call: ParsedCall, tools: Sequence[Mapping[str, Any]]) -> str | None:
     # imported with the first call that is judged
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError, best_match

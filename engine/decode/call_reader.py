@@ -47,7 +47,7 @@ class CallReader:
     def __init__(self, request: Request, template: ResponseTemplate, decode: Decode) -> None:
         assert request.tools is not None
         self._offer, self._template, self._decode = request.tools, template, decode
-        self._held = max((len(stop) - 1 for stop in request.sampling.stop), default=0)
+        self._stops = request.sampling.stop
         self._parser = CallParser(template, request.tools)
         self._read = ""
         self._open: int | None = None
@@ -56,8 +56,13 @@ class CallReader:
     def step(self, generated: Sequence[int], count: int) -> None:
         """Read the last `count` of the generated tokens, which one step committed."""
         for end in range(len(generated) - count + 1, len(generated) + 1):
-            text = self._decode(generated[:end]).rstrip(INCOMPLETE)
-            self._feed(text[: len(text) - self._held], end)
+            self._feed(self._settled(self._decode(generated[:end]).rstrip(INCOMPLETE)), end)
+
+    def _settled(self, text: str) -> str:
+        """The text up to a stop string, or up to where one may have begun."""
+        held = max((len(stop) - 1 for stop in self._stops), default=0)
+        found = (at for stop in self._stops if (at := text.find(stop)) >= 0)
+        return text[: min(found, default=max(0, len(text) - held))]
 
     def finish(self, text: str, count: int) -> ParsedCalls:
         """The calls of the answer's whole `text`, made of `count` tokens."""
@@ -89,7 +94,11 @@ def offer_facts(offer: ToolOffer | None, template: ResponseTemplate | None) -> d
     """The fact `tools` before anything is read; empty for a request that offers none."""
     if offer is None:
         return {}
-    read = {"calls": []} if offer.choice == "none" else {"unread": NO_TEMPLATE} if template is None else {}
+    read: dict[str, Any] = {}
+    if offer.choice == "none":
+        read = {"calls": []}
+    elif template is None:
+        read = {"unread": NO_TEMPLATE}
     return {"tools": {**offer_to_json(offer), **read}}
 
 

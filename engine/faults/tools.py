@@ -12,7 +12,7 @@ from engine.decode.seams import CallsOf, EngineParts
 from engine.faults.interface import Fault, Scenario, Suits
 from engine.faults.wrappers import ChangedProposer
 from engine.proposers.interface import Context, Proposer
-from engine.record.tool_calls import CallParser, ParsedCalls, ResponseTemplate, ToolCall
+from engine.record.tool_calls import CallParser, ParsedCall, ParsedCalls, ResponseTemplate
 from engine.sampling.stopping import Decode
 
 CALLING: Final = Suits(temperature="both", needs=("tools",))
@@ -27,7 +27,7 @@ def _with_reader(parts: EngineParts, reader: CallsOf) -> EngineParts:
 class _PerChunk(CallReader):
     def __init__(self, request: Request, template: ResponseTemplate, decode: Decode) -> None:
         super().__init__(request, template, decode)
-        self._found: list[ToolCall] = []
+        self._found: list[ParsedCall] = []
 
     def step(self, generated: Sequence[int], count: int) -> None:
         super().step(generated, count)

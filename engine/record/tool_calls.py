@@ -26,7 +26,7 @@ ResponseTemplate = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ParsedCall:
     """One call: the function's name, and its arguments as a JSON value."""
 
     name: str
@@ -37,7 +37,7 @@ class ToolCall:
 class ParsedCalls:
     """The calls of an answer in order; `problem` says why its rest could not be read, None if all of it was."""
 
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
     problem: str | None = None
 
 
@@ -56,7 +56,7 @@ class CallParser:
 
         cast = template["fields"].get(FIELD, {}).get("content", "text") not in MARKED
         self._parser: Any = ResponseParser(dict(template), prefix="", tools=list(offer.tools) if cast else None)
-        self._calls: list[ToolCall] = []
+        self._calls: list[ParsedCall] = []
         self._problem: str | None = None
 
     def feed(self, text: str) -> tuple[Border, ...]:
@@ -70,7 +70,7 @@ class CallParser:
             return (Border.CLOSE,)
 
     @property
-    def closed(self) -> tuple[ToolCall, ...]:
+    def closed(self) -> tuple[ParsedCall, ...]:
         """The calls that have ended so far."""
         return tuple(self._calls)
 
@@ -92,7 +92,7 @@ class CallParser:
         return tuple(Border(event["type"]) for event in ours)
 
 
-def _call(value: Any) -> ToolCall:
+def _call(value: Any) -> ParsedCall:
     """One value of the field, in the form of messages.
 
     Raises:
@@ -101,7 +101,7 @@ def _call(value: Any) -> ToolCall:
     function = value.get("function", value) if isinstance(value, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError("a call without the name of its function")
-    return ToolCall(function["name"], function.get("arguments"))
+    return ParsedCall(function["name"], function.get("arguments"))
 
 
 def _one_line(error: Exception) -> str:

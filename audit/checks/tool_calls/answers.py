@@ -131,7 +131,7 @@ def _why(parsed: ParsedCalls) -> str:
 def _triaged(evidence: Evidence) -> KindOf:
     """Kinds as the equality checks name them; the noise is measured at the first difference."""
     assert evidence.baseline is not None
-    baseline, measured = evidence.baseline, []
+    baseline, measured = evidence.baseline, list[MarginNoise]()
 
     def kind_of(pair: Pair) -> str:
         found = divergence(pair)
@@ -140,8 +140,7 @@ def _triaged(evidence: Evidence) -> KindOf:
         instrument = _instrument(pair.baseline)
         if not measured:
             measured.append(measure_noise(baseline, evidence.controls, instrument.margins))
-        noise: MarginNoise = measured[0]
-        return triage(found, noise, instrument, {}).kind
+        return triage(found, measured[0], instrument, {}).kind
 
     return kind_of
 
