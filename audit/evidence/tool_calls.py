@@ -137,6 +137,7 @@ def _call_defect(call: ParsedCall, tools: Sequence[Mapping[str, Any]]) -> str | 
     # imported with the first call that is judged
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError, best_match
+    from referencing.exceptions import Unresolvable
 
     functions = [tool.get("function", tool) for tool in tools]
     function = next((function for function in functions if function.get("name") == call.name), None)
@@ -144,10 +145,12 @@ def _call_defect(call: ParsedCall, tools: Sequence[Mapping[str, Any]]) -> str | 
         return f"it calls {call.name[:LONGEST]!r}, which the request does not offer"
     if not isinstance(call.arguments, Mapping):
         return f"the arguments of {call.name} are no JSON object"
+    schema = function.get("parameters") or {}
     try:
-        error = best_match(Draft202012Validator(function.get("parameters") or {}).iter_errors(call.arguments))
-    except SchemaError as broken:
-        return f"the schema of {call.name} is no JSON Schema: {broken.message[:LONGEST]}"
+        Draft202012Validator.check_schema(schema)
+        error = best_match(Draft202012Validator(schema).iter_errors(call.arguments))
+    except (SchemaError, Unresolvable) as broken:
+        return f"the schema of {call.name} is no JSON Schema: {str(broken).splitlines()[0][:LONGEST]}"
     return None if error is None else f"the arguments of {call.name} do not fit its schema: {error.message[:LONGEST]}"
 
 

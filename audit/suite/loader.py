@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import standard_checks
+from audit.checks.standard import CALLS, standard_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
@@ -89,6 +89,8 @@ class _Loader:
         self._backend: str = document.data.get("backend", "native")
         self._known(("backend",), "backend", self._backend, backends.REGISTRY)
         self._kind = backends.REGISTRY[self._backend]
+        self._standard_arms: set[str] = set()
+        """The arms that list no checks."""
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -103,6 +105,7 @@ class _Loader:
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
         prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        cases = tuple(case for each in prompts for case in each.cases)
         return Suite(
             name=data["name"],
             path=self._document.path,
@@ -113,8 +116,8 @@ class _Loader:
             batch_size=int(data.get("batch_size", 8)),
             samples=int(data.get("samples", 1)),
             models=models,
-            cases=tuple(case for each in prompts for case in each.cases),
-            arms=tuple(arms),
+            cases=cases,
+            arms=tuple(self._with_calls(arm, defaults) for arm in arms) if offers_tools(cases) else tuple(arms),
             sha256=_digest(self._document.raw, prompts),
             document=data,
             mixed=self._mixed(data.get("mixed")),
@@ -208,6 +211,8 @@ class _Loader:
             engine={**self._document.data.get("engine", {}), **engine},
         )
         checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
+        if "checks" not in entry:
+            self._standard_arms.add(entry["name"])
         return CandidateSpec(
             name=entry["name"],
             proposer=proposer,
@@ -297,6 +302,14 @@ class _Loader:
             parts = declared.arm(ArmSettings(plan, greedy, source)).parts
         return list(standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts))
 
+    def _with_calls(self, arm: CandidateSpec, defaults: Parameters) -> CandidateSpec:
+        """The arm of a suite that offers tools: its calls are judged by default too, where they must be equal."""
+        exact = arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
+        read = Part.CALLS in backends.declared(self._backend).levels[arm.record].parts
+        if not (exact and read and arm.name in self._standard_arms):
+            return arm
+        return dataclasses.replace(arm, checks={**arm.checks, **{name: defaults.get(name, {}) for name in CALLS}})
+
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):
             for index, name in enumerate(entry):
@@ -328,6 +341,11 @@ class _Loader:
         words = list(accepted)
         if name not in words:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
+
+
+def offers_tools(cases: Iterable[Case]) -> bool:
+    """True if any case offers tools in whose answers calls are looked for."""
+    return any(case.tools and case.tool_choice != "none" for case in cases)
 
 
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
