@@ -170,7 +170,7 @@ def _with_reading(result: CheckResult, judged: JudgedArm) -> CheckResult:
     if misread:
         verdict, words = Verdict.FAULT, f"{len(misread)} answers hold other calls than the engine reports; {words}"
     if both:
-        words += f"; {len(both)} are wrong in both arms, which is about the model and not about speculation"
+        words += f"; wrong in both arms: {len(both)}, which is about the model and not about speculation"
     counts = {
         "calls": sum(answer.calls for answer in answers),
         "with_calls": sum(answer.calls > 0 for answer in answers),

@@ -18,7 +18,7 @@ CHECK = checks.load("tool_call_equality")
 SCENARIO = faults.load("parser_fed_per_chunk").scenario
 GREEDY = replace(SCENARIO, protocol=Protocol.GREEDY, sampling=SamplingParams())
 SAMPLED = replace(SCENARIO, protocol=Protocol.CHAIN)
-ANSWERS = 12
+ANSWERS = 8
 CALL = {"name": "letters", "arguments": {"text": "b"}}
 
 
@@ -65,7 +65,7 @@ def test_equal_calls_are_certified_with_the_bound_that_the_count_proves(scenario
     found = judged(arms(scenario))
     assert (found.verdict, found.n, found.statistic) == (Verdict.CERTIFIED, ANSWERS, 0.0)
     assert found.bound == pytest.approx(1.0 - 0.01 ** (1.0 / ANSWERS))
-    assert found.details["calls"] > ANSWERS
+    assert found.details["calls"] > 10
     assert judged(arms(scenario), min_answers=ANSWERS + 1).verdict is Verdict.INCONCLUSIVE
 
 
@@ -106,7 +106,7 @@ def test_what_is_wrong_in_both_arms_is_about_the_model():
     evidence = arms("greedy")
     found = judged(evidence)
     assert (found.verdict, found.details["wrong_in_both"]) == (Verdict.CERTIFIED, ANSWERS)
-    assert found.summary.endswith("12 are wrong in both arms, which is about the model and not about speculation")
+    assert found.summary.endswith("wrong in both arms: 8, which is about the model and not about speculation")
     assert {each.message for each in found.findings} == {"in both arms: the answer is cut by its length"}
     ends = replace(evidence, candidate=ended(evidence.candidate), baseline=ended(evidence.baseline))
     assert judged(ends).details["wrong_in_both"] == 0

@@ -6,10 +6,11 @@ import pytest
 
 from audit.evidence.records import RequestRecord
 from audit.evidence.tool_calls import AnsweredOffer, answered, canonical, defect, difference, reread
+from engine import faults
 from engine.core.types import FinishReason, ToolOffer
 from engine.record.tool_calls import ParsedCall, ParsedCalls
 from engine.record.trace import decode
-from tests.engine.decode.test_call_reader import generated
+from tests.engine.faults.arms import generate
 
 STOCK = {
     "type": "function",
@@ -24,7 +25,7 @@ GOOD = ParsedCall("get_stock", {"limit": 3})
 
 @pytest.fixture(scope="module")
 def request_record():
-    generation = generated()[0]
+    generation = generate(faults.load("parser_fed_per_chunk").scenario, count=1)["r0"]
     trace = decode(generation.trace)
     return RequestRecord("r", "c", 0, "d", trace, generation.tokens, generation.text, FinishReason.EOS, 1, intact=True)
 
