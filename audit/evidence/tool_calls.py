@@ -39,6 +39,12 @@ def offers_tools(request: RequestRecord) -> bool:
     return FACT in request.trace.header.facts
 
 
+def asks_for_calls(request: RequestRecord) -> bool:
+    """True if the request offered tools and something looked for calls in its answer."""
+    fact = request.trace.header.facts.get(FACT)
+    return fact is not None and "calls" in fact and fact.get("choice") != "none"
+
+
 def unread_reason(request: RequestRecord) -> str | None:
     """Why nothing read the calls of a request that offered tools; None if something did."""
     reason = request.trace.header.facts.get(FACT, {}).get("unread")
