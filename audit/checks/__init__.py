@@ -22,6 +22,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "accounting": "audit.checks.accounting.check:CHECK",
     "replay": "audit.checks.replay.check:CHECK",
     "rng_streams": "audit.checks.rng_streams.check:CHECK",
+    "tool_call_equality": "audit.checks.tool_calls.check:CHECK",
     "greedy_equality": "audit.checks.equality.greedy:CHECK",
     "coupled_equality": "audit.checks.equality.coupled:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",

@@ -59,6 +59,8 @@ class Design:
     record: RecordLevel = RecordLevel.FULL
     shown: ArmEvidence = EVERYTHING
     assumed: PlanAssumptions = NOTHING_ASSUMED
+    offers: int = 0
+    """Requests that offer tools."""
 
     @property
     def keyed(self) -> bool:

@@ -26,6 +26,10 @@ TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise",
 """With tokens and texts only: what the arm emits is compared with the baseline."""
 DECODED: Final = ("text",)
 """Where the backend has a second account of the text."""
+CALLS: Final = ("tool_call_equality",)
+"""Where prompts offer tools and the arm must agree with its baseline token by token; with fewer answers than a margin
+needs, the check would leave a sampled arm undecided.
+"""
 REDRAFTED: Final = ("draft_anchor",)
 """For the project's own proposers, which draft again along the record."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")
@@ -38,11 +42,11 @@ DECISIONS: Final = 3
 """The evidence level from which p, q and decisions are on record."""
 
 
-def standard_checks(level: int, *, ours: bool, decoded: bool = True) -> tuple[str, ...]:
+def standard_checks(level: int, *, ours: bool, decoded: bool = True, calls: bool = False) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine; `decoded` if
-    the tokens are decoded a second time.
+    the tokens are decoded a second time, `calls` if the arm's tool calls must be the baseline's.
     """
-    text = DECODED if decoded else ()
+    text = (DECODED if decoded else ()) + (CALLS if calls else ())
     if level >= DECISIONS:
         return (*FULL, *REDRAFTED, *text) if ours else (*FOREIGN, *FULL, *HONOURED, *text)
     return (*TOKENS, *REDRAFTED, *text) if ours else (*SERVED, *text)

@@ -26,7 +26,7 @@ from engine.backends.engine_spec import Backend, ModelFacts
 from engine.backends.interface import Engine, Prompt
 from engine.backends.neighbour import Beside, Company, Mixed, NeighbourEngine, contrasting
 from engine.core.errors import EngineError, NumericsRefused
-from engine.core.types import Request
+from engine.core.types import Request, ToolOffer
 from engine.record.effective import Effective
 
 
@@ -162,7 +162,7 @@ def _requests(
     for slot in repeated_slots(suite, planned, repetitions):
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
-        requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)
+        requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream, offer_of(slot.case))
     return requests
 
 
@@ -172,7 +172,12 @@ def _prompts(suite: Suite, engine: Engine) -> dict[str, tuple[int, ...]]:
 
 
 def _prompt(case: Case) -> Prompt:
-    return Prompt(case.messages, case.tools, case.prompt)
+    return Prompt(case.messages, case.tools, case.prompt, case.tool_choice)
+
+
+def offer_of(case: Case) -> ToolOffer | None:
+    """The tools that the case offers; None if it has none."""
+    return ToolOffer(case.tools, case.tool_choice) if case.tools else None
 
 
 def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:

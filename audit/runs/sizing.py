@@ -45,6 +45,8 @@ PER_TOKEN: Final[Mapping[str, float]] = {
 """Default units per emitted token, on the low side: positions are 0.3 (ngram) to 0.9 (draft
 model) of a token with the bundled pair."""
 PROMPTS: Final = "prompts"
+ANSWERS: Final = "answers"
+"""To requests that offer tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> De
         record=arm.plan.level,
         shown=shown,
         assumed=assumed,
+        offers=sum(bool(slot.case.tools) for slot in slots(suite, arm)),
     )
 
 
@@ -259,6 +262,8 @@ def _shown(suite: Suite, arm: Arm) -> ArmEvidence:
 def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None, arm: StoredArm | None) -> int:
     if unit == PROMPTS:
         return min(design.prompts, ANCHOR_REQUESTS) if ArmKind.ANCHOR in check.companions else design.prompts
+    if unit == ANSWERS:
+        return design.offers
     ratio = PER_TOKEN[unit] if measured is None or arm is None else measured.n / arm.counts.output
     tokens = design.tokens
     if ArmKind.REDRAFT in check.companions and measured is None:

@@ -16,7 +16,7 @@ import numpy as np
 from audit.suite.prompts import Workload, read_prompts
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from audit.text.documents import packaged_file
-from engine.backends.scripted import ALPHABET
+from engine.backends.scripted import ALPHABET, TOOLS
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.faults.interface import Scenario
 
@@ -150,7 +150,8 @@ def _letters(scenario: Scenario, count: int, numbers: np.random.Generator) -> tu
     length, begin = scenario.prompt, ALPHABET[: scenario.shared]
     sizes = (numbers.integers(length.least, length.most + 1) for _ in range(count))
     texts = [begin + "".join(numbers.choice(list(ALPHABET), size=size))[len(begin) :] for size in sizes]
-    return tuple(Case(f"p{i}", "selftest", DOMAINS[i % 2], prompt=text) for i, text in enumerate(texts))
+    tools = TOOLS if scenario.tools else ()
+    return tuple(Case(f"p{i}", "selftest", DOMAINS[i % 2], prompt=text, tools=tools) for i, text in enumerate(texts))
 
 
 def _packaged(count: int, numbers: np.random.Generator) -> tuple[Case, ...]:

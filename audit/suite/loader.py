@@ -15,17 +15,18 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import standard_checks
+from audit.checks.standard import CALLS, standard_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
-from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.suite.streams import require_streams
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
+from engine.backends.catalogue import NAMED
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.core.errors import InvalidRequest
@@ -88,6 +89,8 @@ class _Loader:
         self._backend: str = document.data.get("backend", "native")
         self._known(("backend",), "backend", self._backend, backends.REGISTRY)
         self._kind = backends.REGISTRY[self._backend]
+        self._standard_arms: set[str] = set()
+        """The arms that list no checks."""
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -102,6 +105,7 @@ class _Loader:
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
         prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        cases = tuple(case for each in prompts for case in each.cases)
         return Suite(
             name=data["name"],
             path=self._document.path,
@@ -112,8 +116,8 @@ class _Loader:
             batch_size=int(data.get("batch_size", 8)),
             samples=int(data.get("samples", 1)),
             models=models,
-            cases=tuple(case for each in prompts for case in each.cases),
-            arms=tuple(arms),
+            cases=cases,
+            arms=tuple(self._with_calls(arm, defaults) for arm in arms) if offers_tools(cases) else tuple(arms),
             sha256=_digest(self._document.raw, prompts),
             document=data,
             mixed=self._mixed(data.get("mixed")),
@@ -142,7 +146,8 @@ class _Loader:
             raise self._document.error(("workloads", index, "prompts"), problem)
         limit = entry.get("limit")
         domain = entry.get("domain", entry["name"])
-        return Workload(entry["name"], path, domain, None if limit is None else int(limit))
+        choice = entry.get("tool_choice", self._document.data.get("tool_choice", "auto"))
+        return Workload(entry["name"], path, domain, None if limit is None else int(limit), choice)
 
     def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
         if not workload.path.is_file():
@@ -155,7 +160,18 @@ class _Loader:
                 f"backend {self._backend} takes text, case {quoted(given.id)} has tokens; write prompt or messages"
             )
             raise self._document.error(("workloads", index, "prompts"), problem)
+        self._tool_choices(("workloads", index, "prompts"), prompts.cases)
         return prompts
+
+    def _tool_choices(self, place: Place, cases: Iterable[Case]) -> None:
+        """Refuse a choice that the backend cannot carry out."""
+        for case in cases:
+            kind = case.tool_choice if isinstance(case.tool_choice, str) else NAMED
+            if not case.tools or kind in self._kind.tool_choices:
+                continue
+            lacks = "needs structured outputs" if self._kind.ours and kind != "none" else "is not known to it"
+            problem = f"backend {self._backend}: tool_choice of case {quoted(case.id)} is {kind}, which {lacks}"
+            raise self._document.error(place, f"{problem}; write one of: {', '.join(self._kind.tool_choices)}")
 
     def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
         """Yield the arm, or all arms of its `vary` matrix."""
@@ -195,6 +211,8 @@ class _Loader:
             engine={**self._document.data.get("engine", {}), **engine},
         )
         checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
+        if "checks" not in entry:
+            self._standard_arms.add(entry["name"])
         return CandidateSpec(
             name=entry["name"],
             proposer=proposer,
@@ -284,6 +302,14 @@ class _Loader:
             parts = declared.arm(ArmSettings(plan, greedy, source)).parts
         return list(standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts))
 
+    def _with_calls(self, arm: CandidateSpec, defaults: Parameters) -> CandidateSpec:
+        """The arm of a suite that offers tools: its calls are judged by default too, where they must be equal."""
+        exact = arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
+        read = Part.CALLS in backends.declared(self._backend).levels[arm.record].parts
+        if not (exact and read and arm.name in self._standard_arms):
+            return arm
+        return dataclasses.replace(arm, checks={**arm.checks, **{name: defaults.get(name, {}) for name in CALLS}})
+
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):
             for index, name in enumerate(entry):
@@ -315,6 +341,11 @@ class _Loader:
         words = list(accepted)
         if name not in words:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
+
+
+def offers_tools(cases: Iterable[Case]) -> bool:
+    """True if any case offers tools in whose answers calls are looked for."""
+    return any(case.tools and case.tool_choice != "none" for case in cases)
 
 
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:

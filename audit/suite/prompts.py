@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,8 @@ class Workload:
     path: Path
     domain: str
     limit: int | None = None
+    tool_choice: str | Mapping[str, str] = "auto"
+    """Of the rows with tools that have none of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,20 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
         raise mistake(path, number, f"the row has {count}; write exactly one of them")
     if "tools" in row and given != ["messages"]:
         raise mistake(path, number, f"tools need the chat template, which {given[0]} does not use; write messages")
+    problem = _choice_problem(row.get("tools", ()), row.get("tool_choice", workload.tool_choice))
+    if problem is not None and (row.get("tools") or "tool_choice" in row):
+        raise mistake(path, number, problem)
     return row
+
+
+def _choice_problem(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, str]) -> str | None:
+    """Why the choice does not fit the tools, and the correction; None if it does."""
+    if not tools:
+        return "tool_choice without tools; add them, or remove it"
+    names = [tool.get("function", tool).get("name") for tool in tools]
+    if isinstance(choice, str) or choice["name"] in names:
+        return None
+    return f"tool_choice names {quoted(choice['name'])}, which is not among the tools; write one of their names"
 
 
 def _case(workload: Workload, row: dict[str, Any]) -> Case:
@@ -91,6 +106,7 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         domain=row.get("domain", workload.domain),
         messages=tuple(row.get("messages", ())),
         tools=tuple(row.get("tools", ())),
+        tool_choice=row.get("tool_choice", workload.tool_choice),
         prompt=row.get("prompt"),
         tokens=tuple(map(int, row.get("tokens", ()))),
         samples=tuple(map(int, row["samples"])) if "samples" in row else None,

@@ -42,6 +42,8 @@ class Case:
     """Raw text, used instead of messages and the chat template."""
     tokens: tuple[int, ...] = ()
     """Token ids, used instead of any text."""
+    tool_choice: str | Mapping[str, str] = "auto"
+    """As in `engine.core.types.ToolOffer`; it says nothing without tools."""
     samples: tuple[int, ...] | None = None
     """The sample numbers that run; None runs the suite's number of samples, from 0."""
 

@@ -22,6 +22,11 @@ class SourceKind(StrEnum):
 
 WEIGHTS = (SourceKind.FOLDER, SourceKind.BUNDLED, SourceKind.HUB)
 
+NAMED = "a name"
+"""The kind of a tool choice that names the tool to call."""
+READ_CHOICES = ("auto", "none")
+"""What a loop can carry out that constrains no token: to look for calls, or not to."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendKind:
@@ -34,6 +39,7 @@ class BackendKind:
     rules: the verification rules that an arm may request; None allows all.
     options: name of the JSON schema of the suite's `engine` mapping; None if it takes none.
     tokens: accepts prompts as token ids.
+    tool_choices: the kinds of tool choice that it can carry out; NAMED for the name of one tool.
     ours: decodes with the built-in engine's loop, so a suite may choose weights, numerics and faults.
     """
 
@@ -44,4 +50,5 @@ class BackendKind:
     rules: tuple[str, ...] | None = None
     options: str | None = None
     tokens: bool = True
+    tool_choices: tuple[str, ...] = ("auto",)
     ours: bool = False

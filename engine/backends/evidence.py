@@ -44,6 +44,8 @@ class Part(StrEnum):
     """The same rows under the numerics of decoding (`engine.backends.interface.Rereading`)."""
     REDRAFT = "drafting again"
     """The drafts along the recorded text, by a fresh proposer (`engine.backends.interface.Redrafting`)."""
+    CALLS = "tool calls"
+    """The calls of answers to requests that offer tools, as the engine read them."""
     ACCOUNTS = "accounts"
     """Independent accounts of each request, compared with one another."""
 

@@ -36,6 +36,8 @@ class Prompt:
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     text: str | None = None
+    tool_choice: str | Mapping[str, str] = "auto"
+    """As in `engine.core.types.ToolOffer`."""
 
 
 class Engine(Protocol):

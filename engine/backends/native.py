@@ -121,6 +121,7 @@ class NativeEngine:
         """
         for request in requests:
             _require_tokens(request, self._target.vocabulary)
+            _require_free_choice(request)
             needed = len(request.prompt) + request.sampling.max_new_tokens
             if needed > self._target.context:
                 raise CapacityError(
@@ -141,7 +142,8 @@ class NativeEngine:
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
         target = self._parts.target(self._target)
-        loop = Loop(target, proposer, self._parts.verifier, self._tokens.decode, options, cache, self._parts)
+        tokens = self._tokens
+        loop = Loop(target, proposer, self._parts.verifier, tokens.decode, options, cache, self._parts, tokens.template)
         yield from loop.run(requests)
 
     def anchor_config(self) -> Effective:
@@ -246,6 +248,14 @@ def _require_room(target: ModelWithNumerics, drafts: ProposerFacts, gamma: int) 
             f"proposer {drafts.name}: {nodes} tokens read beside each other in one step, {target.numerics.mode} "
             f"numerics have room for {most}; lower gamma or use numerics: exact"
         )
+
+
+def _require_free_choice(request: Request) -> None:
+    """Refuse a call that the request demands: without a grammar, nothing makes the model call."""
+    choice = request.tools.choice if request.tools else "auto"
+    if choice not in ("auto", "none"):
+        told = choice if isinstance(choice, str) else f"with the name {choice['name']}"
+        raise InvalidRequest(f"request {request.id}: tool_choice {told} needs structured outputs; use auto or none")
 
 
 def _require_tokens(request: Request, vocabulary: int) -> None:

@@ -101,10 +101,9 @@ def _unlike(own: tuple[int, ...], prompts: Sequence[tuple[int, ...]]) -> tuple[i
 
 
 def _neighbour(own: Request, sampling: SamplingParams, prompt: tuple[int, ...]) -> Request:
-    name = own.id + SUFFIX
-    return replace(
-        own, id=name, prompt=prompt, sampling=replace(sampling, seed=own.sampling.seed), stream=stream_of(name)
-    )
+    name, seeded = own.id + SUFFIX, replace(sampling, seed=own.sampling.seed)
+    # nothing reads a neighbour's answer, nor calls in it
+    return replace(own, id=name, prompt=prompt, sampling=seeded, stream=stream_of(name), tools=None)
 
 
 @dataclass(frozen=True, slots=True)

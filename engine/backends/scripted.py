@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine, Prompt
@@ -22,6 +23,25 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"
 VOCABULARY = len(ALPHABET)
 LIKENESS = 0.6
 """Share of the target's logits in a scripted draft's."""
+
+TEMPLATE: Final[Mapping[str, Any]] = {
+    "start_anchor": "_",
+    "fields": {
+        "content": {},
+        "tool_calls": {
+            "open": list("aeiou"),
+            "close": list(" ,.?!_"),
+            "repeats": True,
+            "content": "text",
+            "transform": {"function": {"name": "letters", "arguments": {"text": "{content}"}}},
+        },
+    },
+}
+"""A call begins with a vowel and ends with a sign, so that a random text holds many that several steps write."""
+TOOLS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"name": "letters", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}},
+)
+"""The tool that each of them names."""
 
 
 class ScriptedBackend:
@@ -57,7 +77,9 @@ class ScriptedBackend:
         facts = {"code": "the script", "dtype": "float64", **self._models["target"].facts}
         reference = ScriptedReference(self._script, facts)
         target = ModelWithNumerics(self._models["target"], scripted())
-        return NativeEngine(target, drafts, PromptTokenizer(_encode, _decode), plan, reference=lambda: reference)
+        return NativeEngine(
+            target, drafts, PromptTokenizer(_encode, _decode, TEMPLATE), plan, reference=lambda: reference
+        )
 
 
 def _encode(prompt: Prompt) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.backends.interface import Prompt
 from engine.core.errors import ModelError
+from engine.record.tool_calls import ResponseTemplate
 from engine.sampling.stopping import Decode
 
 
@@ -17,6 +18,8 @@ class PromptTokenizer:
 
     encode: Callable[[Prompt], Sequence[int]]
     decode: Decode
+    template: ResponseTemplate | None = None
+    """How the family writes tool calls; None if its tokenizer does not say it."""
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
@@ -27,7 +30,9 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
             return list(tokenizer(prompt.text)["input_ids"])
         if not tokenizer.chat_template:
             raise ModelError(f"{source}: no chat template; use prompts with raw text (key prompt)")
-        template = {"tools": list(prompt.tools)} if prompt.tools else {}
+        template: dict[str, Any] = {"tools": list(prompt.tools)} if prompt.tools else {}
+        if prompt.tools and prompt.tool_choice != "auto":
+            template["tool_choice"] = prompt.tool_choice
         text = tokenizer.apply_chat_template(
             list(prompt.messages), tokenize=False, add_generation_prompt=True, **template
         )
@@ -36,4 +41,4 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    return PromptTokenizer(encode, decode)
+    return PromptTokenizer(encode, decode, getattr(tokenizer, "response_template", None))

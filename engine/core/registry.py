@@ -227,6 +227,9 @@ FAULTS: Final[Mapping[str, str]] = {
     "bonus_after_end": "engine.faults.endings:BONUS_AFTER_END",
     "length_cut_short": "engine.faults.endings:LENGTH_CUT_SHORT",
     "text_out_of_order": "engine.faults.endings:TEXT_OUT_OF_ORDER",
+    "parser_fed_per_chunk": "engine.faults.tools:PARSER_FED_PER_CHUNK",
+    "tool_arguments_cut_at_accept": "engine.faults.tools:TOOL_ARGUMENTS_CUT_AT_ACCEPT",
+    "tool_call_from_draft": "engine.faults.tools:TOOL_CALL_FROM_DRAFT",
 }
 
 

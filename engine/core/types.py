@@ -149,6 +149,17 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """The tools that a request offers, as JSON objects in OpenAI's form or as the function alone.
+
+    `choice` is `auto`, `none`, `required`, or a mapping with the `name` of the one to call.
+    """
+
+    tools: tuple[Mapping[str, Any], ...]
+    choice: str | Mapping[str, str] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to continue.
 
@@ -160,6 +171,8 @@ class Request:
     prompt: tuple[int, ...]
     sampling: SamplingParams
     stream: int = 0
+    tools: ToolOffer | None = None
+    """The tools that the prompt offers; None if it offers none, so that nothing looks for calls in the answer."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

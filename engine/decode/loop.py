@@ -27,12 +27,14 @@ from engine.core.types import (
     Timing,
 )
 from engine.decode.batch_facts import BatchPlace, UnlikeRounds
+from engine.decode.call_reader import is_read, offer_facts
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
 from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.models.placement import Placed, place
 from engine.proposers.interface import NOTHING_READ, Context, Proposer, TargetOutputs, require_fits
 from engine.record.recorder import Recorder
+from engine.record.tool_calls import ResponseTemplate
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode
@@ -66,6 +68,7 @@ class Loop:
         options: LoopOptions,
         cache: SlotCache | None = None,
         parts: LoopParts | None = None,
+        template: ResponseTemplate | None = None,
     ) -> None:
         self._target = target
         self._proposer = proposer
@@ -73,6 +76,7 @@ class Loop:
         self._decode = decode
         self._options = options
         self._parts = parts or LoopParts()
+        self._template = template
         # a proposer that drafts with the target's own keys and values has the cache before the loop
         self._cache = cache or target.new_cache(options.rows, options.capacity)
         self._want = WantedOutputs(hidden=proposer.facts.hidden)
@@ -125,6 +129,7 @@ class Loop:
                     state.note({"unlike": unlike.since(state.place.round)})
                     # a second time, apart from the text that the request's ends are found in
                     state.note({"decoded": self._decode(state.generated), **state.stop_facts()})
+                    state.note_calls()
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1
@@ -136,6 +141,9 @@ class Loop:
         recorder = Recorder(self._header(request, place)) if self._options.record else None
         fresh = self._verifier.facts.fresh_numbers
         state = RowState(place, request, randomness, stops, recorder, list(request.prompt), fresh)
+        if recorder is not None and is_read(request.tools, self._template):
+            assert self._template is not None
+            state.calls = self._parts.calls(request, self._template, self._decode)
         prompt, hidden = state.history[:-1], self._want.hidden
         read = NOTHING_READ
         if prompt:
@@ -163,7 +171,7 @@ class Loop:
             finish_reason=FinishReason.LENGTH,
             prompt=request.prompt,
             coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
-            facts=place.facts(),
+            facts=place.facts() | offer_facts(request.tools, self._template),
         )
 
     def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> Forward:

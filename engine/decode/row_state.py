@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.core.types import FinishReason, Generation, Request
 from engine.decode.batch_facts import BatchPlace
+from engine.decode.call_reader import CallReader
 from engine.proposers.interface import Context, Shape
 from engine.record.recorder import Recorder
 from engine.record.trace import STOP_BEGINS
@@ -32,6 +33,8 @@ class RowState:
     reason: FinishReason | None = None
     kind: int = 0
     """Number of the request's sampling parameters in this run of the loop (`UnlikeRounds.kind`)."""
+    calls: CallReader | None = None
+    """Reads the tool calls out of the committed text; None where nothing looks for them."""
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -63,6 +66,8 @@ class RowState:
     def commit(self, cut: TruncatedOutcome) -> None:
         """Append the emitted tokens."""
         self.history.extend(each.token for each in cut.verdict.emitted)
+        if self.calls is not None:
+            self.calls.step(self.generated, len(cut.verdict.emitted))
         self.step += 1
         self.reason = cut.reason
 
@@ -77,6 +82,14 @@ class RowState:
         assert self.reason is not None
         begins = self.stops.stop_begins(self.generated, self.reason) if self.recorder is not None else None
         return {} if begins is None else {STOP_BEGINS: begins}
+
+    def note_calls(self) -> None:
+        """Add the calls of the finished request to what its record says about its tools."""
+        if self.calls is None or self.recorder is None:
+            return
+        assert self.reason is not None
+        text, offered = self.stops.text(self.generated, self.reason), self.recorder.header.facts["tools"]
+        self.note({"tools": {**offered, **self.calls.facts(text, len(self.generated))}})
 
     def generation(self) -> Generation:
         """The finished request, with an empty trace."""

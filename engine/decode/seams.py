@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Request, SamplingParams, StepRecord, Tree
+from engine.decode.call_reader import CallReader
 from engine.models.interface import SlotCache, TargetModel
 from engine.models.placement import keep_path
 from engine.proposers.interface import Proposer
+from engine.record.tool_calls import ResponseTemplate
 from engine.sampling.draw import DrawRule, SiblingRule, draw, draw_siblings
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule
@@ -34,6 +36,8 @@ KeepPath = Callable[[SlotCache, int, int, Sequence[int]], None]
 """
 Tell = Callable[[Request, StepRecord], StepRecord]
 """A request's step -> the step as it is recorded."""
+CallsOf = Callable[[Request, ResponseTemplate, Decode], CallReader]
+"""The arguments of `CallReader` -> the reader of one request's tool calls."""
 WrapModel = Callable[[TargetModel], TargetModel]
 WrapProposer = Callable[[Proposer], Proposer]
 
@@ -57,6 +61,7 @@ class LoopParts:
     stops: StopsOf = StopRule
     keep: KeepPath = keep_path
     record: Tell = as_it_was
+    calls: CallsOf = CallReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,13 @@ Trait = Literal[
     "several requests",
     "weights",
     "hidden states",
+    "tools",
 ]
 """What a request or an arm must have before a fault can take effect.
 
 `temperature` is one other than 1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length,
-`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target.
+`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target, `tools` requests that
+offer some.
 """
 
 Situation = Literal[
@@ -123,6 +125,7 @@ class Scenario:
     beside: the parameters of a neighbour in the batch, one for each request; None without neighbours.
     prompt: the fewest and the most tokens of a prompt, for scripted models.
     shared: the number of tokens with which all these prompts begin.
+    tools: the requests offer the tool of scripted models.
     """
 
     protocol: Protocol = Protocol.CHAIN
@@ -136,6 +139,7 @@ class Scenario:
     beside: SamplingParams | None = None
     prompt: PromptLength = PromptLength()
     shared: int = 0
+    tools: bool = False
 
     @property
     def draft_names(self) -> tuple[str, ...]:

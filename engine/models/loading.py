@@ -23,6 +23,7 @@ from engine.models.folder import (
     ModelFolder,
     model_digest,
     open_folder,
+    read_json,
     read_tensors,
     tokenizer_digest,
 )
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+RESPONSE_TEMPLATE = "response_template.json"
+"""How the family writes tool calls, beside a tokenizer that does not say it itself."""
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "additional_chat_templates/*"]
 
 
@@ -259,11 +262,14 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder.path), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder.path), local_files_only=True)
     except Exception as error:  # transformers passes on its parsers' exceptions
         raise ModelError(
             f"{folder.label}: the tokenizer cannot be read ({_one_line(error)}); restore tokenizer.json"
         ) from error
+    if getattr(tokenizer, "response_template", None) is None:
+        tokenizer.response_template = read_json(folder.path / RESPONSE_TEMPLATE, folder.name(RESPONSE_TEMPLATE))
+    return tokenizer
 
 
 def _one_line(error: BaseException) -> str:

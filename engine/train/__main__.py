@@ -19,6 +19,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from engine.core.registry import HEAD_TRAINERS, resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
+from engine.train.chat import write_response_template
 from engine.train.early_exit import train_early_exit
 from engine.train.exit_card import write_exit_card
 from engine.train.head_card import TRAININGS, write_head_card
@@ -78,6 +79,8 @@ def export(model: LlamaForCausalLM, work: Path, name: str) -> None:
     """Weights as they are in memory, with the tokenizer beside them, as hub models come."""
     model.eval().save_pretrained(work / name, safe_serialization=True)
     PreTrainedTokenizerFast.from_pretrained(work / "corpus" / "tokenizer").save_pretrained(work / name)
+    if not name.endswith("draft"):
+        write_response_template(work / name)
 
 
 def make_early_exit(work: Path) -> None:

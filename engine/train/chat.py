@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 BOS: Final = "<|begin|>"
@@ -31,6 +32,30 @@ TEMPLATE: Final = (
     "{% endfor %}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
+RESPONSE_TEMPLATE: Final[Mapping[str, Any]] = {
+    "version": 1,
+    "start_anchor": "<|assistant|>\n",
+    "fields": {
+        "content": {},
+        "tool_calls": {
+            "open": TOOL_OPEN,
+            "close": TOOL_CLOSE,
+            "repeats": True,
+            "content": "json",
+            "transform": {
+                "type": "function",
+                "function": {"name": "{content.name}", "arguments": "{content.arguments}"},
+            },
+        },
+    },
+}
+"""How transformers reads the calls back out of an answer; `response_template.json` beside the tokenizers of targets."""
+
+
+def write_response_template(folder: Path) -> None:
+    """Write the template beside the tokenizer of a model that answers."""
+    text = json.dumps(RESPONSE_TEMPLATE, indent=1) + "\n"
+    (folder / "response_template.json").write_text(text, encoding="utf-8")
 
 
 def tool_call_text(call: Mapping[str, Any]) -> str:

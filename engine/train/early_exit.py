@@ -8,6 +8,7 @@ has none to spare. The result is another target with its own weights, trained fo
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from engine.models.loading import RESPONSE_TEMPLATE
 from engine.train import trainer
 from engine.train.corpus import Corpus
 from engine.train.passes import PositionLogits, agreements
@@ -86,3 +88,6 @@ def train_early_exit(
     trainer.run(job)
     model.eval().to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
     AutoTokenizer.from_pretrained(target, local_files_only=True).save_pretrained(out)
+    template = target / RESPONSE_TEMPLATE
+    if template.is_file():
+        shutil.copyfile(template, out / RESPONSE_TEMPLATE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ DOMAINS: Final[Mapping[str, Sequence[Callable[[Rng], Dialogue]]]] = {
 LONG_SEED: Final = 987_655
 LONG_CHARACTERS: Final = 1150
 """Of the conversation before the last question: with it some 450 to 550 tokens."""
+TOOLS_SEED: Final = 987_656
+TOOL_ROWS: Final = 120
 CODE: Final = (
     "import os\nimport sys\n\n\nclass {Name}:\n    def __init__(self, {arg}):\n        self.{arg} = {arg}\n",
     'def {name}({arg}, default=None):\n    """Return the {arg} of this object.\n',
@@ -86,9 +89,64 @@ def long_rows(count: int) -> list[dict[str, Any]]:
     return [long_row(i, rng) for i in range(count)]
 
 
+def tool_rows(count: int) -> list[dict[str, Any]]:
+    """`count` conversations with tools: half ask for a call, the others go on after one, ask for two, or for none."""
+    rng = random.Random(TOOLS_SEED)
+    return [_tool_row(index, rng) for index in range(count)]
+
+
+def _tool_row(index: int, rng: Rng) -> dict[str, Any]:
+    make = (_first_call, _after_result, _first_call, _second_call, _first_call, _two_calls, _first_call, _no_call)
+    name = make[index % len(make)].__name__.removeprefix("_")
+    dialogue = make[index % len(make)](rng)
+    tools = {tool["function"]["name"]: tool for tool in dialogue.tools}
+    return {
+        "id": f"{name.replace('_', '-')}-{index:03d}",
+        "messages": list(dialogue.messages),
+        "tools": list(tools.values()),
+    }
+
+
+def _first_call(rng: Rng) -> Dialogue:
+    dialogue = tool_call(rng)
+    return replace(dialogue, messages=dialogue.messages[:1])
+
+
+def _finished(rng: Rng) -> Dialogue:
+    """A whole conversation around one call, with its result and the answer to it."""
+    dialogue = tool_call(rng)
+    while len(dialogue.messages) < 4:
+        dialogue = tool_call(rng)
+    return dialogue
+
+
+def _after_result(rng: Rng) -> Dialogue:
+    """The result of a call is there: the answer calls nothing."""
+    dialogue = _finished(rng)
+    return replace(dialogue, messages=dialogue.messages[:3])
+
+
+def _second_call(rng: Rng) -> Dialogue:
+    first, second = _finished(rng), _first_call(rng)
+    return Dialogue("tools", (*first.messages, *second.messages), (*first.tools, *second.tools))
+
+
+def _two_calls(rng: Rng) -> Dialogue:
+    """One turn that asks for two calls, which training never showed."""
+    first, second = _first_call(rng), _first_call(rng)
+    asked = {"role": "user", "content": f"{first.messages[0]['content']} {second.messages[0]['content']}"}
+    return Dialogue("tools", (asked,), (*first.tools, *second.tools))
+
+
+def _no_call(rng: Rng) -> Dialogue:
+    """Tools are offered to a question that needs none."""
+    return Dialogue("tools", rng.choice((story, question))(rng).messages[:1], tool_call(rng).tools)
+
+
 def write_prompts(folder: Path, count: int) -> None:
-    """Write `count` prompts per domain, and as many long ones, as JSON lines."""
+    """Write `count` prompts per domain, as many long ones, and conversations with tools, as JSON lines."""
     folder.mkdir(parents=True, exist_ok=True)
-    for domain, found in {**prompt_rows(count), "long": long_rows(count)}.items():
+    more = {"long": long_rows(count), "tool_calls": tool_rows(TOOL_ROWS)}
+    for domain, found in {**prompt_rows(count), **more}.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")

@@ -21,7 +21,7 @@ from engine import faults
 from engine.faults.interface import Fault
 from tests.engine.faults.arms import arm_record, generate
 
-CHECKS = ("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality")
+CHECKS = ("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality", "tool_call_equality")
 HEAD = ("fault", "breaks", "part", "seen from", "re-creates", "seen by")
 ROW = r"^\| `(\w+)` \|(?:[^|\n]*\|){5}$"
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"

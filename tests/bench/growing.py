@@ -13,8 +13,8 @@ import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import VOCABULARY, open_models
-from engine.core.types import Generation, Protocol, Request
+from engine.backends.scripted import TOOLS, VOCABULARY, open_models
+from engine.core.types import Generation, Protocol, Request, ToolOffer
 from engine.faults.interface import Scenario
 from engine.models.reference_pass import ScriptedReference
 from engine.models.scripted import table_script
@@ -51,6 +51,7 @@ class Growing:
         shop = open_models({name: ModelSource(source) for name, source in scenario.sources(first).items()})
         self.sampling = replace(scenario.sampling, seed=seed)
         self._seed, self._prompts, self._done = seed, prompts, 0
+        self._tools = ToolOffer(TOOLS) if scenario.tools else None
         self._reference = ScriptedReference(table_script(first, VOCABULARY), {})
         plain = EngineSpec(Protocol.GREEDY if self.sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
         shapes = {
@@ -97,7 +98,7 @@ class Growing:
         numbers = np.random.default_rng([self._seed, prompt])
         name = f"r{prompt:05d}#{sample}"
         tokens = tuple(int(each) for each in numbers.integers(0, VOCABULARY, size=numbers.integers(3, 7)))
-        return Request(name, tokens, self.sampling, stream_of(name))
+        return Request(name, tokens, self.sampling, stream_of(name), self._tools)
 
     def _extend(self, kind: ArmKind, asked: list[Request]) -> None:
         arm, made = self._arms[kind], []

@@ -108,6 +108,9 @@ PLANS = {
         ("draft_one_behind", "draft_vocabulary_shifted", "copies_from_previous_request"), 512, (ArmKind.REDRAFT,), 16
     ),
     "text": Plan(("text_out_of_order",), 256, length=16),
+    "tool_call_equality": Plan(
+        ("parser_fed_per_chunk", "tool_arguments_cut_at_accept", "tool_call_from_draft"), 512, PAIRED, 32
+    ),
     "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }
 

@@ -124,7 +124,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
     noise = _noise(evidence, params, instrument)
     wrong = [fault for pair in pairing.pairs if (fault := _baseline_fault(pair.baseline, instrument)) is not None]
     places = {each.request.request_id: each.places for each in wrong}
-    triaged = [_triage(each, noise, instrument, places) for each in found]
+    triaged = [triage(each, noise, instrument, places) for each in found]
     tokens = sum(compared(pair) for pair in pairing.pairs)
     counts = {kind: sum(each.kind == kind for each in triaged) for kind in KINDS}
     real, confidence = counts["real"], float(params["confidence"])
@@ -164,10 +164,10 @@ def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Margin
     return measured if bound < 0.0 else replace(measured, bound=bound, given=True)
 
 
-def _triage(
+def triage(
     found: Divergence, noise: MarginNoise, instrument: Instrument, wrong: Mapping[str, frozenset[int]]
 ) -> TriagedDivergence:
-    """`wrong` holds the baseline's tokens that are behind their own rows, by request."""
+    """The kind of a divergence; `wrong` holds the baseline's tokens that are behind their own rows, by request."""
     if found.ended:
         # with tokens derived from text an end has no token, and so no lead that shows how close it was
         known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from audit.evidence.coverage import context, drafting, ends
+from audit.evidence.coverage import context, drafting, ends, events
 from audit.evidence.coverage.groups import Group
 from audit.evidence.coverage.view import Mask, RequestView
 
@@ -93,7 +93,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("unlikely_token", c, context.unlikely_token, "raise the temperature, or add samples"),
         Situation("near_tie", c, context.near_tie, PROMPTS),
         Situation("grammar", v, None, NOT_RECORDED),
-        Situation("tool_call", v, None, NOT_RECORDED),
+        Situation("tool_call", v, events.tool_call, "add prompts with tools that the model calls"),
         Situation("filter", v, None, NOT_RECORDED),
     )
 

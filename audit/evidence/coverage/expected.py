@@ -13,6 +13,7 @@ from typing import Final
 
 from audit.evidence.coverage.drafting import drafts_deep
 from audit.evidence.records import ArmRecord
+from audit.evidence.tool_calls import asks_for_calls
 from engine.core.types import Protocol, SamplingParams
 from engine.record.trace import TraceHeader
 
@@ -32,6 +33,7 @@ ONCE: Final = frozenset(
         *(*ANYWHERE, *ENDS, *TOGETHER),
         *("rejected_middle", "rejected_last", "after_nothing_drafted", "small_residual", "outside_truncation"),
         *("mixed_drafts", "block_border", "tree_deep", "unlikely_token", "stop_string_across_steps"),
+        "tool_call",
     )
 )
 """The situations that `once` may list."""
@@ -85,6 +87,8 @@ def once(arm: ArmRecord) -> Iterator[str]:
     elif _rows(arm) > 1 and arm.effective.steady_drafts is None:
         # steady drafts differ in length at the ends of requests only
         yield "mixed_drafts"
+    if any(map(asks_for_calls, arm.requests)):
+        yield "tool_call"
     if _may_skip(arm):
         yield "after_nothing_drafted"
     header = _header(arm)

@@ -18,7 +18,7 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.evidence import level_of, rule_of
-from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
+from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts, tool_facts
 from engine.backends.openai.metrics import change, counters
 from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, body_of, require_known
@@ -169,6 +169,7 @@ class OpenAIEngine:
             )
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
         facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
+        facts |= tool_facts(request, answer)
         rules = rules_of(self._parts.settings)
         facts |= decoded_facts(TextSource(request, answer, asked.streamed, read, codec, rules))
         lead = read.lead if request.sampling.plain_scores else ()

@@ -15,7 +15,7 @@ from engine.record.effective import LoopOwner
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (1, frozenset((Part.TEXT, Part.DECODED, Part.ACCOUNTS, Part.LOGPROBS))),
+        RecordLevel.TOKENS: (1, frozenset((Part.TEXT, Part.DECODED, Part.CALLS, Part.ACCOUNTS, Part.LOGPROBS))),
         **dict.fromkeys((RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL), (1, frozenset[Part]())),
     }
 )

@@ -17,8 +17,9 @@ from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
-from engine.core.types import Protocol
+from engine.core.types import Protocol, Request
 from engine.record.effective import Effective, LoopOwner, stated
+from engine.record.tool_calls import ParsedCall, ParsedCalls, calls_to_json, offer_to_json
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
@@ -102,6 +103,20 @@ def request_facts(
     if settings.response_format is not None and settings.response_format.get("type") in ("json_schema", "json_object"):
         facts["json"] = _parsed(answer.content)
     return facts
+
+
+def tool_facts(request: Request, answer: Completion) -> dict[str, Any]:
+    """The fact `tools` of one answer: the offer, and the calls that the server read; empty without an offer."""
+    if request.tools is None:
+        return {}
+    read = [(call.name, _parsed(call.arguments)) for call in answer.tool_calls]
+    wrong = next(
+        (f"the arguments of {name}: {parsed['problem']}" for name, parsed in read if not parsed["valid"]), None
+    )
+    whole = tuple(ParsedCall(name, parsed["value"]) for name, parsed in read if parsed["valid"])
+    return {
+        "tools": {**offer_to_json(request.tools), "parser": "the server", **calls_to_json(ParsedCalls(whole, wrong))}
+    }
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -55,11 +55,20 @@ def _chat(settings: OpenAISettings, prompt: Prompt) -> dict[str, Any]:
     told: dict[str, Any] = {"messages": [dict(each) for each in prompt.messages], **_logprobs(settings)}
     if prompt.tools:
         told["tools"] = [_tool(each) for each in prompt.tools]
-    if prompt.tools and settings.tool_choice is not None:
-        told["tool_choice"] = settings.tool_choice
+    if prompt.tools and (choice := choice_of(settings, prompt)) is not None:
+        told["tool_choice"] = choice
     if settings.response_format is not None:
         told["response_format"] = settings.response_format
     return told
+
+
+def choice_of(settings: OpenAISettings, prompt: Prompt) -> Any:
+    """The tool choice in OpenAI's form: the prompt's own, else the arm's; None leaves it to the server."""
+    if prompt.tool_choice == "auto":
+        return settings.tool_choice
+    if isinstance(prompt.tool_choice, str):
+        return prompt.tool_choice
+    return {"type": "function", "function": {"name": prompt.tool_choice["name"]}}
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

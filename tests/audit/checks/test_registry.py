@@ -33,6 +33,7 @@ CLAIMS = {
     "configuration",
     "evidence",
     "parameters",
+    "tools",
 }
 
 

@@ -104,6 +104,11 @@ WITHOUT = {
         prompts="abcd",
         checks=("accounting", "draft_anchor"),
     ),
+    "tool_call": Without(
+        "parser_fed_per_chunk",
+        sampling={"logit_bias": tuple((ALPHABET.index(letter), -100.0) for letter in "aeiou")},
+        checks=("accounting", "tool_call_equality"),
+    ),
     "tree_deep": Without("deep_path_not_gathered", sampling={"temperature": 0.0}, prompts="a"),
 }
 """By situation."""

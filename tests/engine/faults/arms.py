@@ -13,8 +13,8 @@ from engine.backends import native, scripted
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
 from engine.backends.neighbour import Beside, NeighbourEngine
-from engine.backends.scripted import VOCABULARY
-from engine.core.types import Request
+from engine.backends.scripted import TOOLS, VOCABULARY
+from engine.core.types import Request, ToolOffer
 from engine.record.effective import Effective
 from engine.record.trace import Trace, decode
 from engine.sampling.rng import stream_of
@@ -57,7 +57,8 @@ def generate(scenario, fault=None, count=24, proposer=True):
     """Generations by request."""
     params, engine = replace(scenario.sampling, seed=5), arm(scenario, fault, proposer)
     asked = enumerate(prompts(scenario, engine, count))
-    requests = [Request(f"r{i}", prompt, params, stream_of(f"r{i}")) for i, prompt in asked]
+    tools = ToolOffer(TOOLS) if scenario.tools else None
+    requests = [Request(f"r{i}", prompt, params, stream_of(f"r{i}"), tools) for i, prompt in asked]
     return {each.request.id: each for each in engine.generate(requests)}
 
 
@@ -66,7 +67,8 @@ def traces(generations):
 
 
 def arm_record(generations, kind=ArmKind.CANDIDATE, effective=None):
-    told = tuple(record(trace) for trace in traces(generations))
+    texts = [generations[name].text for name in sorted(generations)]
+    told = tuple(replace(record(trace), text=text) for trace, text in zip(traces(generations), texts, strict=True))
     return ArmRecord(kind.value, kind, Level.L4, effective or Effective(), told)
 
 

@@ -24,7 +24,7 @@ from engine.record.metrics import acceptance
 from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 from tests.support.tiers import slow_unless
 
-CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
+CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost", "tools"}
 PARTS = [each.name for each in dataclasses.fields(EngineParts)]
 
 REQUESTS = 8
@@ -79,6 +79,9 @@ SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
     "tokens_after_stop_string": "coupled_equality",
     "stop_string_out_of_window": "coupled_equality",
     "stop_string_across_steps_missed": "coupled_equality",
+    "parser_fed_per_chunk": "tool_call_equality",
+    "tool_arguments_cut_at_accept": "tool_call_equality",
+    "tool_call_from_draft": "tool_call_equality",
 }
 """The check that sees a fault, if it is not the replay, or that the fault is for."""
 UNSEEN = {
@@ -171,6 +174,7 @@ def test_the_arena_suits_the_fault(name):
     assert ("end tokens" in suits.needs) <= bool(scenario.sampling.stop_token_ids)
     assert ("stop strings" in suits.needs) <= bool(scenario.sampling.stop)
     assert ("several requests" in suits.needs) <= (scenario.rows > 1)
+    assert ("tools" in suits.needs) <= scenario.tools
     assert ("weights" in suits.needs) <= (scenario.models == "bundled")
 
 

@@ -13,7 +13,7 @@ from engine.train.prompts import long_rows, write_prompts
 PACKAGED = Path(__file__).parents[3] / "suites" / "prompts"
 
 
-@pytest.mark.parametrize("domain", ["chat", "code", "copy", "json", "long", "safety", "tools"])
+@pytest.mark.parametrize("domain", ["chat", "code", "copy", "json", "long", "safety", "tools", "tool_calls"])
 def test_packaged_prompts_are_generated(tmp_path, domain):
     write_prompts(tmp_path, 50)
     name = f"{domain}.jsonl"

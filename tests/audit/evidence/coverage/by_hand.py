@@ -126,6 +126,9 @@ def _tokens(trace, step):
         if place and position % 16 == 0:
             yield "block_border"
         yield "context_short" if position < 64 else "context_medium" if position < 256 else "context_long"
+        spans = trace.header.facts.get("tools", {}).get("spans", ())
+        if step.parents and any(first <= index < end for first, end in spans):
+            yield "tool_call"
         if trace.p[index] >= 0.9:
             yield "likely_token"
         if trace.p[index] < 0.1:

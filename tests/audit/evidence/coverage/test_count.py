@@ -11,12 +11,16 @@ import pytest
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import count, every_token, no_token
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
+from engine import faults
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.effective import Effective
 from engine.record.trace import late
 from tests.audit.checks.simulator import record
 from tests.audit.evidence.coverage.by_hand import counted
 from tests.engine.build import Setup, generate, requests, traces
+from tests.engine.faults.arms import arm as scripted_arm
+from tests.engine.faults.arms import arm_record
+from tests.engine.faults.arms import generate as generate_scenario
 from tests.support.proposer_cases import PAIRS, made, ragged, setup_of
 from tests.support.tiers import first_rejection, slow_unless
 
@@ -73,7 +77,18 @@ def test_the_samplings_reach_what_short_scripts_can_reach():
     seen = both_counts("specinfer", Protocol.TREE) + both_counts("draft_model", Protocol.CHAIN)
     seen += both_counts("ngram", Protocol.CHAIN)
     recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
-    assert recognised - {name for name, times in seen.items() if times} == UNREACHED
+    assert recognised - {name for name, times in seen.items() if times} == UNREACHED | {"tool_call"}
+
+
+def test_tool_calls_are_counted_as_by_hand():
+    scenario = replace(faults.load("parser_fed_per_chunk").scenario, sampling=SamplingParams(temperature=1.0))
+    effective = scripted_arm(scenario).effective_config()
+    arm = arm_record(generate_scenario(scenario, count=6), effective=effective)
+    occurred = count(arm, {}).occurred["tool_call"]
+    assert occurred == counted([each.trace for each in arm.requests], GAMMA, tree=False)["tool_call"] > 20
+    silent = replace(arm.requests[0].trace.header, facts={"tools": {"offered": [], "choice": "auto", "unread": "so"}})
+    unread = replace(arm.requests[0], trace=replace(arm.requests[0].trace, header=silent))
+    assert "tool_call" not in count(replace(arm, requests=(*arm.requests[1:], unread)), {}).occurred
 
 
 def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():

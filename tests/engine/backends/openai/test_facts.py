@@ -5,11 +5,14 @@ import json
 
 import pytest
 
-from engine.backends.openai.facts import reconciled, request_facts
+from engine.backends.interface import Prompt
+from engine.backends.openai.facts import reconciled, request_facts, tool_facts
+from engine.backends.openai.request import choice_of
 from engine.backends.openai.response import Completion, Piece, ToolCall
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import settings_of
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
+from engine.core.types import Request, SamplingParams, ToolOffer
 
 TOKENS = (5, 6, 7)
 READ = AnswerTokens(TOKENS, TokenOrigin.SERVER, (-1.0,) * 3)
@@ -106,3 +109,36 @@ def test_json_is_parsed_by_another_parser_than_the_servers(text, valid):
     calls = facts(dataclasses.replace(ANSWER, tool_calls=(ToolCall("go", text),)))["tool_calls"]
     assert [(each["name"], each["valid"]) for each in calls] == [("go", valid)]
     assert "json" not in facts(ANSWER, response_format={"type": "text"})
+
+
+OFFER = ToolOffer(({"name": "go"},), {"name": "go"})
+OFFERING = Request("r", (1,), SamplingParams(), tools=OFFER)
+
+
+def test_calls_of_an_answer_are_those_of_the_server():
+    two = dataclasses.replace(ANSWER, tool_calls=(ToolCall("go", '{"a": 1}'), ToolCall("go", "{}")))
+    assert tool_facts(OFFERING, two)["tools"] == {
+        "offered": [{"name": "go"}],
+        "choice": {"name": "go"},
+        "parser": "the server",
+        "calls": [{"name": "go", "arguments": {"a": 1}}, {"name": "go", "arguments": {}}],
+    }
+    cut = dataclasses.replace(ANSWER, tool_calls=(ToolCall("go", "{}"), ToolCall("go", '{"a')))
+    fact = tool_facts(OFFERING, cut)["tools"]
+    assert len(fact["calls"]) == 1
+    assert fact["problem"].startswith("the arguments of go: ")
+    assert tool_facts(dataclasses.replace(OFFERING, tools=None), two) == {}
+
+
+@pytest.mark.parametrize(
+    ("own", "arm", "sent"),
+    [
+        ("auto", None, None),
+        ("auto", "required", "required"),
+        ("none", "required", "none"),
+        ({"name": "go"}, "auto", {"type": "function", "function": {"name": "go"}}),
+    ],
+)
+def test_a_prompt_s_own_choice_comes_before_the_arm_s(own, arm, sent):
+    settings = settings_of({"url": "http://127.0.0.1:8000/v1", **({} if arm is None else {"tool_choice": arm})})
+    assert choice_of(settings, Prompt(tools=OFFER.tools, tool_choice=own)) == sent

@@ -1,0 +1,83 @@
+"""Which call prompts with tools ask for: rows, workloads and the suite, and what a backend cannot carry out."""
+
+import json
+
+import pytest
+
+from audit.errors import UserError
+from audit.runs.prepare import offer_of
+from audit.suite.loader import load_suite
+from engine.core.types import ToolOffer
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+ASK = [{"role": "user", "content": "Look."}]
+
+
+def suite_of(folder, rows, *, backend="scripted", arm=None, workload=None, **document):
+    lines = [json.dumps({"id": f"r{index}", "messages": ASK, **row}) for index, row in enumerate(rows)]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    model = "scripted:1" if backend == "scripted" else "served:m"
+    base = {
+        "version": 1,
+        "name": "choice",
+        "backend": backend,
+        "models": {"target": model},
+        "workloads": [{"name": "w", "prompts": "rows.jsonl", **(workload or {})}],
+        "arms": [{"name": "a", "proposer": {"kind": "ngram", "gamma": 2}, "verifier": "greedy", **(arm or {})}],
+    }
+    path = folder / "suite.yaml"
+    path.write_text(json.dumps({**base, **document}, indent=1))
+    return load_suite(path)
+
+
+SERVED = {
+    "backend": "openai",
+    "engine": {"url": "http://127.0.0.1:8000/v1"},
+    "arm": {"proposer": {"kind": "served", "gamma": 2}},
+}
+
+
+def test_a_row_comes_before_its_workload_and_that_before_the_suite(tmp_path):
+    rows = [{"tools": [TOOL], "tool_choice": {"name": "look"}}, {"tools": [TOOL]}, {}]
+    suite = suite_of(tmp_path, rows, workload={"tool_choice": "none"}, tool_choice="required", **SERVED)
+    assert [offer_of(case) for case in suite.cases] == [
+        ToolOffer((TOOL,), {"name": "look"}),
+        ToolOffer((TOOL,), "none"),
+        None,
+    ]
+    assert suite_of(tmp_path, rows, tool_choice="required", **SERVED).cases[1].tool_choice == "required"
+    assert suite_of(tmp_path, rows[1:]).cases[0].tool_choice == "auto"
+
+
+@pytest.mark.parametrize(
+    ("rows", "document", "words"),
+    [
+        ([{"tools": [TOOL]}], {"tool_choice": "required"}, "needs structured outputs; write one of: auto, none"),
+        ([{"tools": [TOOL], "tool_choice": {"name": "look"}}], {}, "is a name, which needs structured outputs"),
+        ([{"tools": [TOOL], "tool_choice": {"name": "gaze"}}], {}, 'rows.jsonl:1: tool_choice names "gaze"'),
+        ([{"tool_choice": "none"}], {}, "rows.jsonl:1: tool_choice without tools; add them, or remove it"),
+        ([{"tools": [TOOL], "tool_choice": "always"}], {}, "rows.jsonl:1: tool_choice"),
+        ([{"tools": [TOOL], "tool_choice": {}}], {}, "lacks the key name"),
+    ],
+)
+def test_a_choice_that_cannot_be_carried_out_is_one_line(tmp_path, rows, document, words):
+    with pytest.raises(UserError) as raised:
+        suite_of(tmp_path, rows, **document)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "arm", "judged"),
+    [
+        ([{"tools": [TOOL]}], {}, True),
+        ([{}], {}, False),
+        ([{"tools": [TOOL], "tool_choice": "none"}], {}, False),
+        ([{"tools": [TOOL]}], {"verifier": "chain", "sampling": {"temperature": 1}}, False),
+        ([{"tools": [TOOL]}], {"verifier": "gumbel", "sampling": {"temperature": 1}}, True),
+        ([{"tools": [TOOL]}], {"checks": ["accounting"]}, False),
+    ],
+)
+def test_calls_are_judged_by_default_where_they_must_be_equal(tmp_path, rows, arm, judged):
+    (made,) = suite_of(tmp_path, rows, arm=arm).arms
+    assert ("tool_call_equality" in made.checks) is judged
