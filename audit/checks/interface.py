@@ -17,6 +17,7 @@ from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import LoopOwner
+from engine.stream.interface import StreamSpec
 
 Params = Mapping[str, Any]
 
@@ -59,6 +60,8 @@ class Design:
     record: RecordLevel = RecordLevel.FULL
     shown: ArmEvidence = EVERYTHING
     assumed: PlanAssumptions = NOTHING_ASSUMED
+    stream: StreamSpec | None = None
+    """The filters of an arm that records its text as it leaves."""
 
     @property
     def keyed(self) -> bool:

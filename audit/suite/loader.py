@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import standard_checks
+from audit.checks.standard import standard_checks, stream_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
+from audit.suite.filters import FiltersParser
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
@@ -88,6 +89,7 @@ class _Loader:
         self._backend: str = document.data.get("backend", "native")
         self._known(("backend",), "backend", self._backend, backends.REGISTRY)
         self._kind = backends.REGISTRY[self._backend]
+        self._filters = FiltersParser(document, folder, self._kind)
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -114,7 +116,7 @@ class _Loader:
             models=models,
             cases=tuple(case for each in prompts for case in each.cases),
             arms=tuple(arms),
-            sha256=_digest(self._document.raw, prompts),
+            sha256=_digest(self._document.raw, [each.digest for each in prompts], self._filters.digests),
             document=data,
             mixed=self._mixed(data.get("mixed")),
         )
@@ -193,6 +195,7 @@ class _Loader:
             level=record,
             verifier_options=options,
             engine={**self._document.data.get("engine", {}), **engine},
+            stream=self._filters.stream(place, entry),
         )
         checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
         return CandidateSpec(
@@ -207,6 +210,7 @@ class _Loader:
             engine=engine,
             beside=self._beside((*place, "beside"), entry.get("beside")),
             coverage=self._coverage(place, entry.get("coverage", {})),
+            stream=plan.stream,
         )
 
     def _coverage(self, arm: Place, overrides: Mapping[str, Any]) -> CoverageRule:
@@ -282,7 +286,8 @@ class _Loader:
         # the backend itself reports settings that it refuses, when the arm is built
         with contextlib.suppress(InvalidRequest):
             parts = declared.arm(ArmSettings(plan, greedy, source)).parts
-        return list(standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts))
+        streams = () if plan.stream is None else stream_checks(filters=bool(plan.stream.filters))
+        return [*standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts), *streams]
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):
@@ -361,7 +366,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) else value
 
 
-def _digest(raw: bytes, prompts: Iterable[WorkloadCases]) -> str:
-    """SHA-256 over the digest of the YAML bytes and the digests of the prompt files, in order."""
-    parts = [hashlib.sha256(raw).digest(), *(each.digest for each in prompts)]
+def _digest(raw: bytes, prompts: Iterable[bytes], rules: Mapping[str, bytes]) -> str:
+    """SHA-256 over the digests of the YAML bytes, of the prompt files and of the filters' rule files, in order."""
+    parts = [hashlib.sha256(raw).digest(), *prompts, *rules.values()]
     return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -72,6 +72,14 @@ NUMERICS: Final[Mapping[str, str]] = {
 }
 """Modes of arithmetic: classes without arguments."""
 
+FILTERS: Final[Mapping[str, str]] = {
+    "patterns": "engine.stream.filters.patterns:build",
+    "presidio": "engine.stream.filters.presidio:build",
+    "detect_secrets": "engine.stream.filters.detect_secrets:build",
+    "classifier": "engine.stream.filters.classifier:build",
+}
+"""Safety filters: functions of a `FilterSpec` that give `FilterRules`."""
+
 LOADERS: Final[Mapping[str, str]] = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
 """Ways to load a model folder."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from audit.evidence.coverage import context, drafting, ends
+from audit.evidence.coverage import context, drafting, ends, events
 from audit.evidence.coverage.groups import Group
 from audit.evidence.coverage.view import Mask, RequestView
 
@@ -94,7 +94,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("near_tie", c, context.near_tie, PROMPTS),
         Situation("grammar", v, None, NOT_RECORDED),
         Situation("tool_call", v, None, NOT_RECORDED),
-        Situation("filter", v, None, NOT_RECORDED),
+        Situation("filter", v, events.filtered, "add filters, with rules that the answers meet"),
     )
 
 
