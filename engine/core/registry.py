@@ -235,6 +235,11 @@ FAULTS: Final[Mapping[str, str]] = {
     "bonus_after_end": "engine.faults.endings:BONUS_AFTER_END",
     "length_cut_short": "engine.faults.endings:LENGTH_CUT_SHORT",
     "text_out_of_order": "engine.faults.endings:TEXT_OUT_OF_ORDER",
+    "chunk_before_verification": "engine.faults.streams:CHUNK_BEFORE_VERIFICATION",
+    "stop_string_not_held": "engine.faults.streams:STOP_STRING_NOT_HELD",
+    "filter_reads_drafts": "engine.faults.streams:FILTER_READS_DRAFTS",
+    "filter_not_rolled_back": "engine.faults.streams:FILTER_NOT_ROLLED_BACK",
+    "filter_per_step": "engine.faults.streams:FILTER_PER_STEP",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.proposers.interface import Shape
+from engine.stream.interface import StreamSpec
 
 Trait = Literal[
     "penalties",
@@ -24,11 +25,13 @@ Trait = Literal[
     "several requests",
     "weights",
     "hidden states",
+    "stream",
+    "filters",
 ]
 """What a request or an arm must have before a fault can take effect.
 
 `temperature` is one other than 1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length,
-`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target.
+`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target, `stream` an arm that records its text as it leaves.
 """
 
 Situation = Literal[
@@ -123,6 +126,7 @@ class Scenario:
     beside: the parameters of a neighbour in the batch, one for each request; None without neighbours.
     prompt: the fewest and the most tokens of a prompt, for scripted models.
     shared: the number of tokens with which all these prompts begin.
+    stream: the filters of an arm that records its text as it leaves.
     """
 
     protocol: Protocol = Protocol.CHAIN
@@ -136,6 +140,7 @@ class Scenario:
     beside: SamplingParams | None = None
     prompt: PromptLength = PromptLength()
     shared: int = 0
+    stream: StreamSpec | None = None
 
     @property
     def draft_names(self) -> tuple[str, ...]:

@@ -78,8 +78,11 @@ def _analyzer() -> Any:
         recognising: Any = importlib.import_module("presidio_analyzer.predefined_recognizers")
         engines: Any = importlib.import_module("presidio_analyzer.nlp_engine")
         spacy: Any = importlib.import_module("spacy")
+        domains: Any = importlib.import_module("tldextract.tldextract")
     except ImportError as error:
         raise InvalidRequest(f"filter presidio needs {error.name}; install specaudit[presidio]") from error
+    # the list of domains that the package brings: a list from the network would make decisions depend on the day
+    domains.TLD_EXTRACTOR = domains.TLDExtract(cache_dir=None, suffix_list_urls=())
     pipeline = engines.SpacyNlpEngine(models=[{"lang_code": "en", "model_name": "blank"}])
     pipeline.nlp = {"en": spacy.blank("en")}
     registry = presidio.RecognizerRegistry(supported_languages=["en"])

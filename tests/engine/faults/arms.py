@@ -38,7 +38,8 @@ def backend(models, named):
 def arm(scenario, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
     built = backend(scenario.models, tuple(scenario.sources(1).items()))
-    spec = engine_spec(scenario, fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows)
+    plain = EngineSpec(scenario.protocol, rows=scenario.rows, stream=scenario.stream)
+    spec = engine_spec(scenario, fault) if proposer else plain
     engine = built.arm(spec)
     return engine if spec.beside is None else NeighbourEngine(engine, Beside(spec.beside))
 
@@ -66,7 +67,8 @@ def traces(generations):
 
 
 def arm_record(generations, kind=ArmKind.CANDIDATE, effective=None):
-    told = tuple(record(trace) for trace in traces(generations))
+    texts = [generations[name].text for name in sorted(generations)]
+    told = tuple(replace(record(trace), text=text) for trace, text in zip(traces(generations), texts, strict=True))
     return ArmRecord(kind.value, kind, Level.L4, effective or Effective(), told)
 
 
