@@ -13,7 +13,7 @@ from typing import Any, Final
 from engine.record.trace import TraceHeader
 from engine.stream.interface import ENDING, Action
 from engine.stream.redaction import REDACTED, Span
-from engine.stream.text_stream import Chunk, Decided
+from engine.stream.text_stream import TextChunk, Decided
 
 STREAM: Final = "stream"
 
@@ -28,7 +28,7 @@ class RecordedStream:
     ends: [E] characters, without an incomplete one at the end, that the first 1, 2, ... tokens decode to.
     """
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[TextChunk, ...]
     decisions: tuple[Decided, ...]
     read: int
     filters: tuple[Mapping[str, Any], ...]
@@ -63,7 +63,7 @@ def stream_of(header: TraceHeader) -> RecordedStream | None:
 
 def _read(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> RecordedStream:
     return RecordedStream(
-        chunks=tuple(Chunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
+        chunks=tuple(TextChunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
         decisions=tuple(Decided(**{**each, "action": Action(each["action"])}) for each in facts["decisions"]),
         read=int(facts["read"]),
         filters=tuple(dict(each) for each in facts["filters"]),

@@ -14,8 +14,8 @@ from engine.decode.seams import EngineParts
 from engine.faults.interface import Fault, Scenario, Situation, Suits
 from engine.sampling.stopping import TruncatedOutcome
 from engine.stream.holding import settled
-from engine.stream.interface import Action, Decision, FilterRules, Mark, StreamSpec, filter_spec
-from engine.stream.text_stream import Chunk, TextStream
+from engine.stream.interface import Action, FilterDecision, FilterRules, Mark, StreamSpec, filter_spec
+from engine.stream.text_stream import TextChunk, TextStream
 
 PAIRS: Final = tuple(a + b for a in "aeimqu" for b in "bdfhjlnprtvxz ")
 """Texts of two letters that a scripted model often writes."""
@@ -55,7 +55,7 @@ class _DraftingStream(TextStream):
 class _EarlyFlush(_DraftingStream):
     def look(self, text: str, tokens: int) -> None:
         if len(text) > self._left:
-            self.chunks.append(Chunk(tokens, text[self._left :]))
+            self.chunks.append(TextChunk(tokens, text[self._left :]))
             self._left = len(text)
 
 
@@ -99,11 +99,11 @@ class _StepFilter:
         self._filter = rules.open()
         self._before = self._seen = 0
 
-    def feed(self, text: str) -> Decision:
+    def feed(self, text: str) -> FilterDecision:
         self._seen += len(text)
         return self._moved(self._filter.feed(text))
 
-    def finish(self) -> Decision:
+    def finish(self) -> FilterDecision:
         """Ends the step too; nothing waits for the next one."""
         decision = self._moved(self._filter.finish())
         self._filter, self._before = self._rules.open(), self._seen
@@ -115,10 +115,10 @@ class _StepFilter:
     def rollback(self, state: object) -> None:
         self._filter.rollback(state)
 
-    def _moved(self, decision: Decision) -> Decision:
+    def _moved(self, decision: FilterDecision) -> FilterDecision:
         move = self._before
         marks = tuple(Mark(each.start + move, each.end + move, each.category) for each in decision.marks)
-        return Decision(decision.action, decision.clear + move, marks)
+        return FilterDecision(decision.action, decision.clear + move, marks)
 
 
 @dataclass(slots=True)

@@ -116,7 +116,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FilterDecision:
     """The answer to one piece of text.
 
     clear: characters from the beginning of the text on which the filter is done: they may leave, marked ones as the
@@ -132,11 +132,11 @@ class Decision:
 class TextFilter(Protocol):
     """A filter at work on one text."""
 
-    def feed(self, text: str) -> Decision:
+    def feed(self, text: str) -> FilterDecision:
         """Judge more of the text."""
         ...
 
-    def finish(self) -> Decision:
+    def finish(self) -> FilterDecision:
         """Judge what still waits; no more text comes."""
         ...
 
@@ -166,7 +166,7 @@ class FilterRules(Protocol):
 
 
 @dataclass(slots=True)
-class Reading:
+class FilterProgress:
     """The part that most filters share: the text so far, what is done, and how a decision follows from marks."""
 
     action: Action
@@ -174,8 +174,8 @@ class Reading:
     clear: int = 0
     marks: list[Mark] = field(default_factory=list)
 
-    def decided(self) -> Decision:
+    def decided(self) -> FilterDecision:
         """The decision with the marks since the last one."""
         marks, self.marks = tuple(self.marks), []
         waits = Action.HOLD if self.clear < len(self.text) else Action.PASS
-        return Decision(self.action if marks else waits, self.clear, marks)
+        return FilterDecision(self.action if marks else waits, self.clear, marks)

@@ -22,14 +22,14 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RedactedText:
     """A part of the text as it leaves. `inside` is true if it ends in the middle or at the end of a redacted run."""
 
     text: str
     inside: bool
 
 
-def redact(text: str, spans: Iterable[Span], start: int = 0, *, inside: bool = False) -> Piece:
+def redact(text: str, spans: Iterable[Span], start: int = 0, *, inside: bool = False) -> RedactedText:
     """What leaves of `text` from character `start` on, if the part before it ended `inside` a redacted run."""
     hidden = bytearray(len(text))
     for span in spans:
@@ -41,4 +41,4 @@ def redact(text: str, spans: Iterable[Span], start: int = 0, *, inside: bool = F
         elif not inside:
             parts.append(REDACTED)
         inside = bool(hidden[at])
-    return Piece("".join(parts), inside)
+    return RedactedText("".join(parts), inside)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Final
 
-from engine.stream.interface import Action, Decision, Mark, Reading
+from engine.stream.interface import Action, FilterDecision, Mark, FilterProgress
 
 Find = Callable[[str], Iterable[Mark]]
 """A segment's marks, by characters of the segment."""
@@ -27,9 +27,9 @@ class SegmentFilter:
     def __init__(self, action: Action, find: Find, border: re.Pattern[str]) -> None:
         self._find = find
         self._border = border
-        self._state = Reading(action)
+        self._state = FilterProgress(action)
 
-    def feed(self, text: str) -> Decision:
+    def feed(self, text: str) -> FilterDecision:
         """Judge the segments that are complete now."""
         state = self._state
         state.text += text
@@ -37,7 +37,7 @@ class SegmentFilter:
             self._judge(end)
         return state.decided()
 
-    def finish(self) -> Decision:
+    def finish(self) -> FilterDecision:
         """Judge the rest as a segment."""
         if self._state.clear < len(self._state.text):
             self._judge(len(self._state.text))
@@ -49,7 +49,7 @@ class SegmentFilter:
 
     def rollback(self, state: object) -> None:
         """Read on from a snapshot."""
-        assert isinstance(state, Reading)
+        assert isinstance(state, FilterProgress)
         self._state = deepcopy(state)
 
     def _judge(self, end: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from engine.core.types import FinishReason, Proposal
 from engine.sampling.stopping import StopRule, TruncatedOutcome, trim
 from engine.stream.holding import settled
-from engine.stream.interface import ENDING, Action, Decision, FilterFacts, FilterRules, Mark, Side, TextFilter
+from engine.stream.interface import ENDING, Action, FilterDecision, FilterFacts, FilterRules, Mark, Side, TextFilter
 from engine.stream.redaction import Span, redact
 
 
@@ -56,7 +56,7 @@ class StreamRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TextChunk:
     """Text that left together. `tokens` counts the committed tokens at that time."""
 
     tokens: int
@@ -79,7 +79,7 @@ class TextStream:
 
     rules: StreamRules
     stops: StopRule
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[TextChunk] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
     raw: str = ""
     """The text that the filters have seen."""
@@ -141,7 +141,7 @@ class TextStream:
             # what was found behind the end concerns no text that exists
             self.decisions = [each for each in self.decisions if each.start <= self.end]
 
-    def _note(self, judge: _Judge, decision: Decision, token: int) -> None:
+    def _note(self, judge: _Judge, decision: FilterDecision, token: int) -> None:
         judge.clear = decision.clear
         self.decisions += [_decided(judge.index, judge.facts, mark, token) for mark in decision.marks]
         if judge.facts.action in ENDING and decision.marks:
@@ -156,7 +156,7 @@ class TextStream:
         spans = [Span(each.start, each.end) for each in self.decisions if each.action is Action.REDACT]
         piece = redact(self.raw[:limit], spans, self._left, inside=self._inside)
         if piece.text:
-            self.chunks.append(Chunk(tokens, piece.text))
+            self.chunks.append(TextChunk(tokens, piece.text))
         self._left, self._inside = max(self._left, limit), piece.inside
 
     def facts(self) -> dict[str, Any]:

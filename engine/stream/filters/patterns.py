@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.stream.interface import Decision, FilterFacts, FilterSpec, Mark, Reading
+from engine.stream.interface import FilterDecision, FilterFacts, FilterSpec, Mark, FilterProgress
 
 VERSION: Final = "1"
 KEYS: Final = ("categories", "ignore_case", "whole_words")
@@ -94,7 +94,7 @@ class PatternRules:
 
 
 @dataclass(slots=True)
-class _Search(Reading):
+class _Search(FilterProgress):
     """Where the search stands; `waiting` are matches whose next character decides whether they are whole words."""
 
     node: int = 0
@@ -108,7 +108,7 @@ class PatternFilter:
         self._rules = rules
         self._state = state
 
-    def feed(self, text: str) -> Decision:
+    def feed(self, text: str) -> FilterDecision:
         """Search more text."""
         state, automaton = self._state, self._rules.automaton
         for letter in text:
@@ -122,7 +122,7 @@ class PatternFilter:
         state.clear = min([len(state.text) - automaton.depth(state.node), *held])
         return state.decided()
 
-    def finish(self) -> Decision:
+    def finish(self) -> FilterDecision:
         """The text ends: so does a word at its end."""
         self._settle("")
         self._state.clear = len(self._state.text)

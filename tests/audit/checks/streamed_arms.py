@@ -8,12 +8,15 @@ from dataclasses import replace
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from engine.core.types import Protocol, SamplingParams
 from engine.faults.interface import Scenario
+from engine.faults.streams import PAIRS
 from engine.stream.interface import StreamSpec, filter_spec
 from tests.engine.faults.arms import arm, arm_record, generate
 
-LETTERS = {"categories": {"pairs": ["an", "th", "ou", "e ", "qh"]}, "whole_words": False}
+LETTERS = {"categories": {"pairs": list(PAIRS)}, "whole_words": False}
 ENDS = {"categories": {"end": ["qb", "zz", "tdn"]}, "whole_words": False}
-FILTERS = StreamSpec((filter_spec("patterns", "redact", "output", LETTERS), filter_spec("patterns", "stop", "output", ENDS)))
+FILTERS = StreamSpec(
+    (filter_spec("patterns", "redact", "output", LETTERS), filter_spec("patterns", "stop", "output", ENDS))
+)
 SCENARIOS = {
     "gumbel": Scenario(Protocol.GUMBEL, stream=FILTERS),
     "chain": Scenario(Protocol.CHAIN, stream=FILTERS),

@@ -39,7 +39,7 @@ def test_a_stop_string_that_leaves_in_part_is_a_fault():
 def said(found):
     result = judge(found)
     assert result.verdict is Verdict.FAULT
-    return result.findings[0].message
+    return "; ".join(each.message for each in result.findings)
 
 
 def test_every_way_to_leak_is_named():
@@ -51,8 +51,6 @@ def test_every_way_to_leak_is_named():
     assert "were decoded again" in said(with_facts(clean, lambda facts: {**facts, "ends": facts["ends"][:-1]}))
     moved = [[first, text + rest[0][1][:1]], [rest[0][0], rest[0][1][1:]], *rest[1:]]
     assert "with text that its tokens do not decode to" in said(with_stream(clean, chunks=moved))
-    inside = evidence("gumbel").candidate.requests[0].trace.n_emitted[0] > 1
-    assert inside, "the first step of this script keeps a draft"
 
 
 def test_a_chunk_inside_a_step_is_a_fault():
