@@ -12,7 +12,7 @@ and does not; under sampling rules a model's decisions, and decisions about prom
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
 from audit.checks.interface import Check, Design, NoEvidence, Params
@@ -81,7 +81,7 @@ def _baseline_differs(evidence: Evidence) -> str | None:
 class _Fresh:
     """The arm's filters made again, or why they cannot be."""
 
-    rules: StreamRules = StreamRules()
+    rules: StreamRules = field(default_factory=StreamRules)
     reason: str = ""
 
 
@@ -136,7 +136,9 @@ def _difference(ours: Iterable[Decided], theirs: Iterable[Decided], other: str) 
     lone = min((set(left) ^ set(right)) or set(left))
     who, lacking = ("the arm", other) if lone in left else (other, "the arm")
     index, category, token, start, end, action = lone
-    place = f"characters {start} to {end} at token {token}" if token >= 0 else f"characters {start} to {end} of the prompt"
+    place = (
+        f"characters {start} to {end} at token {token}" if token >= 0 else f"characters {start} to {end} of the prompt"
+    )
     return f"{who} has {action} for {category} (filter {index}), {place}; {lacking} has not"
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from engine.record.trace import TraceHeader
 from engine.stream.interface import ENDING, Action
 from engine.stream.redaction import REDACTED, Span
-from engine.stream.text_stream import TextChunk, Decided
+from engine.stream.text_stream import Decided, TextChunk
 
 STREAM: Final = "stream"
 

@@ -31,7 +31,8 @@ Trait = Literal[
 """What a request or an arm must have before a fault can take effect.
 
 `temperature` is one other than 1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length,
-`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target, `stream` an arm that records its text as it leaves.
+`weights` a model that is not scripted, `hidden states` a proposer that reads those of the target, `stream` an arm that
+records its text as it leaves.
 """
 
 Situation = Literal[

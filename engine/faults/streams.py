@@ -39,39 +39,42 @@ def _drafted(tree: Tree) -> list[int]:
 
 @dataclass(slots=True)
 class _DraftingStream(TextStream):
-    """Looks at a step's draft before the step's tokens are read."""
+    """Looks at a step's draft before the step's tokens are read. `count` tokens are committed then."""
+
+    count: int = 0
 
     def commit(self, generated: Sequence[int], proposal: Proposal, cut: TruncatedOutcome) -> TruncatedOutcome:
         """As the sound stream's, after the draft."""
         drafted = [*generated, *_drafted(proposal.tree)]
-        self.look(settled(self.stops.decode(drafted), self.stops.params.stop), len(generated))
+        self.count = len(generated)
+        self.look(settled(self.stops.decode(drafted), self.stops.params.stop))
         return TextStream.commit(self, generated, proposal, cut)
 
-    def look(self, text: str, tokens: int) -> None:
+    def look(self, text: str) -> None:
         """See the text that would be, if the whole draft were kept."""
 
 
 @dataclass(slots=True)
 class _EarlyFlush(_DraftingStream):
-    def look(self, text: str, tokens: int) -> None:
+    def look(self, text: str) -> None:
         if len(text) > self._left:
-            self.chunks.append(TextChunk(tokens, text[self._left :]))
+            self.chunks.append(TextChunk(self.count, text[self._left :]))
             self._left = len(text)
 
 
 @dataclass(slots=True)
 class _ReadsDrafts(_DraftingStream):
-    def look(self, text: str, tokens: int) -> None:
+    def look(self, text: str) -> None:
         for judge in self._judges:
             before = judge.filter.snapshot()
             decision = judge.filter.feed(text[len(self.raw) :])
             judge.filter.rollback(before)
-            self._note(judge, replace(decision, clear=judge.clear), tokens)
+            self._note(judge, replace(decision, clear=judge.clear), self.count)
 
 
 @dataclass(slots=True)
 class _NotRolledBack(_DraftingStream):
-    def look(self, text: str, tokens: int) -> None:
+    def look(self, text: str) -> None:
         for judge in self._judges:
             judge.filter.feed(text[len(self.raw) :])
 

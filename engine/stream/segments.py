@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Final
 
-from engine.stream.interface import Action, FilterDecision, Mark, FilterProgress
+from engine.stream.interface import Action, FilterDecision, FilterProgress, Mark
 
 Find = Callable[[str], Iterable[Mark]]
 """A segment's marks, by characters of the segment."""

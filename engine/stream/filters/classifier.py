@@ -99,5 +99,7 @@ def _labels(source: str, known: Mapping[int, str], wanted: Any) -> Mapping[int, 
         raise InvalidRequest(f"filter classifier needs labels: a list of those to mark, of {', '.join(known.values())}")
     strange = [name for name in wanted if name not in known.values()]
     if strange:
-        raise InvalidRequest(f"filter classifier: {source} has no label {strange[0]}; it has {', '.join(known.values())}")
+        raise InvalidRequest(
+            f"filter classifier: {source} has no label {strange[0]}; it has {', '.join(known.values())}"
+        )
     return {int(index): label for index, label in known.items() if label in wanted}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.stream.interface import FilterDecision, FilterFacts, FilterSpec, Mark, FilterProgress
+from engine.stream.interface import FilterDecision, FilterFacts, FilterProgress, FilterSpec, Mark
 
 VERSION: Final = "1"
 KEYS: Final = ("categories", "ignore_case", "whole_words")

@@ -24,7 +24,19 @@ from engine.record.metrics import acceptance
 from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 from tests.support.tiers import slow_unless
 
-CLAIMS = {"leak", "filters", "equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"}
+CLAIMS = {
+    "leak",
+    "filters",
+    "equality",
+    "bitwise",
+    "replay",
+    "law",
+    "acceptance",
+    "closeness",
+    "structure",
+    "safety",
+    "cost",
+}
 PARTS = [each.name for each in dataclasses.fields(EngineParts)]
 
 REQUESTS = 8

@@ -33,7 +33,7 @@ def test_presidio_finds_personal_data():
     only = loaded("presidio", {"entities": ["CREDIT_CARD"]})
     assert found(only, MAIL) == {("CREDIT_CARD", "4111 1111 1111 1111")}
     assert only.facts.version
-    with pytest.raises(InvalidRequest, match="no recogniser of SHOE_SIZE; there are: .*EMAIL_ADDRESS"):
+    with pytest.raises(InvalidRequest, match=r"no recogniser of SHOE_SIZE; there are: .*EMAIL_ADDRESS"):
         loaded("presidio", {"entities": ["SHOE_SIZE"]})
 
 
@@ -42,7 +42,7 @@ def test_detect_secrets_finds_keys():
     marks = found(loaded("detect_secrets"), KEYS)
     assert ("AWS Access Key", "AKIAIOSFODNN7EXAMPLE") in marks
     assert ("Secret Keyword", "hunter2-of-the-house") in marks
-    with pytest.raises(InvalidRequest, match="no plugin 'Nonesuch'; there are: .*AWSKeyDetector"):
+    with pytest.raises(InvalidRequest, match=r"no plugin 'Nonesuch'; there are: .*AWSKeyDetector"):
         loaded("detect_secrets", {"plugins": ["Nonesuch"]})
 
 

@@ -17,7 +17,7 @@ def by_search(text, categories, *, whole_words):
     for category, words in categories.items():
         for word in words:
             for at in range(len(text)):
-                inside = at and text[at - 1].isalnum() or text[at + len(word) : at + len(word) + 1].isalnum()
+                inside = (at and text[at - 1].isalnum()) or text[at + len(word) : at + len(word) + 1].isalnum()
                 if text[at : at + len(word)].lower() == word.lower() and not (whole_words and inside):
                     found.add(Mark(at, at + len(word), category))
     return sorted(found, key=lambda mark: (mark.start, mark.end, mark.category))

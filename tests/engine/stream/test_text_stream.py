@@ -20,7 +20,7 @@ from engine.core.types import (
 )
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
-from engine.sampling.stopping import StopRule, TruncatedOutcome
+from engine.sampling.stopping import StopRule
 from engine.stream.interface import StreamSpec, filter_spec
 from engine.stream.redaction import REDACTED
 from engine.stream.text_stream import StreamRules, TextStream

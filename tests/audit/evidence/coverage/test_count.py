@@ -29,7 +29,15 @@ SAMPLINGS = (
     SamplingParams(temperature=1.0, min_p=0.05, frequency_penalty=0.1, stop=("ga", "d")),
     SamplingParams(temperature=0.7, bad_words=((1, 2), (4, 5, 6)), repetition_penalty=0.9),
 )
-UNREACHED = {"long_prompt", "context_medium", "context_long", "shared_prefix", "tree_deep", "mixed_parameters", "filter"}
+UNREACHED = {
+    "long_prompt",
+    "context_medium",
+    "context_long",
+    "shared_prefix",
+    "tree_deep",
+    "mixed_parameters",
+    "filter",
+}
 
 
 def arm_of(setup: Setup, wanted: list[Request], shape: str) -> ArmRecord:
