@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import schemas
 from audit import checks
 from audit.checks.interface import evaluate
-from audit.checks.standard import standard_checks
+from audit.checks.standard import standard_checks, stream_checks
 from audit.cli import COMMANDS, main
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
@@ -121,7 +121,7 @@ def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
     unmeasured = [name for name, row in cells.items() if row == fault_page.Measured()]
     assert unmeasured == [], "run: audit selftest --default-suite, then tests.support.fault_page --measured"
     named = {word for row in cells.values() if row.caught for word in row.caught_by.rpartition(" (")[0].split(", ")}
-    assert named <= set(standard_checks(4, ours=True))
+    assert named <= {*standard_checks(4, ours=True), *stream_checks(filters=True)}
 
 
 def test_no_page_describes_what_is_not_registered():
