@@ -20,7 +20,7 @@ from audit.checks.plans import at_least
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.streams import STREAM, RecordedStream, stream_of
+from audit.evidence.streams import RecordedStream, declared_filters, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
@@ -41,7 +41,7 @@ WHOLE_ARM = "the arm"
 
 def _applies(evidence: Evidence) -> str | None:
     arm = evidence.candidate
-    if not _declared(arm):
+    if not declared_filters(arm.effective):
         return NO_FILTERS
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
 
@@ -51,20 +51,16 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.stream is not None and design.stream.filters else NO_FILTERS
 
 
-def _declared(arm: ArmRecord) -> list[Mapping[str, Any]]:
-    """The filters of the arm's effective configuration, with their rules."""
-    stream = arm.effective.facts.get(STREAM)
-    listed = stream.get("filters") if isinstance(stream, Mapping) else None
-    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
-
-
 def _identity(each: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(each.get(key) for key in IDENTITY)
 
 
 def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedStream) -> str | None:
     """A filter of the record that is not the arm's, in words."""
-    wanted, found = [_identity(each) for each in _declared(evidence.candidate)], list(map(_identity, stream.filters))
+    wanted, found = (
+        [_identity(each) for each in declared_filters(evidence.candidate.effective)],
+        list(map(_identity, stream.filters)),
+    )
     if wanted == found:
         return None
     return f"{request.key} was judged by {found}, the arm has {wanted}"
@@ -73,7 +69,9 @@ def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedS
 def _baseline_differs(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
         return None
-    ours, theirs = (list(map(_identity, _declared(arm))) for arm in (evidence.candidate, evidence.baseline))
+    ours, theirs = (
+        list(map(_identity, declared_filters(arm.effective))) for arm in (evidence.candidate, evidence.baseline)
+    )
     return None if ours == theirs else f"the arm's filters are {ours}, its baseline's {theirs}"
 
 
@@ -90,7 +88,7 @@ def _fresh(arm: ArmRecord) -> _Fresh:
 
     All must be there, because a filter that ends a response decides what the others see.
     """
-    declared = _declared(arm)
+    declared = declared_filters(arm.effective)
     models = [str(each["component"]) for each in declared if each.get("component") in MODELS]
     if models:
         return _Fresh(reason=f"the rules of {models[0]} are a model")

@@ -6,10 +6,11 @@ response's tokens again (`ends`, `decoded`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from engine.record.effective import Effective
 from engine.record.trace import TraceHeader
 from engine.stream.interface import ENDING, Action
 from engine.stream.redaction import REDACTED, Span
@@ -50,6 +51,13 @@ class RecordedStream:
     def redactions(self) -> tuple[Span, ...]:
         """The characters that filters removed."""
         return tuple(Span(each.start, each.end) for each in self.decisions if each.action is Action.REDACT)
+
+
+def declared_filters(effective: Effective) -> list[Mapping[str, Any]]:
+    """The filters of an effective configuration, with their rules."""
+    stream = effective.facts.get(STREAM)
+    listed = stream.get("filters") if isinstance(stream, Mapping) else None
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
 
 
 def stream_of(header: TraceHeader) -> RecordedStream | None:
