@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import schemas
 from audit import checks
 from audit.checks.interface import evaluate
-from audit.checks.standard import standard_checks
+from audit.checks.standard import standard_checks, stream_checks
 from audit.cli import COMMANDS, main
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
@@ -28,15 +28,19 @@ from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.interface import Engine
 from engine.core.options import ScalarOption
+from engine.core.registry import FILTERS
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.proposers.options import OPTIONS
 from engine.record.effective import Effective
 from engine.record.trace import Trace, TraceHeader
 from engine.sampling.rng import Purpose
+from engine.stream.interface import Mark, filter_spec
+from engine.stream.loading import load_filter
 from engine.train import recipe
 from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build
+from tests.engine.stream.texts import judged, pieces
 from tests.support import fault_page
 from tests.support.cases import every_case
 from tests.support.cli_page import WIDTH, page
@@ -90,6 +94,7 @@ REGISTERED = [
     *(("verifiers", name) for name in verify.REGISTRY),
     *(("backends", name) for name in backends.REGISTRY),
     *(("checks", name) for name in checks.REGISTRY),
+    *(("filters", name) for name in FILTERS),
 ]
 
 
@@ -116,11 +121,11 @@ def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
     unmeasured = [name for name, row in cells.items() if row == fault_page.Measured()]
     assert unmeasured == [], "run: audit selftest --default-suite, then tests.support.fault_page --measured"
     named = {word for row in cells.values() if row.caught for word in row.caught_by.rpartition(" (")[0].split(", ")}
-    assert named <= set(standard_checks(4, ours=True, calls=True))
+    assert named <= {*standard_checks(4, ours=True, calls=True), *stream_checks(filters=True)}
 
 
 def test_no_page_describes_what_is_not_registered():
-    folders = ("proposers", "verifiers", "backends", "checks")
+    folders = ("proposers", "verifiers", "backends", "checks", "filters")
     pages = {(folder, path.stem) for folder in folders for path in (DOCS / folder).glob("*.md")}
     assert pages ^ set(REGISTERED) == set()
 
@@ -381,6 +386,16 @@ def test_an_example_proposer_drafts_and_changes_no_token(number, name, options, 
     assert result.verdict is Verdict.CERTIFIED, result.summary
     assert max(int(np.max(trace.n_drafted)) for trace in traces.values()) == options.get("most", 3)
     assert sum(trace.n_accepted for trace in traces.values()) > 0
+
+
+def test_the_example_filter_keeps_its_contract(monkeypatch):
+    example_module("add-a-filter.md", "shouting_example", monkeypatch)
+    monkeypatch.setitem(FILTERS, "shouting", "shouting_example:build")
+    rules = load_filter(filter_spec("shouting", "redact", "output", {}))
+    text = "NO. I said NO! Never, EVER. OK"
+    wanted = [Mark(22, 26, "shouting")]
+    assert judged(rules, [text]) == wanted
+    assert all(judged(rules, pieces(text, seed)) == wanted for seed in range(5))
 
 
 def test_the_example_check_reaches_each_verdict(monkeypatch):

@@ -40,6 +40,8 @@ REGISTRY: Final[Mapping[str, str]] = {
     "draft_anchor": "audit.checks.draft_anchor:CHECK",
     "prefix_measurable": "audit.checks.prefix_measurable.check:CHECK",
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
+    "no_leak": "audit.checks.no_leak:CHECK",
+    "filter_equality": "audit.checks.filter_equality:CHECK",
 }
 
 

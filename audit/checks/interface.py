@@ -17,6 +17,7 @@ from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import LoopOwner
+from engine.stream.interface import StreamSpec
 
 Params = Mapping[str, Any]
 
@@ -61,6 +62,8 @@ class Design:
     assumed: PlanAssumptions = NOTHING_ASSUMED
     offers: int = 0
     """Requests that offer tools."""
+    stream: StreamSpec | None = None
+    """The filters of an arm that records its text as it leaves."""
 
     @property
     def keyed(self) -> bool:

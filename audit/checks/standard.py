@@ -38,6 +38,10 @@ HONOURED: Final = ("honoured",)
 """For such an engine with p on record: p of drafted rows has the requested parameters, which `law` takes as given."""
 SERVED: Final = (*FOREIGN, "accounting", "greedy_equality", "two_sample", "seed")
 """For another engine without p and q on record."""
+STREAMED: Final = ("no_leak",)
+"""Where the text is recorded as it leaves."""
+FILTERED: Final = ("filter_equality",)
+"""Where filters read it."""
 DECISIONS: Final = 3
 """The evidence level from which p, q and decisions are on record."""
 
@@ -50,3 +54,8 @@ def standard_checks(level: int, *, ours: bool, decoded: bool = True, calls: bool
     if level >= DECISIONS:
         return (*FULL, *REDRAFTED, *text) if ours else (*FOREIGN, *FULL, *HONOURED, *text)
     return (*TOKENS, *REDRAFTED, *text) if ours else (*SERVED, *text)
+
+
+def stream_checks(*, filters: bool) -> tuple[str, ...]:
+    """Further default checks of an arm that records its text as it leaves, with `filters` over it or without."""
+    return (*STREAMED, *FILTERED) if filters else STREAMED

@@ -21,11 +21,13 @@ from dataclasses import dataclass
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.streams import stream_of
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
 from engine.core.types import FinishReason
+from engine.stream.redaction import redact
 
 DECODED = "decoded"
 INCOMPLETE = "\ufffd"
@@ -89,6 +91,10 @@ def account_of(request: RequestRecord) -> SecondAccount | None:
 
 def expected(request: RequestRecord, account: SecondAccount) -> str:
     """The text that the tokens give: the whole decoding, or its part up to the stop string that ended it."""
+    stream = stream_of(request.trace.header)
+    if stream is not None and stream.decisions:
+        # what filters took out, no_leak compares
+        return redact(account.text[: stream.end], stream.redactions).text
     decoded, cut = account.text, request.text
     stops = request.trace.header.sampling.stop if request.finish_reason is FinishReason.STOP else ()
     # the engine chooses which occurrence ends the text; the check asks that there is one

@@ -128,6 +128,8 @@ class ArmRecord:
     traces."""
     failed: Sequence[RequestRecord] = ()
     """Requests without an answer; `requests` does not contain them."""
+    refused: Sequence[RequestRecord] = ()
+    """Requests whose prompt a filter refused; they have no tokens, and `requests` does not contain them."""
 
     @property
     def ours(self) -> bool:

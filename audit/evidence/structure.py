@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from audit.evidence.columns import numbered
 from audit.evidence.records import RequestRecord
+from audit.evidence.streams import stream_of
 from engine.core.types import FinishReason, Protocol, Role
 from engine.record.trace import StepView, Trace, steps_of
+from engine.stream.interface import ENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +147,23 @@ def _reason_fault(trace: Trace) -> str | None:
     ended = last in header.eos_ids and not sampling.ignore_eos
     if count > sampling.max_new_tokens:
         return f"{count} tokens were generated, max_new_tokens is {sampling.max_new_tokens}"
-    if ended != (header.finish_reason is FinishReason.EOS):
+    filtered = header.finish_reason is FinishReason.FILTER
+    if ended != (header.finish_reason is FinishReason.EOS) and not (ended and filtered):
         return f"finish reason {header.finish_reason}, but the last token is {last}"
     if header.finish_reason is FinishReason.STOP and last not in sampling.stop_token_ids and not sampling.stop:
         return f"finish reason stop, but token {last} is no stop token and there are no stop strings"
+    if filtered and not _filtered(trace):
+        return "finish reason filter, but no filter on record ended the response"
     if header.finish_reason is FinishReason.LENGTH:
         if last in sampling.stop_token_ids:
             return f"finish reason length, but the last token {last} is a stop token"
         if count != sampling.max_new_tokens:
             return f"finish reason length after {count} of {sampling.max_new_tokens} tokens"
     return None
+
+
+def _filtered(trace: Trace) -> bool:
+    """True if a filter decided at the last token to end the response."""
+    stream = stream_of(trace.header)
+    last = len(trace.token) - 1
+    return stream is not None and any(each.action in ENDING and each.token == last for each in stream.decisions)

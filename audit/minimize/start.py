@@ -96,7 +96,7 @@ def _listed(faults: Sequence[StoredCheck]) -> str:
 def _stored(store: Store, run: StoredRun, arm: CandidateSpec) -> dict[RequestKey, int]:
     """The arm's requests in the run, with the lengths of their prompts."""
     record = store.load_arm(run.ulid, arm.name)
-    every = sorted((*record.requests, *record.failed), key=lambda each: (each.case_id, each.sample))
+    every = sorted((*record.requests, *record.failed, *record.refused), key=lambda each: (each.case_id, each.sample))
     return {RequestKey(arm.name, each.case_id, each.sample): len(each.trace.header.prompt) for each in every}
 
 

@@ -18,6 +18,7 @@ from audit.minimize.sampling import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
 from engine.core.types import RecordLevel, SamplingParams
+from engine.stream.interface import FilterSpec
 
 SUITE_FILE: Final = "suite.yaml"
 WIDTH: Final = 110
@@ -88,6 +89,7 @@ def _arm(arm: CandidateSpec) -> dict[str, Any]:
         **({"engine": dict(arm.engine)} if arm.engine else {}),
         **({"coverage": _coverage(arm.coverage)} if arm.coverage != DEFAULT_FLOORS else {}),
         **({"beside": sampling_of(arm.beside)} if arm.beside is not None else {}),
+        **({"stream": True, "filters": list(map(_filter, arm.stream.filters))} if arm.stream is not None else {}),
         **({"fault": arm.fault} if arm.fault else {}),
     }
 
@@ -98,6 +100,11 @@ def _coverage(rule: CoverageRule) -> dict[str, Any]:
         **({"waive": list(rule.waive)} if rule.waive else {}),
         **({"demand": list(rule.demand)} if rule.demand else {}),
     }
+
+
+def _filter(spec: FilterSpec) -> dict[str, Any]:
+    """A filter with its rules in the suite itself."""
+    return {"kind": spec.kind, "side": spec.side.value, "action": spec.action.value, "options": dict(spec.document)}
 
 
 def sampling_of(params: SamplingParams) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmSettings
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.stream.interface import StreamSpec
 
 LEVELS = tuple(RecordLevel)
 COMPANION_REQUESTS = 16
@@ -63,6 +64,14 @@ class Arm:
     """Maximum number of requests, spread evenly over the suite's; None runs all."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What a baseline shares with its candidates: the sampling parameters, and the filters over the text."""
+
+    sampling: SamplingParams
+    stream: StreamSpec | None
+
+
 def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
     """List the arm's requests in order, for one repetition of the suite after `earlier` ones.
 
@@ -82,18 +91,18 @@ def repeated_slots(suite: Suite, arm: Arm, repetitions: range) -> list[RequestSl
 
 def plan_arms(suite: Suite) -> tuple[Arm, ...]:
     """List baselines, controls, then the candidates in the suite's order, each followed by its companions."""
-    groups: dict[SamplingParams, list[CandidateSpec]] = {}
+    groups: dict[_Terms, list[CandidateSpec]] = {}
     for arm in suite.arms:
-        groups.setdefault(arm.sampling, []).append(arm)
+        groups.setdefault(_Terms(arm.sampling, arm.stream), []).append(arm)
     names = _baseline_names(groups, {arm.name for arm in suite.arms})
     baselines, controls, candidates = [], [], {}
-    for sampling, arms in groups.items():
-        name, level = names[sampling], max((arm.record for arm in arms), key=LEVELS.index)
-        baselines.append(_plain(suite, name, ArmKind.BASELINE, sampling, level, suite.batch_size))
+    for terms, arms in groups.items():
+        name, level = names[terms], max((arm.record for arm in arms), key=LEVELS.index)
+        baselines.append(_plain(suite, name, ArmKind.BASELINE, terms, level, suite.batch_size))
         control = f"{name}/alone" if any(_promises_equality(arm) for arm in arms) else None
         if control:
-            controls.append(_plain(suite, control, ArmKind.CONTROL, sampling, _control_level(sampling, level), 1))
-        noise = _noise(suite, name, sampling, level) if control and not REGISTRY[suite.backend].ours else ()
+            controls.append(_plain(suite, control, ArmKind.CONTROL, terms, _control_level(terms.sampling, level), 1))
+        noise = _noise(suite, name, terms, level) if control and not REGISTRY[suite.backend].ours else ()
         controls += noise
         for arm in arms:
             candidates[arm.name] = dataclasses.replace(
@@ -161,7 +170,7 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
     if kind is ArmKind.REDRAFT:
         # q is compared by whole rows, everything else by tokens; the fault stays behind
         level = plan.level if plan.level is RecordLevel.FULL else RecordLevel.TOKENS
-        plan = dataclasses.replace(plan, rows=1, mixed=False, beside=None, fault=None, level=level)
+        plan = dataclasses.replace(plan, rows=1, mixed=False, beside=None, fault=None, level=level, stream=None)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1, mixed=False)
     if kind is ArmKind.OTHER_GAMMA:
@@ -186,10 +195,10 @@ def _other_gamma(gamma: int) -> int:
     return gamma // 2 or gamma + 1
 
 
-def _noise(suite: Suite, name: str, sampling: SamplingParams, level: RecordLevel) -> tuple[Arm, ...]:
+def _noise(suite: Suite, name: str, terms: _Terms, level: RecordLevel) -> tuple[Arm, ...]:
     """Controls for another engine's noise: the baseline repeated, and in another order. Ours varies only by batch."""
     again, other = (
-        _plain(suite, f"{name}/{kind}", ArmKind.CONTROL, sampling, _control_level(sampling, level), suite.batch_size)
+        _plain(suite, f"{name}/{kind}", ArmKind.CONTROL, terms, _control_level(terms.sampling, level), suite.batch_size)
         for kind in ("again", "reversed")
     )
     return again, dataclasses.replace(other, backwards=True)
@@ -204,22 +213,23 @@ def _control_level(sampling: SamplingParams, level: RecordLevel) -> RecordLevel:
     return min(level, RecordLevel.TOPK, key=LEVELS.index) if sampling.greedy else level
 
 
-def _baseline_names(groups: Iterable[SamplingParams], taken: set[str]) -> dict[SamplingParams, str]:
-    names: dict[SamplingParams, str] = {}
-    for sampling in groups:
-        base = "baseline/greedy" if sampling.greedy else f"baseline/T={sampling.temperature:g}"
+def _baseline_names(groups: Iterable[_Terms], taken: set[str]) -> dict[_Terms, str]:
+    names: dict[_Terms, str] = {}
+    for terms in groups:
+        base = "baseline/greedy" if terms.sampling.greedy else f"baseline/T={terms.sampling.temperature:g}"
         name, count = base, 1
         while name in taken:
             count += 1
             name = f"{base}-{count}"
         taken.add(name)
-        names[sampling] = name
+        names[terms] = name
     return names
 
 
-def _plain(suite: Suite, name: str, kind: ArmKind, sampling: SamplingParams, level: RecordLevel, rows: int) -> Arm:
+def _plain(suite: Suite, name: str, kind: ArmKind, terms: _Terms, level: RecordLevel, rows: int) -> Arm:
     """The target alone, sampled by Gumbel-max so that coupled arms can be compared token by token."""
-    plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine)
+    sampling = terms.sampling
+    plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine, stream=terms.stream)
     return Arm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
 
 
@@ -242,6 +252,7 @@ def _candidate(suite: Suite, arm: CandidateSpec, baseline: str, control: str | N
         engine={**suite.engine, **arm.engine},
         beside=arm.beside,
         mixed=_mixed(suite, arm),
+        stream=arm.stream,
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
     return Arm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)

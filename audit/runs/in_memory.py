@@ -50,10 +50,12 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
     made = generations(arm, list(arm.requests.values()), done.__getitem__)
     records = [_record(arm, keys[each.request.id], each) for each in made]
     records.sort(key=lambda each: (each.case_id, each.sample))
-    answered = tuple(each for each in records if each.finish_reason is not FinishReason.ERROR)
     failed = tuple(each for each in records if each.finish_reason is FinishReason.ERROR)
-    planned = arm.planned
-    return ArmRecord(planned.name, planned.kind, _level(arm, answered), effective_config(arm), answered, failed)
+    refused = tuple(each for each in records if each.finish_reason is FinishReason.FILTER and not each.tokens)
+    lost = {each.request_id for each in (*failed, *refused)}
+    answered = tuple(each for each in records if each.request_id not in lost)
+    planned, level = arm.planned, _level(arm, answered)
+    return ArmRecord(planned.name, planned.kind, level, effective_config(arm), answered, failed, refused)
 
 
 def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:

@@ -237,6 +237,7 @@ def _spec(planned: Arm) -> dict[str, Any]:
         **({"engine": dict(plan.engine)} if plan.engine else {}),
         **({"beside": asdict(plan.beside)} if plan.beside else {}),
         **({"mixed": True} if plan.mixed else {}),
+        **({"stream": asdict(plan.stream)} if plan.stream else {}),
         "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
         "samples": planned.samples,
         "baseline": planned.baseline,

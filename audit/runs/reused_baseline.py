@@ -53,7 +53,7 @@ class ReusedRun:
             raise UserError(f"run {self.run.ulid} has no plain arm {name}, it has {known}; {FIX}")
         arm = self.arms[name]
         origin = {"run": self.run.ulid, "record_root": self.run.record_root}
-        headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed)}
+        headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed, arm.refused)}
         return ReusedEngine(live, arm, origin, headers)
 
 
@@ -124,7 +124,7 @@ class ReusedEngine:
         """Yield the earlier answers; requests that failed then fail again."""
         self.require(requests)
         asked = {request.id: request for request in requests}
-        for found in chain(self.arm.requests, self.arm.failed):
+        for found in chain(self.arm.requests, self.arm.failed, self.arm.refused):
             if found.request_id in asked:
                 yield self._again(asked[found.request_id], found)
 

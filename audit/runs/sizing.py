@@ -36,6 +36,7 @@ PER_TOKEN: Final[Mapping[str, float]] = {
     "tokens": 1.0,
     "compared tokens": 1.0,
     "decisions": 1.0,
+    "decisions of filters": 0.005,
     "random numbers": 1.0,
     "positions read again": 1.0,
     "positions": 0.3,
@@ -243,6 +244,7 @@ def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> De
         shown=shown,
         assumed=assumed,
         offers=sum(bool(slot.case.tools) for slot in slots(suite, arm)),
+        stream=arm.plan.stream,
     )
 
 

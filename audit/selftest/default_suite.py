@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from audit.checks.standard import standard_checks
+from audit.checks.standard import standard_checks, stream_checks
 from audit.evidence.coverage.context import CHUNK
 from audit.evidence.coverage.count import Counted, count
 from audit.evidence.records import Level
@@ -70,8 +70,9 @@ class DefaultDetection:
 def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int) -> Suite:
     """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
     usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
-    exact = scenario.sampling.greedy or scenario.protocol is Protocol.GUMBEL
-    checks = standard_checks(Level.L4, ours=True, calls=scenario.tools and exact)
+    exact, stream = scenario.sampling.greedy or scenario.protocol is Protocol.GUMBEL, scenario.stream
+    streams = () if stream is None else stream_checks(filters=bool(stream.filters))
+    checks = (*standard_checks(Level.L4, ours=True, calls=scenario.tools and exact), *streams)
     suite = suite_of(usual, fault, seed, tokens, checks)
     return replace(suite, samples=1, cases=_cases(usual, requests_of(usual, tokens), seed), mixed=True)
 

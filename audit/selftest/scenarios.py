@@ -109,6 +109,7 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
                 checks={name: {} for name in checks},
                 fault=fault,
                 beside=scenario.beside,
+                stream=scenario.stream,
             ),
         ),
         sha256="",

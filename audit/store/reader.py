@@ -222,8 +222,11 @@ def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int],
     place = f"run {ulid}, arm {name}"
     stored = tuple(_stored(session, place, row) for row in sorted(rows, key=lambda row: (row.case_id, row.sample)))
     level = min([Level[arm.level], *(each.level for each in stored)])
-    done, failed = (_lazily([each for each in stored if each.failed is lost], payload_of) for lost in (False, True))
-    return ArmRecord(arm.name, ArmKind(arm.kind), level, Effective.from_json(arm.effective), done, failed)
+    done, failed, refused = (
+        _lazily([each for each in stored if (each.failed, each.refused) == end], payload_of)
+        for end in ((False, False), (True, False), (False, True))
+    )
+    return ArmRecord(arm.name, ArmKind(arm.kind), level, Effective.from_json(arm.effective), done, failed, refused)
 
 
 def _lazily(stored: Sequence[_Stored], payload_of: Callable[[int], bytes]) -> LazyRequests:
@@ -257,6 +260,13 @@ class _Stored:
         from engine.core.types import FinishReason
 
         return self.finish_reason is FinishReason.ERROR
+
+    @property
+    def refused(self) -> bool:
+        """True if a filter refused the prompt."""
+        from engine.core.types import FinishReason
+
+        return self.finish_reason is FinishReason.FILTER and not self.tokens
 
     @property
     def level(self) -> Level:

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import CALLS, standard_checks
+from audit.checks.standard import CALLS, standard_checks, stream_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
+from audit.suite.filters import FiltersParser
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
@@ -91,6 +92,7 @@ class _Loader:
         self._kind = backends.REGISTRY[self._backend]
         self._standard_arms: set[str] = set()
         """The arms that list no checks."""
+        self._filters = FiltersParser(document, folder, self._kind)
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -118,7 +120,7 @@ class _Loader:
             models=models,
             cases=cases,
             arms=tuple(self._with_calls(arm, defaults) for arm in arms) if offers_tools(cases) else tuple(arms),
-            sha256=_digest(self._document.raw, prompts),
+            sha256=_digest(self._document.raw, [each.digest for each in prompts], self._filters.digests),
             document=data,
             mixed=self._mixed(data.get("mixed")),
         )
@@ -209,6 +211,7 @@ class _Loader:
             level=record,
             verifier_options=options,
             engine={**self._document.data.get("engine", {}), **engine},
+            stream=self._filters.stream(place, entry),
         )
         checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
         if "checks" not in entry:
@@ -225,6 +228,7 @@ class _Loader:
             engine=engine,
             beside=self._beside((*place, "beside"), entry.get("beside")),
             coverage=self._coverage(place, entry.get("coverage", {})),
+            stream=plan.stream,
         )
 
     def _coverage(self, arm: Place, overrides: Mapping[str, Any]) -> CoverageRule:
@@ -300,7 +304,8 @@ class _Loader:
         # the backend itself reports settings that it refuses, when the arm is built
         with contextlib.suppress(InvalidRequest):
             parts = declared.arm(ArmSettings(plan, greedy, source)).parts
-        return list(standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts))
+        streams = () if plan.stream is None else stream_checks(filters=bool(plan.stream.filters))
+        return [*standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts), *streams]
 
     def _with_calls(self, arm: CandidateSpec, defaults: Parameters) -> CandidateSpec:
         """The arm of a suite that offers tools: its calls are judged by default too, where they must be equal."""
@@ -392,7 +397,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) else value
 
 
-def _digest(raw: bytes, prompts: Iterable[WorkloadCases]) -> str:
-    """SHA-256 over the digest of the YAML bytes and the digests of the prompt files, in order."""
-    parts = [hashlib.sha256(raw).digest(), *(each.digest for each in prompts)]
+def _digest(raw: bytes, prompts: Iterable[bytes], rules: Mapping[str, bytes]) -> str:
+    """SHA-256 over the digests of the YAML bytes, of the prompt files and of the filters' rule files, in order."""
+    parts = [hashlib.sha256(raw).digest(), *prompts, *rules.values()]
     return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -12,6 +12,7 @@ from typing import Any
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from engine.backends.engine_spec import ModelSource
 from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.stream.interface import StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class CandidateSpec:
     """Sampling parameters of a neighbour: another request with the same prompt in the same batch."""
     coverage: CoverageRule = DEFAULT_FLOORS
     """How often the arm's checks must examine each situation before they may certify it."""
+    stream: StreamSpec | None = None
+    """The text is recorded as it leaves, through these filters."""
 
 
 @dataclass(frozen=True, slots=True)

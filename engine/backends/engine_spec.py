@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from engine.backends.interface import Engine
 from engine.core import types
+from engine.stream.interface import StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class EngineSpec:
     """
     mixed: bool = False
     """Neighbours with contrasting parameters run among the requests (`engine.backends.neighbour.Mixed`)."""
+
+    stream: StreamSpec | None = None
+    """The text is recorded as it leaves, through these filters; None records the whole text only."""
 
     @property
     def drafts(self) -> tuple[str, ...]:

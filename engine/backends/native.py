@@ -33,6 +33,7 @@ from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
 from engine.record.trace import Trace, TraceHeader
+from engine.stream.loading import load_stream
 from engine.verify.interface import VerifierFacts
 
 
@@ -61,6 +62,7 @@ class NativeEngine:
         self._plan = plan
         parts = EngineParts(verifier=verify.load(plan.protocol, plan.verifier_options))
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
+        self._stream = load_stream(plan.stream) if plan.stream else None
         self._memory: SharedMemory | None = None
         self._facts = self._proposer(rows=1, capacity=1).facts
         _require_fit(self._parts.verifier.facts, self._facts)
@@ -96,8 +98,16 @@ class NativeEngine:
             "record": self._plan.level.value,
             "fault": self._plan.fault,
             "torch_threads": torch.get_num_threads(),
+            **self._streamed(),
         }
         return stated(LoopOwner.OWN, document)
+
+    def _streamed(self) -> dict[str, Any]:
+        """The filters of an arm that records its text as it leaves, with their rules."""
+        if self._plan.stream is None or self._stream is None:
+            return {}
+        pairs = zip(self._stream.facts(), self._plan.stream.filters, strict=True)
+        return {"stream": {"filters": [{**facts, "rules": dict(spec.document)} for facts, spec in pairs]}}
 
     def memory(self) -> str | None:
         """Digest of state carried between requests; None if stateless."""
@@ -138,7 +148,7 @@ class NativeEngine:
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
         capacity = min(longest + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
         rows = min(self._plan.rows, len(requests))
-        options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level)
+        options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level, stream=self._stream)
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
         target = self._parts.target(self._target)

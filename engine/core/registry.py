@@ -72,6 +72,14 @@ NUMERICS: Final[Mapping[str, str]] = {
 }
 """Modes of arithmetic: classes without arguments."""
 
+FILTERS: Final[Mapping[str, str]] = {
+    "patterns": "engine.stream.filters.patterns:build",
+    "presidio": "engine.stream.filters.presidio:build",
+    "detect_secrets": "engine.stream.filters.detect_secrets:build",
+    "classifier": "engine.stream.filters.classifier:build",
+}
+"""Safety filters: functions of a `FilterSpec` that give `FilterRules`."""
+
 LOADERS: Final[Mapping[str, str]] = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
 """Ways to load a model folder."""
 
@@ -230,6 +238,11 @@ FAULTS: Final[Mapping[str, str]] = {
     "parser_fed_per_chunk": "engine.faults.tools:PARSER_FED_PER_CHUNK",
     "tool_arguments_cut_at_accept": "engine.faults.tools:TOOL_ARGUMENTS_CUT_AT_ACCEPT",
     "tool_call_from_draft": "engine.faults.tools:TOOL_CALL_FROM_DRAFT",
+    "chunk_before_verification": "engine.faults.streams:CHUNK_BEFORE_VERIFICATION",
+    "stop_string_not_held": "engine.faults.streams:STOP_STRING_NOT_HELD",
+    "filter_reads_drafts": "engine.faults.streams:FILTER_READS_DRAFTS",
+    "filter_not_rolled_back": "engine.faults.streams:FILTER_NOT_ROLLED_BACK",
+    "filter_per_step": "engine.faults.streams:FILTER_PER_STEP",
 }
 
 

@@ -77,6 +77,8 @@ class FinishReason(StrEnum):
     EOS = "eos"
     STOP = "stop"
     LENGTH = "length"
+    FILTER = "filter"
+    """A safety filter ended the response, or refused the prompt; the record's fact `stream` states the decision."""
     ERROR = "error"
     """The engine gave no answer: there are no tokens, and the record's facts state the reason."""
 

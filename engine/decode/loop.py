@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,8 @@ from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode
 from engine.sampling.target_rows import TargetRows
+from engine.stream.holding import whole
+from engine.stream.text_stream import StreamRules, stream_facts
 from engine.verify.interface import Verifier
 
 
@@ -46,7 +49,8 @@ from engine.verify.interface import Verifier
 class LoopOptions:
     """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns.
 
-    Without `record` the loop records nothing at any level, and traces are empty.
+    Without `record` the loop records nothing at any level, and traces are empty. With `stream` it records the text as
+    it leaves, through these filters.
     """
 
     rows: int
@@ -54,6 +58,7 @@ class LoopOptions:
     capacity: int
     level: RecordLevel
     record: bool = True
+    stream: StreamRules | None = None
 
 
 class Loop:
@@ -97,7 +102,7 @@ class Loop:
             yield from writer.rest()
 
     def _decode_all(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Generation]:
-        queue = deque(requests)
+        queue = deque(self._screened(requests, writer))
         rows: dict[int, RowState] = {}
         first = requests[0].id if requests else ""
         number, unlike = 0, UnlikeRounds()
@@ -130,6 +135,7 @@ class Loop:
                     # a second time, apart from the text that the request's ends are found in
                     state.note({"decoded": self._decode(state.generated), **state.stop_facts()})
                     state.note_calls()
+                    state.note(self._streamed(state))
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1
@@ -138,9 +144,10 @@ class Loop:
     def _admit(self, place: BatchPlace, request: Request) -> RowState:
         randomness = self._parts.numbers(request.sampling.seed, request.stream)
         stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
-        recorder = Recorder(self._header(request, place)) if self._options.record else None
-        fresh = self._verifier.facts.fresh_numbers
-        state = RowState(place, request, randomness, stops, recorder, list(request.prompt), fresh)
+        recorder = Recorder(self._header(request, place.facts())) if self._options.record else None
+        fresh, rules = self._verifier.facts.fresh_numbers, self._options.stream
+        stream = None if rules is None else self._parts.streams(rules, stops)
+        state = RowState(place, request, randomness, stops, recorder, list(request.prompt), stream, fresh)
         if recorder is not None and is_read(request.tools, self._template):
             assert self._template is not None
             state.calls = self._parts.calls(request, self._template, self._decode)
@@ -156,7 +163,27 @@ class Loop:
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
 
-    def _header(self, request: Request, place: BatchPlace) -> TraceHeader:
+    def _screened(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Request]:
+        """The requests whose prompts no filter refuses; the others are finished without tokens."""
+        rules = self._options.stream
+        for request in requests:
+            decisions = [] if rules is None else rules.refusal(self._decode(request.prompt))
+            if rules is None or not decisions:
+                yield request
+                continue
+            facts = {"decoded": "", "stream": stream_facts(rules, decisions), "ends": []}
+            recorder = Recorder(self._header(request, facts)) if self._options.record else None
+            writer.finish(recorder, Generation(request, (), FinishReason.FILTER, b""))
+
+    def _streamed(self, state: RowState) -> dict[str, Any]:
+        """The stream's own facts, and beside them how many characters each number of tokens decodes to."""
+        if state.stream is None:
+            return {}
+        tokens = state.generated
+        ends = [len(whole(self._decode(tokens[:count]))) for count in range(1, len(tokens) + 1)]
+        return {"stream": state.stream.facts(), "ends": ends}
+
+    def _header(self, request: Request, given: Mapping[str, Any]) -> TraceHeader:
         facts = self._verifier.facts
         return TraceHeader(
             request=request.id,
@@ -171,7 +198,7 @@ class Loop:
             finish_reason=FinishReason.LENGTH,
             prompt=request.prompt,
             coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
-            facts=place.facts() | offer_facts(request.tools, self._template),
+            facts={**given, **offer_facts(request.tools, self._template)},
         )
 
     def _forward(self, active: Sequence[RowState], proposals: Sequence[Proposal]) -> Forward:
@@ -202,6 +229,8 @@ class Loop:
             values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
         )
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
+        if state.stream is not None:
+            cut = state.stream.commit(state.generated, proposal, cut)
         path = [each.node for each in cut.verdict.examined if each.accepted]
         self._parts.keep(self._cache, state.row, len(state.history), path)
         if state.recorder is not None:

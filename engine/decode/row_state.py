@@ -15,6 +15,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import STOP_BEGINS
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
+from engine.stream.text_stream import TextStream
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class RowState:
     stops: StopRule
     recorder: Recorder | None
     history: list[int]
+    stream: TextStream | None = None
+    """The text as it leaves, in an arm that records it."""
     fresh_numbers: bool = False
     """Each step has random numbers of its own (`engine.verify.interface.VerifierFacts`)."""
     step: int = 0
@@ -100,6 +103,6 @@ class RowState:
             tokens=tokens,
             finish_reason=self.reason,
             trace=b"",
-            text=self.stops.text(tokens, self.reason),
+            text=self.stops.text(tokens, self.reason) if self.stream is None else self.stream.text,
             latency_us=round((time.perf_counter() - self.began) * 1e6),
         )

@@ -22,6 +22,7 @@ from engine.sampling.draw import DrawRule, SiblingRule, draw, draw_siblings
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule
 from engine.sampling.target_rows import TargetRows
+from engine.stream.text_stream import StreamRules, TextStream
 from engine.verify.interface import Verifier
 
 NumbersOf = Callable[[int, int], Randomness]
@@ -30,6 +31,8 @@ RowsOf = Callable[[NDArray[np.floating[Any]], Tree, Sequence[int], int, Sampling
 """The arguments of `TargetRows` -> the target's rows of one step."""
 StopsOf = Callable[[SamplingParams, tuple[int, ...], Decode], StopRule]
 """The arguments of `StopRule` -> the ends of one request."""
+StreamOf = Callable[[StreamRules, StopRule], TextStream]
+"""The arguments of `TextStream` -> the text of one request."""
 KeepPath = Callable[[SlotCache, int, int, Sequence[int]], None]
 """(cache, row, committed tokens before the step, accepted nodes): the signature of
 `engine.models.placement.keep_path`.
@@ -62,6 +65,7 @@ class LoopParts:
     keep: KeepPath = keep_path
     record: Tell = as_it_was
     calls: CallsOf = CallReader
+    streams: StreamOf = TextStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

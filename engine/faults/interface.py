@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.proposers.interface import Shape
+from engine.stream.interface import StreamSpec
 
 Trait = Literal[
     "penalties",
@@ -25,12 +26,14 @@ Trait = Literal[
     "weights",
     "hidden states",
     "tools",
+    "stream",
+    "filters",
 ]
 """What a request or an arm must have before a fault can take effect.
 
 `temperature` is one other than 1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length,
 `weights` a model that is not scripted, `hidden states` a proposer that reads those of the target, `tools` requests that
-offer some.
+offer some, `stream` an arm that records its text as it leaves.
 """
 
 Situation = Literal[
@@ -126,6 +129,7 @@ class Scenario:
     prompt: the fewest and the most tokens of a prompt, for scripted models.
     shared: the number of tokens with which all these prompts begin.
     tools: the requests offer the tool of scripted models.
+    stream: the filters of an arm that records its text as it leaves.
     """
 
     protocol: Protocol = Protocol.CHAIN
@@ -140,6 +144,7 @@ class Scenario:
     prompt: PromptLength = PromptLength()
     shared: int = 0
     tools: bool = False
+    stream: StreamSpec | None = None
 
     @property
     def draft_names(self) -> tuple[str, ...]:

@@ -19,9 +19,12 @@ from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine import faults
 from engine.faults.interface import Fault
-from tests.engine.faults.arms import arm_record, generate
+from tests.engine.faults.arms import arm, arm_record, generate
 
-CHECKS = ("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality", "tool_call_equality")
+CHECKS = (
+    *("replay", "law", "acceptance_theory", "greedy_equality", "coupled_equality"),
+    *("tool_call_equality", "no_leak", "filter_equality"),
+)
 HEAD = ("fault", "breaks", "part", "seen from", "re-creates", "seen by")
 ROW = r"^\| `(\w+)` \|(?:[^|\n]*\|){5}$"
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -37,10 +40,16 @@ def seen_by(fault: Fault, requests: int) -> tuple[str, ...]:
     """The checks that call the fault's arena a fault."""
     scenario = fault.scenario
     alone = replace(scenario, rows=1)
+    # streams and filters are declared there; the other checks would judge more by it than the record alone shows
+    broken, plain = (
+        (arm(scenario, fault.name).effective_config(), arm(scenario, proposer=False).effective_config())
+        if scenario.stream is not None
+        else (None, None)
+    )
     evidence = Evidence(
-        arm_record(generate(scenario, fault.name, requests)),
-        arm_record(generate(scenario, count=requests, proposer=False), ArmKind.BASELINE),
-        arm_record(generate(alone, count=requests, proposer=False), ArmKind.CONTROL),
+        arm_record(generate(scenario, fault.name, requests), effective=broken),
+        arm_record(generate(scenario, count=requests, proposer=False), ArmKind.BASELINE, plain),
+        arm_record(generate(alone, count=requests, proposer=False), ArmKind.CONTROL, plain),
     )
     return tuple(name for name in CHECKS if evaluate(checks.load(name), evidence, {}).verdict is Verdict.FAULT)
 

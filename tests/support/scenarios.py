@@ -17,4 +17,5 @@ def engine_spec(scenario: Scenario, fault: str | None = None) -> EngineSpec:
         fault=fault,
         others=names[1:],
         beside=scenario.beside,
+        stream=scenario.stream,
     )

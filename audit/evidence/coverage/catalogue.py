@@ -94,7 +94,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("near_tie", c, context.near_tie, PROMPTS),
         Situation("grammar", v, None, NOT_RECORDED),
         Situation("tool_call", v, events.tool_call, "add prompts with tools that the model calls"),
-        Situation("filter", v, None, NOT_RECORDED),
+        Situation("filter", v, events.filtered, "add filters, with rules that the answers meet"),
     )
 
 

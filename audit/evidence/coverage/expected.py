@@ -13,9 +13,11 @@ from typing import Final
 
 from audit.evidence.coverage.drafting import drafts_deep
 from audit.evidence.records import ArmRecord
+from audit.evidence.streams import declared_filters
 from audit.evidence.tool_calls import asks_for_calls
 from engine.core.types import Protocol, SamplingParams
 from engine.record.trace import TraceHeader
+from engine.stream.interface import Side
 
 CORE: Final = ("recovered_token", "bonus_token", "after_rejection", "after_kept_whole")
 """Every arm that speculates rejects drafts, keeps some whole, and goes on after both."""
@@ -70,6 +72,8 @@ def often(arm: ArmRecord) -> Iterator[str]:
         yield "mixed_parameters"
     if arm.effective.proposer_shape == "tree":
         yield "tree_branch"
+    if any(each.get("side") == Side.OUTPUT for each in declared_filters(arm.effective)):
+        yield "filter"
     header = _header(arm)
     if header is not None:
         yield from _parameters(header.sampling)

@@ -16,6 +16,8 @@ from tests.support.cases import every_case
 
 CLAIMS = {
     "accounting",
+    "filters",
+    "leak",
     "replay",
     "equality",
     "bitwise",

@@ -10,7 +10,7 @@ from audit.suite.loader import load_suite
 from audit.text.documents import packaged_file
 from engine.core.types import SamplingParams
 
-SUITES = ("quickstart.yaml", "equality.yaml", "medium.yaml", "known_bad/typical_undeclared.yaml")
+SUITES = ("quickstart.yaml", "equality.yaml", "medium.yaml", "safety.yaml", "known_bad/typical_undeclared.yaml")
 
 
 def again(suite, folder):

@@ -17,6 +17,7 @@ from audit.suite.spec import Suite
 from engine import faults
 from engine.backends.scripted import ALPHABET
 from engine.core.types import SamplingParams
+from engine.stream.interface import StreamSpec, filter_spec
 
 BITWISE = ("accounting", "bitwise")
 
@@ -45,6 +46,7 @@ NEVER_REJECTED = {"same_draft": True}
 NEVER_KEPT = {"scenario": {"gamma": 20}}
 IN_STEP = {"same_draft": True, "scenario": {"gamma": 5}, "suite": {"mixed": False}}
 """Every step emits six tokens, and every request ends after four."""
+NEVER_MET = StreamSpec((filter_spec("patterns", "redact", "output", {"categories": {"never": ["zzzzzzzzz"]}}),))
 WITHOUT = {
     "recovered_token": Without("greedy_recovered_token", **NEVER_REJECTED),
     "after_rejection": Without("kv_not_rolled_back", **NEVER_REJECTED),
@@ -61,6 +63,7 @@ WITHOUT = {
     "ban_in_draft": Without("bad_words_one_early_in_draft", sampling={"bad_words": ((7,) * 9,)}),
     "min_tokens_in_draft": Without("min_tokens_in_steps", sampling={"min_tokens": 24}),
     "stop_string_in_draft": Without("tokens_after_stop_string", sampling={"stop": ("zzzzzzzzz",)}),
+    "filter": Without("filter_per_step", scenario={"stream": NEVER_MET}, checks=("accounting", "no_leak")),
     "tree_branch": Without("path_not_gathered", scenario={"options": {"widths": "1,1,1"}}),
     "rejected_first": Without("sqrt_acceptance", **NEVER_REJECTED),
     "rejected_middle": Without("draft_rows_shifted", sampling={"max_new_tokens": 2}),

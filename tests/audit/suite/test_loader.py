@@ -193,7 +193,10 @@ BROKEN = {
     "version as text": Broken("version: 1", 'version: "1"', 1, "write 1"),
     "unknown key": Broken("samples: 2", "sample: 2", 4, "did you mean samples?"),
     "unknown arm key": Broken(
-        "verifier: chain", "verifier: chain\n    gama: 3", 25, "accepted: beside, checks, coverage, engine, fault, name"
+        "verifier: chain",
+        "verifier: chain\n    gama: 3",
+        25,
+        "accepted: beside, checks, coverage, engine, fault, filters, name",
     ),
     "unknown sampling key": Broken("{temperature: 0.8}", "{temprature: 0.8}", 25, "did you mean temperature?"),
     "seed in sampling": Broken("{temperature: 0.8}", "{seed: 1}", 25, "share their random numbers; remove it"),

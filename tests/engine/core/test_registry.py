@@ -5,7 +5,7 @@ import pytest
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import ModelSource
 from engine.core.errors import InvalidRequest, ModelNeeded
-from engine.core.registry import resolve
+from engine.core.registry import FILTERS, resolve
 from engine.core.types import DraftRule, Protocol
 from engine.proposers import options
 from engine.proposers.parts import ProposerParts
@@ -17,6 +17,7 @@ REGISTRIES = {
     "verifier": verify.REGISTRY,
     "backend": {name: kind.open for name, kind in backends.REGISTRY.items()},
     "fault": faults.REGISTRY,
+    "filter": FILTERS,
 }
 
 

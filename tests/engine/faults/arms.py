@@ -38,7 +38,8 @@ def backend(models, named):
 def arm(scenario, fault=None, proposer=True):
     """A backend; without the proposer it is the plain baseline."""
     built = backend(scenario.models, tuple(scenario.sources(1).items()))
-    spec = engine_spec(scenario, fault) if proposer else EngineSpec(scenario.protocol, rows=scenario.rows)
+    plain = EngineSpec(scenario.protocol, rows=scenario.rows, stream=scenario.stream)
+    spec = engine_spec(scenario, fault) if proposer else plain
     engine = built.arm(spec)
     return engine if spec.beside is None else NeighbourEngine(engine, Beside(spec.beside))
 

@@ -24,7 +24,10 @@ from engine.record.metrics import acceptance
 from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 from tests.support.tiers import slow_unless
 
-CLAIMS = {"equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost", "tools"}
+CLAIMS = {
+    *("equality", "bitwise", "replay", "law", "acceptance", "closeness", "structure", "safety", "cost"),
+    *("tools", "leak", "filters"),
+}
 PARTS = [each.name for each in dataclasses.fields(EngineParts)]
 
 REQUESTS = 8
@@ -82,12 +85,17 @@ SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
     "parser_fed_per_chunk": "tool_call_equality",
     "tool_arguments_cut_at_accept": "tool_call_equality",
     "tool_call_from_draft": "tool_call_equality",
+    "text_out_of_order": "text",
+    "chunk_before_verification": "no_leak",
+    "stop_string_not_held": "no_leak",
+    "filter_reads_drafts": "filter_equality",
+    "filter_not_rolled_back": "filter_equality",
+    "filter_per_step": "filter_equality",
 }
 """The check that sees a fault, if it is not the replay, or that the fault is for."""
 UNSEEN = {
     "trimmed_by_next_confidence": "what follows a token is unrelated to its rank in a scripted pair, and every order "
     "that the law check looks at is by rank or id; the exact law is compared below",
-    "text_out_of_order": "the token ids are right, and the records of these tests hold no text for the text check",
     "copies_from_previous_request": "the drafts are honest; only the seed check sees it, in other runs of the arm",
 }
 """Faults that no check sees in their arena, and why."""
@@ -173,6 +181,8 @@ def test_the_arena_suits_the_fault(name):
     assert ("masks" in suits.needs) <= any(getattr(scenario.sampling, key) != off for key, off in NO_MASKS.items())
     assert ("end tokens" in suits.needs) <= bool(scenario.sampling.stop_token_ids)
     assert ("stop strings" in suits.needs) <= bool(scenario.sampling.stop)
+    assert ("stream" in suits.needs) == (scenario.stream is not None)
+    assert ("filters" in suits.needs) == bool(scenario.stream and scenario.stream.filters)
     assert ("several requests" in suits.needs) <= (scenario.rows > 1)
     assert ("tools" in suits.needs) <= scenario.tools
     assert ("weights" in suits.needs) <= (scenario.models == "bundled")
@@ -200,9 +210,10 @@ def test_a_fault_changes_what_is_emitted_or_what_is_recorded(name):
 def references(name):
     """A plain run, and one more of it with one request at a time."""
     scenario, count = faults.load(name).scenario, MORE_REQUESTS.get(name, REQUESTS)
+    effective = arm(scenario, proposer=False).effective_config()
     return (
-        arm_record(generate(scenario, count=count, proposer=False), ArmKind.BASELINE),
-        arm_record(generate(replace(scenario, rows=1), count=count, proposer=False), ArmKind.CONTROL),
+        arm_record(generate(scenario, count=count, proposer=False), ArmKind.BASELINE, effective),
+        arm_record(generate(replace(scenario, rows=1), count=count, proposer=False), ArmKind.CONTROL, effective),
     )
 
 

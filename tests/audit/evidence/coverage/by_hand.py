@@ -73,6 +73,8 @@ def situations(trace: Trace, gamma: int, *, tree: bool) -> Iterator[str]:
     yield "first_token"
     if len(header.prompt) >= 128:
         yield "long_prompt"
+    decisions = header.facts.get("stream", {}).get("decisions", ())
+    yield from ["filter"] * len({each["token"] for each in decisions if each["token"] >= 0})
 
 
 def _drafting(step, sampling, *, tree):

@@ -16,6 +16,7 @@ from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.effective import Effective
 from engine.record.trace import late
 from tests.audit.checks.simulator import record
+from tests.audit.checks.streamed_arms import evidence
 from tests.audit.evidence.coverage.by_hand import counted
 from tests.engine.build import Setup, generate, requests, traces
 from tests.engine.faults.arms import arm as scripted_arm
@@ -33,7 +34,18 @@ SAMPLINGS = (
     SamplingParams(temperature=1.0, min_p=0.05, frequency_penalty=0.1, stop=("ga", "d")),
     SamplingParams(temperature=0.7, bad_words=((1, 2), (4, 5, 6)), repetition_penalty=0.9),
 )
-UNREACHED = {"long_prompt", "context_medium", "context_long", "shared_prefix", "tree_deep", "mixed_parameters"}
+UNREACHED = {
+    "long_prompt",
+    "context_medium",
+    "context_long",
+    "shared_prefix",
+    "tree_deep",
+    "mixed_parameters",
+    "filter",
+}
+
+UNRECORDED = {"mixed_parameters", "filter"}
+"""Of other requests, and of arms with a stream."""
 
 
 def arm_of(setup: Setup, wanted: list[Request], shape: str) -> ArmRecord:
@@ -98,10 +110,10 @@ def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():
     arm = arm_of(setup, [replace(each, sampling=replace(each.sampling, max_new_tokens=40)) for each in listed], "tree")
     occurred = count(arm, {}).occurred
     by_hand = counted([each.trace for each in arm.requests], GAMMA, tree=True)
-    assert {name: occurred[name] for name in UNREACHED - {"mixed_parameters"}} == {
-        name: by_hand[name] for name in UNREACHED - {"mixed_parameters"}
+    assert {name: occurred[name] for name in UNREACHED - UNRECORDED} == {
+        name: by_hand[name] for name in UNREACHED - UNRECORDED
     }
-    assert all(by_hand[name] for name in UNREACHED - {"mixed_parameters"})
+    assert all(by_hand[name] for name in UNREACHED - UNRECORDED)
 
 
 def test_steps_beside_other_parameters_are_those_in_the_recorded_rounds():
@@ -127,7 +139,8 @@ def test_each_trace_is_decoded_once():
     coverage = count(stored, {"all": every_token})
     assert decoded == list(range(5))
     assert coverage == count(arm, {"all": every_token})
-    assert {name for name, each in CATALOGUE.items() if each.recognise is not None} == set(coverage.occurred)
+    recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
+    assert recognised - {"filter"} == set(coverage.occurred)
 
 
 def test_a_part_of_the_tokens_is_a_part_of_the_count():
@@ -192,3 +205,12 @@ def test_an_old_record_without_rows_and_rounds_leaves_the_batch_unknown():
     occurred = count(replace(arm, requests=old), {}).occurred
     assert "row_reused" not in occurred
     assert occurred["recovered_token"] > 0
+
+
+@pytest.mark.parametrize("name", ["gumbel", "chain"])
+def test_tokens_on_which_filters_decided_are_counted_as_by_hand(name):
+    arm = evidence(name).candidate
+    coverage = count(arm, {"all": every_token})
+    by_hand = counted([each.trace for each in arm.requests], GAMMA, tree=False)
+    assert coverage.occurred["filter"] == by_hand["filter"] >= 10
+    assert "filter" not in count(evidence("plain").candidate, {}).occurred

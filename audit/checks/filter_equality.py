@@ -1,0 +1,255 @@
+"""Filter equality: the safety filters decide what they decide without speculation.
+
+Claim: filters. Null: every request has the decisions of its baseline (component, category, token, characters, action),
+and those of a fresh filter that reads the committed text. Two comparisons: with the baseline where the rule promises
+its tokens (temperature 0, gumbel), up to the first token that differs, and of refused prompts always; with a fresh
+filter, whose rules are in the effective configuration, wherever the rules are no model. Statistic: requests whose
+decisions differ; any is a fault, and so is a filter of another version or with other rules. Effect: their share; bound:
+its 99 % Clopper-Pearson upper bound. Cannot see: a filter that judges wrongly in both arms, texts that it should know
+and does not; under sampling rules a model's decisions, and decisions about prompts beyond those of the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Final
+
+from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.checks.plans import at_least
+from audit.evidence.coverage.groups import Group
+from audit.evidence.pairing import agreeing
+from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.streams import RecordedStream, declared_filters, stream_of
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.binomial import upper_bound
+from audit.stats.power import replay_effect
+from engine.core.errors import EngineError
+from engine.core.types import FinishReason, Protocol
+from engine.sampling.stopping import StopRule
+from engine.stream.interface import FilterSpec, filter_spec
+from engine.stream.loading import load_filter
+from engine.stream.text_stream import Decided, StreamRules, TextStream
+
+NO_FILTERS = "the arm has no filters"
+MODELS: Final = ("classifier",)
+"""Filters whose rules are a model, which no check loads."""
+IDENTITY: Final = ("component", "version", "ruleset", "action", "side")
+MAX_FINDINGS = 20
+WHOLE_ARM = "the arm"
+
+
+def _applies(evidence: Evidence) -> str | None:
+    arm = evidence.candidate
+    if not declared_filters(arm.effective):
+        return NO_FILTERS
+    return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.stream is not None and design.stream.filters else NO_FILTERS
+
+
+def _identity(each: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(each.get(key) for key in IDENTITY)
+
+
+def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedStream) -> str | None:
+    """A filter of the record that is not the arm's, in words."""
+    wanted, found = (
+        [_identity(each) for each in declared_filters(evidence.candidate.effective)],
+        list(map(_identity, stream.filters)),
+    )
+    if wanted == found:
+        return None
+    return f"{request.key} was judged by {found}, the arm has {wanted}"
+
+
+def _baseline_differs(evidence: Evidence) -> str | None:
+    if evidence.baseline is None:
+        return None
+    ours, theirs = (
+        list(map(_identity, declared_filters(arm.effective))) for arm in (evidence.candidate, evidence.baseline)
+    )
+    return None if ours == theirs else f"the arm's filters are {ours}, its baseline's {theirs}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """The arm's filters made again, or why they cannot be."""
+
+    rules: StreamRules = field(default_factory=StreamRules)
+    reason: str = ""
+
+
+def _fresh(arm: ArmRecord) -> _Fresh:
+    """The filters that can be made again from their rules.
+
+    All must be there, because a filter that ends a response decides what the others see.
+    """
+    declared = declared_filters(arm.effective)
+    models = [str(each["component"]) for each in declared if each.get("component") in MODELS]
+    if models:
+        return _Fresh(reason=f"the rules of {models[0]} are a model")
+    try:
+        return _Fresh(StreamRules(tuple(load_filter(_spec(each)) for each in declared)))
+    except (EngineError, KeyError, TypeError, ValueError) as error:
+        return _Fresh(reason=str(error))
+
+
+def _spec(each: Mapping[str, Any]) -> FilterSpec:
+    return filter_spec(str(each["component"]), str(each["action"]), str(each["side"]), each["rules"])
+
+
+def judged_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> tuple[Decided, ...]:
+    """What fresh filters decide as the committed text comes, token by token."""
+    header, count = request.trace.header, len(stream.ends)
+
+    def decode(tokens: Sequence[int]) -> str:
+        return stream.decoded if len(tokens) == count else stream.decoded[: stream.ends[len(tokens) - 1]]
+
+    reading = TextStream(rules, StopRule(header.sampling, header.eos_ids, decode))
+    tokens = request.tokens
+    for size in range(1, count + 1):
+        last = size == count and header.finish_reason is not FinishReason.FILTER
+        reading.read(tokens[:size], header.finish_reason if last else None)
+        if reading.end is not None:
+            break
+    if count and not reading.closed:
+        # a filter ended the response when it was over already
+        reading.read(tokens, FinishReason.LENGTH)
+    return tuple(reading.decisions)
+
+
+def _said(decisions: Iterable[Decided]) -> list[tuple[Any, ...]]:
+    return sorted(astuple(each) for each in decisions)
+
+
+def _difference(ours: Iterable[Decided], theirs: Iterable[Decided], other: str) -> str | None:
+    """The first decision that only one side made, in words."""
+    left, right = _said(ours), _said(theirs)
+    if left == right:
+        return None
+    lone = min((set(left) ^ set(right)) or set(left))
+    who, lacking = ("the arm", other) if lone in left else (other, "the arm")
+    index, category, token, start, end, action = lone
+    place = (
+        f"characters {start} to {end} at token {token}" if token >= 0 else f"characters {start} to {end} of the prompt"
+    )
+    return f"{who} has {action} for {category} (filter {index}), {place}; {lacking} has not"
+
+
+def _against_baseline(request: RequestRecord, stream: RecordedStream, base: RequestRecord) -> str | None:
+    theirs = stream_of(base.trace.header)
+    if theirs is None:
+        return "the baseline records no stream"
+    shared = agreeing(request.tokens, base.tokens)
+    parted = shared < min(len(request.tokens), len(base.tokens))
+    ours = [each for each in stream.decisions if not parted or each.token < shared]
+    return _difference(ours, [each for each in theirs.decisions if not parted or each.token < shared], "the baseline")
+
+
+def _promises_tokens(request: RequestRecord) -> bool:
+    header = request.trace.header
+    return header.sampling.greedy or header.protocol is Protocol.GUMBEL
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts over the requests so far."""
+
+    findings: list[Finding]
+    n: int = 0
+    broken: int = 0
+    decisions: int = 0
+    paired: int = 0
+    again: int = 0
+    silent: int = 0
+
+    def add(self, request: RequestRecord, messages: Sequence[str]) -> None:
+        """Count one request that was compared."""
+        self.n += 1
+        self.broken += bool(messages)
+        self.findings += [Finding(request.request_id, 0, each) for each in messages]
+
+
+def _compare(evidence: Evidence) -> _Tally:
+    message = _baseline_differs(evidence)
+    tally = _Tally([] if message is None else [Finding(WHOLE_ARM, 0, message)])
+    base = {} if evidence.baseline is None else evidence.baseline.by_key()
+    base |= {} if evidence.baseline is None else {each.key: each for each in evidence.baseline.refused}
+    arm, fresh = evidence.candidate, _fresh(evidence.candidate)
+    for request in (*arm.requests, *arm.refused):
+        stream = stream_of(request.trace.header)
+        if stream is None:
+            tally.silent += 1
+            continue
+        tally.decisions += len(stream.decisions)
+        found, other = [_other_filters(evidence, request, stream)], base.get(request.key)
+        compared = False
+        if other is not None and (_promises_tokens(request) or not (request.tokens and other.tokens)):
+            found.append(_against_baseline(request, stream, other))
+            tally.paired += 1
+            compared = True
+        if not fresh.reason and request.tokens:
+            written = [each for each in stream.decisions if each.token >= 0]
+            found.append(_difference(written, judged_again(request, stream, fresh.rules), "a fresh filter"))
+            tally.again += 1
+            compared = True
+        messages = [each for each in found if each is not None]
+        if compared or messages:
+            tally.add(request, messages)
+        else:
+            tally.silent += 1
+    return tally
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    tally = _compare(evidence)
+    enough = tally.n and not tally.silent and tally.decisions >= int(params["min_decisions"])
+    verdict = Verdict.FAULT if tally.findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE
+    return CheckResult(
+        verdict=verdict,
+        summary=_summary(tally, int(params["min_decisions"])),
+        n=tally.n,
+        statistic=float(tally.broken),
+        effect=tally.broken / tally.n if tally.n else None,
+        bound=upper_bound(tally.broken, tally.n) if tally.n else None,
+        detectable=replay_effect(tally.n) if tally.n else None,
+        findings=tuple(tally.findings[:MAX_FINDINGS]),
+        details={
+            "decisions": tally.decisions,
+            "with_baseline": tally.paired,
+            "judged_again": tally.again,
+            "not_compared": tally.silent,
+            "not_judged_again": _fresh(evidence.candidate).reason,
+        },
+    )
+
+
+def _summary(tally: _Tally, least: int) -> str:
+    if tally.findings:
+        return f"{tally.broken} of {tally.n} requests have other decisions; first: {tally.findings[0].message}"
+    if tally.silent:
+        return f"{tally.silent} of {tally.n + tally.silent} requests cannot be compared; the others agree"
+    counts = f"{tally.decisions} decisions in {tally.n} requests"
+    if tally.decisions < least:
+        return f"{counts}, {least} are needed; use rules that the answers meet. So far all agree"
+    how = f"{tally.paired} with the baseline, {tally.again} by fresh filters"
+    return f"{counts} agree ({how}), at most {upper_bound(0, tally.n):.2g} of the requests do not"
+
+
+CHECK = Check(
+    name="filter_equality",
+    claim="filters",
+    needs=Level.L0,
+    defaults={"min_decisions": 10},
+    run=_run,
+    applies=_applies,
+    foresee=_foresee,
+    null="filters decide the same as without speculation",
+    effect="share of requests whose decisions differ",
+    plan=at_least("min_decisions", "decisions of filters"),
+    covers=frozenset({Group.EVENTS}),
+)

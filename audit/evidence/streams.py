@@ -1,0 +1,97 @@
+"""A request's text as it left, and what filters decided, from its record.
+
+The engine records both at the commit of each step; apart from them, and after the end, it decodes every number of the
+response's tokens again (`ends`, `decoded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.record.effective import Effective
+from engine.record.trace import TraceHeader
+from engine.stream.interface import ENDING, Action
+from engine.stream.redaction import REDACTED, Span
+from engine.stream.text_stream import Decided, TextChunk
+
+STREAM: Final = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStream:
+    """One request's stream.
+
+    read: characters of the text that the filters saw.
+    filters: the identity of each filter.
+    decoded: what all tokens decode to.
+    ends: [E] characters, without an incomplete one at the end, that the first 1, 2, ... tokens decode to.
+    """
+
+    chunks: tuple[TextChunk, ...]
+    decisions: tuple[Decided, ...]
+    read: int
+    filters: tuple[Mapping[str, Any], ...]
+    decoded: str
+    ends: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """Everything that left."""
+        return "".join(each.text for each in self.chunks)
+
+    @property
+    def end(self) -> int:
+        """The character at which the response ends: where a filter ended it, else where the filters' text ends."""
+        cuts = (each.start for each in self.decisions if each.action in ENDING and each.token >= 0)
+        return min((self.read, *cuts))
+
+    @property
+    def redactions(self) -> tuple[Span, ...]:
+        """The characters that filters removed."""
+        return tuple(Span(each.start, each.end) for each in self.decisions if each.action is Action.REDACT)
+
+
+def declared_filters(effective: Effective) -> list[Mapping[str, Any]]:
+    """The filters of an effective configuration, with their rules."""
+    stream = effective.facts.get(STREAM)
+    listed = stream.get("filters") if isinstance(stream, Mapping) else None
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
+
+
+def stream_of(header: TraceHeader) -> RecordedStream | None:
+    """The stream in a record's header; None if it has none, or a damaged one."""
+    facts = header.facts.get(STREAM)
+    try:
+        return None if facts is None else _read(facts, header.facts)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _read(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> RecordedStream:
+    return RecordedStream(
+        chunks=tuple(TextChunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
+        decisions=tuple(Decided(**{**each, "action": Action(each["action"])}) for each in facts["decisions"]),
+        read=int(facts["read"]),
+        filters=tuple(dict(each) for each in facts["filters"]),
+        decoded=str(beside["decoded"]),
+        ends=tuple(map(int, beside["ends"])),
+    )
+
+
+def needs(raw: str, spans: tuple[Span, ...]) -> list[int]:
+    """For each character that leaves of `raw`, the number of characters of `raw` that must be there before it may.
+
+    A redacted run needs its first character only: what leaves in its place says nothing about the others.
+    """
+    found: list[int] = []
+    inside = False
+    for at in range(len(raw)):
+        hidden = any(span.start <= at < span.end for span in spans)
+        if not hidden:
+            found.append(at + 1)
+        elif not inside:
+            found += [at + 1] * len(REDACTED)
+        inside = hidden
+    return found

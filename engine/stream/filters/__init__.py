@@ -1,0 +1,1 @@
+"""The filters, one file each; `engine.core.registry.FILTERS` names them."""

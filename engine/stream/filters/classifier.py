@@ -1,0 +1,105 @@
+"""Filter `classifier`: a sequence classifier in the style of Llama Guard, sentence by sentence.
+
+The model is a folder in the format of transformers, loaded without network, in float32. A sentence is judged alone and
+in a batch of one, so that its scores depend on nothing else. A sentence whose score for one of the `labels` reaches
+`threshold` is marked as a whole.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from engine.core.errors import InvalidRequest, ModelError
+from engine.models.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
+from engine.models.loading import load_tokenizer
+from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
+from engine.stream.segments import SENTENCE, SegmentFilter
+
+THRESHOLD: Final = 0.5
+KEYS: Final = ("labels", "model", "threshold")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierRules:
+    """The model of one arm. `labels` are the marked ones, by index."""
+
+    facts: FilterFacts
+    network: Any
+    tokenizer: Any
+    labels: Mapping[int, str]
+    threshold: float
+
+    def open(self) -> SegmentFilter:
+        """At the beginning of a text."""
+        return SegmentFilter(self.facts.action, self.marks, SENTENCE)
+
+    def marks(self, text: str) -> Iterator[Mark]:
+        """The whole segment, once for each label that it reaches."""
+        if not text.strip():
+            return
+        with torch.inference_mode():
+            scores = self.network(**self.tokenizer(text, return_tensors="pt", truncation=True)).logits[0].softmax(-1)
+        for index, label in self.labels.items():
+            if float(scores[index]) >= self.threshold:
+                yield Mark(0, len(text), label)
+
+
+def build(spec: FilterSpec) -> ClassifierRules:
+    """The model of a specification: `model`, a folder; `labels`, those that are marked; `threshold`, the least score.
+
+    Raises:
+        InvalidRequest: unknown rules, a folder without a sequence classifier, or a label that it does not have.
+    """
+    rules = spec.document
+    unknown = sorted(set(rules) - set(KEYS))
+    if unknown:
+        raise InvalidRequest(f"filter classifier has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
+    source, wanted, threshold = rules.get("model"), rules.get("labels"), rules.get("threshold", THRESHOLD)
+    if not isinstance(source, str):
+        raise InvalidRequest("filter classifier needs model: a folder with a sequence classifier")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 < threshold <= 1:
+        raise InvalidRequest(f"filter classifier: threshold must be above 0 and at most 1, not {threshold!r}")
+    try:
+        folder = open_folder(Path(source), source)
+        tokenizer = load_tokenizer(folder)
+    except ModelError as error:
+        raise InvalidRequest(f"filter classifier: {error}") from error
+    if tokenizer is None:
+        raise InvalidRequest(f"filter classifier: {source} has no tokenizer; add tokenizer.json to the folder")
+    network = _network(folder)
+    labels = _labels(source, network.config.id2label, wanted)
+    digests = {"model": model_digest(folder.files), "tokenizer": tokenizer_digest(folder.files)}
+    identity = filter_spec(spec.kind, spec.action, spec.side, {**rules, **digests})
+    return ClassifierRules(
+        identity.facts(importlib.metadata.version("transformers")), network, tokenizer, labels, float(threshold)
+    )
+
+
+def _network(folder: ModelFolder) -> Any:
+    from transformers import AutoModelForSequenceClassification
+
+    try:
+        network: Any = AutoModelForSequenceClassification.from_pretrained(
+            str(folder.path), local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+    except Exception as error:  # transformers passes on its parsers' exceptions
+        reason = " ".join(str(error).split())[:200]
+        raise InvalidRequest(f"filter classifier: {folder.label} is no sequence classifier ({reason})") from error
+    return network.eval()
+
+
+def _labels(source: str, known: Mapping[int, str], wanted: Any) -> Mapping[int, str]:
+    if not isinstance(wanted, list) or not wanted:
+        raise InvalidRequest(f"filter classifier needs labels: a list of those to mark, of {', '.join(known.values())}")
+    strange = [name for name in wanted if name not in known.values()]
+    if strange:
+        raise InvalidRequest(
+            f"filter classifier: {source} has no label {strange[0]}; it has {', '.join(known.values())}"
+        )
+    return {int(index): label for index, label in known.items() if label in wanted}

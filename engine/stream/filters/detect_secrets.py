@@ -1,0 +1,77 @@
+"""Filter `detect_secrets`: keys and passwords by the plugins of detect-secrets, line by line.
+
+The library gives the secret's text and not its place; every occurrence of it in the line is marked. A secret that
+spans lines, such as a private key, is known by its first line only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.core.errors import InvalidRequest
+from engine.stream.interface import FilterFacts, FilterSpec, Mark
+from engine.stream.segments import LINE, SegmentFilter
+
+PACKAGE: Final = "detect-secrets"
+PLUGINS: Final = ("AWSKeyDetector", "BasicAuthDetector", "GitHubTokenDetector", "KeywordDetector", "PrivateKeyDetector")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRules:
+    """The plugins of one arm."""
+
+    facts: FilterFacts
+    plugins: tuple[str, ...]
+
+    def open(self) -> SegmentFilter:
+        """At the beginning of a text."""
+        return SegmentFilter(self.facts.action, self.marks, LINE)
+
+    def marks(self, text: str) -> Iterator[Mark]:
+        """Every place of every secret, in the order of the text."""
+        found = {
+            Mark(place.start(), place.end(), secret.type)
+            for secret in self._secrets(text)
+            for place in re.finditer(re.escape(secret.secret_value or ""), text)
+            if secret.secret_value
+        }
+        yield from sorted(found, key=lambda mark: (mark.start, mark.end, mark.category))
+
+    def _secrets(self, line: str) -> list[Any]:
+        settings: Any = importlib.import_module("detect_secrets.settings")
+        scanning: Any = importlib.import_module("detect_secrets.core.scan")
+        chosen = {"plugins_used": [{"name": name} for name in self.plugins]}
+        with settings.transient_settings(chosen), contextlib.suppress(StopIteration):
+            return list(scanning.scan_line(line))
+        return []
+
+
+def build(spec: FilterSpec) -> SecretRules:
+    """The plugins of a specification: `plugins`, a list of detect-secrets' names.
+
+    Raises:
+        InvalidRequest: unknown rules or plugins, or detect-secrets is not installed.
+    """
+    rules = spec.document
+    unknown = sorted(set(rules) - {"plugins"})
+    if unknown:
+        raise InvalidRequest(f"filter detect_secrets has no rule {unknown[0]!r}; it has: plugins")
+    try:
+        plugins: Any = importlib.import_module("detect_secrets.core.plugins.util")
+    except ImportError as error:
+        raise InvalidRequest("filter detect_secrets needs detect-secrets; install specaudit[secrets]") from error
+    known = plugins.get_mapping_from_secret_type_to_class().values()
+    names = {each.__name__ for each in known}
+    wanted = rules.get("plugins", list(PLUGINS))
+    if not isinstance(wanted, list) or not wanted:
+        raise InvalidRequest(f"filter detect_secrets: plugins must be a list of names, not {wanted!r}")
+    strange = [name for name in wanted if name not in names]
+    if strange:
+        raise InvalidRequest(f"filter detect_secrets: no plugin {strange[0]!r}; there are: {', '.join(sorted(names))}")
+    return SecretRules(spec.facts(importlib.metadata.version(PACKAGE)), tuple(wanted))

@@ -1,0 +1,70 @@
+"""Filters that judge whole sentences or lines, for detectors that need context and cannot resume.
+
+The text waits until a segment is complete. Where segments end follows from the text alone, so that the same text is
+judged in the same segments under every drafting. What crosses the end of a segment is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Final
+
+from engine.stream.interface import Action, FilterDecision, FilterProgress, Mark
+
+Find = Callable[[str], Iterable[Mark]]
+"""A segment's marks, by characters of the segment."""
+SENTENCE: Final = re.compile(r"[.!?][\"')\]]*\s|\n")
+LINE: Final = re.compile(r"\n")
+LONGEST: Final = 400
+"""Characters after which a segment ends at its last blank, or there if it has none."""
+
+
+class SegmentFilter:
+    """A detector over the segments of one text."""
+
+    def __init__(self, action: Action, find: Find, border: re.Pattern[str]) -> None:
+        self._find = find
+        self._border = border
+        self._state = FilterProgress(action)
+
+    def feed(self, text: str) -> FilterDecision:
+        """Judge the segments that are complete now."""
+        state = self._state
+        state.text += text
+        while (end := self._end(state.text, state.clear)) is not None:
+            self._judge(end)
+        return state.decided()
+
+    def finish(self) -> FilterDecision:
+        """Judge the rest as a segment."""
+        if self._state.clear < len(self._state.text):
+            self._judge(len(self._state.text))
+        return self._state.decided()
+
+    def snapshot(self) -> object:
+        """A copy of the state."""
+        return deepcopy(self._state)
+
+    def rollback(self, state: object) -> None:
+        """Read on from a snapshot."""
+        assert isinstance(state, FilterProgress)
+        self._state = deepcopy(state)
+
+    def _judge(self, end: int) -> None:
+        state, start = self._state, self._state.clear
+        for mark in self._find(state.text[start:end]):
+            state.marks.append(Mark(start + mark.start, start + mark.end, mark.category))
+        state.clear = end
+
+    def _end(self, text: str, start: int) -> int | None:
+        """The end of the segment that begins at `start`; None if it may go on."""
+        limit = start + LONGEST
+        found = self._border.search(text, start, limit)
+        if found is not None:
+            return found.end()
+        if len(text) < limit:
+            return None
+        blank = max(text.rfind(" ", start, limit), text.rfind("\t", start, limit))
+        return blank + 1 if blank > start else limit
