@@ -17,6 +17,7 @@ from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from audit.minimize.sampling import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
+from engine.core.structured import ConstraintSpec
 from engine.core.types import RecordLevel, SamplingParams
 
 SUITE_FILE: Final = "suite.yaml"
@@ -117,4 +118,6 @@ def _proposer(proposer: ProposerSpec) -> Mapping[str, Any]:
 
 
 def _listed(value: Any) -> Any:
+    if isinstance(value, ConstraintSpec):
+        return value.document()
     return [_listed(each) for each in value] if isinstance(value, tuple) else value

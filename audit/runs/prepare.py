@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite, sources
+from audit.suite.structured import sampling_of
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelFacts
 from engine.backends.interface import Engine, Prompt
@@ -162,7 +163,8 @@ def _requests(
     for slot in repeated_slots(suite, planned, repetitions):
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
-        requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream)
+        sampling = sampling_of(planned.sampling, slot.case)
+        requests[key] = Request(name, prompts[slot.case.id], sampling, slot.stream)
     return requests
 
 
@@ -230,9 +232,9 @@ def _spec(planned: Arm) -> dict[str, Any]:
         "record": plan.level.value,
         "fault": plan.fault,
         **({"engine": dict(plan.engine)} if plan.engine else {}),
-        **({"beside": asdict(plan.beside)} if plan.beside else {}),
+        **({"beside": plan.beside.document()} if plan.beside else {}),
         **({"mixed": True} if plan.mixed else {}),
-        "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
+        "sampling": planned.sampling.document() | {"seed": str(planned.sampling.seed)},
         "samples": planned.samples,
         "baseline": planned.baseline,
         "control": planned.control,

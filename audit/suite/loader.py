@@ -21,14 +21,16 @@ from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
-from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.suite.streams import require_streams
+from audit.suite.structured import libraries_of, require_case_grammars, require_grammars, with_grammars
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.core.errors import InvalidRequest
+from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.proposers import options as proposer_options
 
@@ -102,6 +104,10 @@ class _Loader:
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
         prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        cases = tuple(case for each in prompts for case in each.cases)
+        arms = self._grammars(arms, cases)
+        for workload, found in zip(workloads, prompts, strict=True):
+            require_case_grammars(workload, found, libraries_of(arms))
         return Suite(
             name=data["name"],
             path=self._document.path,
@@ -112,12 +118,20 @@ class _Loader:
             batch_size=int(data.get("batch_size", 8)),
             samples=int(data.get("samples", 1)),
             models=models,
-            cases=tuple(case for each in prompts for case in each.cases),
+            cases=cases,
             arms=tuple(arms),
             sha256=_digest(self._document.raw, prompts),
             document=data,
             mixed=self._mixed(data.get("mixed")),
         )
+
+    def _grammars(self, arms: list[CandidateSpec], cases: tuple[Case, ...]) -> list[CandidateSpec]:
+        try:
+            with_each = with_grammars(arms, cases)
+        except InvalidRequest as error:
+            raise self._document.error(("sampling",), f"{error}; change the value") from error
+        require_grammars(self._document, with_each, ours=self._kind.ours)
+        return with_each
 
     def _mixed(self, entry: bool | None) -> bool:
         """Only our engines are deterministic enough for unrecorded neighbours."""
@@ -349,6 +363,8 @@ def _same_type(value: object, default: object) -> bool:
 
 def _typed(key: str, value: Any) -> Any:
     """Convert a JSON value to the sampling field's type: `5.0` is an integer in JSON, lists become tuples."""
+    if key == "structured":
+        return constraint_of(value)
     if key == "logit_bias":
         return tuple((int(token), float(bias)) for token, bias in value)
     default = SAMPLING_DEFAULTS[key]

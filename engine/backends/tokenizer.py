@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backends.interface import Prompt
+from engine.backends.spelling import spelling_of
+from engine.constraints.interface import TokenSpelling
 from engine.core.errors import ModelError
 from engine.sampling.stopping import Decode
 
@@ -17,6 +19,8 @@ class PromptTokenizer:
 
     encode: Callable[[Prompt], Sequence[int]]
     decode: Decode
+    spell: Callable[[int], TokenSpelling] | None = None
+    """Size of the vocabulary -> the bytes of its tokens; None for a tokenizer that takes no grammar."""
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
@@ -36,4 +40,4 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    return PromptTokenizer(encode, decode)
+    return PromptTokenizer(encode, decode, lambda vocabulary: spelling_of(tokenizer, vocabulary))

@@ -64,6 +64,12 @@ EVIDENCE: Final[Mapping[str, str]] = {
 }
 """The evidence of each backend's records, by record level."""
 
+GRAMMARS: Final[Mapping[str, str]] = {
+    "llguidance": "engine.constraints.llguidance:LlguidanceLibrary",
+    "xgrammar": "engine.constraints.xgrammar:XgrammarLibrary",
+}
+"""Grammar libraries, by the name of their package: classes of a vocabulary's `TokenSpelling`."""
+
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
     "fixed": "engine.models.numerics.fixed:FixedNumerics",

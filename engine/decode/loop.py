@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
+from engine.constraints.compiled import Grammars
 from engine.core.trees import side_by_side
 from engine.core.types import (
     DraftRule,
     FinishReason,
     Generation,
+    Mask,
     Proposal,
     RecordLevel,
     Request,
@@ -27,6 +30,7 @@ from engine.core.types import (
     Timing,
 )
 from engine.decode.batch_facts import BatchPlace, UnlikeRounds
+from engine.decode.constrained import account_of_masks
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
 from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
@@ -36,7 +40,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.target_rows import MaskOf, TargetRows
 from engine.verify.interface import Verifier
 
 
@@ -66,6 +70,7 @@ class Loop:
         options: LoopOptions,
         cache: SlotCache | None = None,
         parts: LoopParts | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._target = target
         self._proposer = proposer
@@ -73,6 +78,7 @@ class Loop:
         self._decode = decode
         self._options = options
         self._parts = parts or LoopParts()
+        self._grammars = grammars
         # a proposer that drafts with the target's own keys and values has the cache before the loop
         self._cache = cache or target.new_cache(options.rows, options.capacity)
         self._want = WantedOutputs(hidden=proposer.facts.hidden)
@@ -125,6 +131,7 @@ class Loop:
                     state.note({"unlike": unlike.since(state.place.round)})
                     # a second time, apart from the text that the request's ends are found in
                     state.note({"decoded": self._decode(state.generated), **state.stop_facts()})
+                    state.note(self._constrained(state))
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1
@@ -134,8 +141,8 @@ class Loop:
         randomness = self._parts.numbers(request.sampling.seed, request.stream)
         stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request, place)) if self._options.record else None
-        fresh = self._verifier.facts.fresh_numbers
-        state = RowState(place, request, randomness, stops, recorder, list(request.prompt), fresh)
+        fresh, masks = self._verifier.facts.fresh_numbers, self._masks(request)
+        state = RowState(place, request, randomness, stops, recorder, list(request.prompt), masks, fresh)
         prompt, hidden = state.history[:-1], self._want.hidden
         read = NOTHING_READ
         if prompt:
@@ -144,6 +151,17 @@ class Loop:
             read = TargetOutputs({layer: forward.hidden[layer][0] for layer in hidden})
         self._proposer.start(replace(self._context(state), read=read))
         return state
+
+    def _masks(self, request: Request) -> MaskOf | None:
+        """The masks of the request's grammar."""
+        own = None if self._grammars is None else self._grammars.constraint(request.sampling)
+        return None if own is None else self._parts.masks(request, own)
+
+    def _constrained(self, state: RowState) -> Mapping[str, Any]:
+        """The facts of a finished request's grammar, none without one."""
+        if self._grammars is None or state.request.sampling.structured is None:
+            return {}
+        return account_of_masks(self._grammars, state.request.sampling, state.generated, self._decode)
 
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
@@ -191,7 +209,13 @@ class Loop:
         assert forward.logits is not None
         values = to_numpy(forward.logits[state.row, : 1 + len(proposal.tree)])
         rows = self._parts.rows(
-            values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
+            values,
+            proposal.tree,
+            state.history,
+            len(request.prompt),
+            request.sampling,
+            self._target.eos_ids,
+            state.masks,
         )
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
         path = [each.node for each in cut.verdict.examined if each.accepted]
@@ -235,4 +259,12 @@ def _step_record(
         scores=None if plain else np.stack([rows[row].scores for row in decided]),
         timing=timing,
         spare=rows.logits[spared] if spared else None,
+        allowed=_masks_of(rows, decided),
+        spare_allowed=_masks_of(rows, spared),
     )
+
+
+def _masks_of(rows: TargetRows, numbers: Sequence[int]) -> Mask | None:
+    """[n, V] the masks on these rows; None without a grammar or rows."""
+    masks = [mask for mask in map(rows.allowed, numbers) if mask is not None]
+    return np.stack(masks) if masks else None

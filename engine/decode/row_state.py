@@ -14,6 +14,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import STOP_BEGINS
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
+from engine.sampling.target_rows import MaskOf
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class RowState:
     stops: StopRule
     recorder: Recorder | None
     history: list[int]
+    masks: MaskOf | None = None
+    """The masks of the request's grammar."""
     fresh_numbers: bool = False
     """Each step has random numbers of its own (`engine.verify.interface.VerifierFacts`)."""
     step: int = 0
@@ -58,7 +61,7 @@ class RowState:
         depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
         room = max(0, capacity - len(self.history))
         budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
-        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room)
+        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room, masks=self.masks)
 
     def commit(self, cut: TruncatedOutcome) -> None:
         """Append the emitted tokens."""
