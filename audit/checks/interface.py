@@ -58,6 +58,8 @@ class Design:
     level: Level
     record: RecordLevel = RecordLevel.FULL
     shown: ArmEvidence = EVERYTHING
+    structured: bool = False
+    """Requests have a grammar."""
     assumed: PlanAssumptions = NOTHING_ASSUMED
 
     @property

@@ -26,6 +26,8 @@ TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise",
 """With tokens and texts only: what the arm emits is compared with the baseline."""
 DECODED: Final = ("text",)
 """Where the backend has a second account of the text."""
+CONSTRAINED: Final = ("constraint_replay", "schema_conformance")
+"""Where requests have a grammar."""
 REDRAFTED: Final = ("draft_anchor",)
 """For the project's own proposers, which draft again along the record."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import standard_checks
+from audit.checks.standard import CONSTRAINED, standard_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
-from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
-from audit.suite.structured import libraries_of, require_case_grammars, require_grammars, with_grammars
+from audit.suite.structured import each_case, libraries_of, require_case_grammars, require_grammars
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
@@ -90,22 +90,25 @@ class _Loader:
         self._backend: str = document.data.get("backend", "native")
         self._known(("backend",), "backend", self._backend, backends.REGISTRY)
         self._kind = backends.REGISTRY[self._backend]
+        self._defaults: dict[str, Any] = {}
+        """Sampling parameters that the prompts imply."""
 
     def suite(self) -> Suite:
         data = self._document.data
         known = ModelsParser(self._document, self._folder, self._kind)
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
         defaults = self._parameters(("checks",), data.get("checks", {}))
+        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
+        self._unique("workloads", [workload.name for workload in workloads])
+        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        cases = tuple(case for each in prompts for case in each.cases)
+        self._defaults = each_case(cases)
         arms = [
             arm for index, entry in enumerate(data["arms"]) for arm in self._matrix(("arms", index), entry, defaults)
         ]
         self._unique("arms", [entry["name"] for entry in data["arms"]])
         self._unique("arms", [arm.name for arm in arms])
-        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
-        self._unique("workloads", [workload.name for workload in workloads])
-        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
-        cases = tuple(case for each in prompts for case in each.cases)
-        arms = self._grammars(arms, cases)
+        require_grammars(self._document, arms, ours=self._kind.ours)
         for workload, found in zip(workloads, prompts, strict=True):
             require_case_grammars(workload, found, libraries_of(arms))
         return Suite(
@@ -124,14 +127,6 @@ class _Loader:
             document=data,
             mixed=self._mixed(data.get("mixed")),
         )
-
-    def _grammars(self, arms: list[CandidateSpec], cases: tuple[Case, ...]) -> list[CandidateSpec]:
-        try:
-            with_each = with_grammars(arms, cases)
-        except InvalidRequest as error:
-            raise self._document.error(("sampling",), f"{error}; change the value") from error
-        require_grammars(self._document, with_each, ours=self._kind.ours)
-        return with_each
 
     def _mixed(self, entry: bool | None) -> bool:
         """Only our engines are deterministic enough for unrecorded neighbours."""
@@ -208,7 +203,7 @@ class _Loader:
             verifier_options=options,
             engine={**self._document.data.get("engine", {}), **engine},
         )
-        checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
+        checked = entry["checks"] if "checks" in entry else self._standard(plan, sampling)
         return CandidateSpec(
             name=entry["name"],
             proposer=proposer,
@@ -252,7 +247,7 @@ class _Loader:
             raise self._document.error((*place, str(error).split()[0]), f"{error}; change the value") from error
 
     def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
-        values = {**self._document.data.get("sampling", {}), **overrides}
+        values = {**self._defaults, **self._document.data.get("sampling", {}), **overrides}
         try:
             return SamplingParams(**{key: _typed(key, value) for key, value in values.items()})
         except InvalidRequest as error:
@@ -286,7 +281,7 @@ class _Loader:
             raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
 
-    def _standard(self, plan: EngineSpec, *, greedy: bool) -> list[str]:
+    def _standard(self, plan: EngineSpec, sampling: SamplingParams) -> list[str]:
         """The default checks of an arm, by the evidence that its backend declares."""
         target = self._document.data["models"]["target"]
         source = ModelSource(target if isinstance(target, str) else target["source"])
@@ -295,8 +290,9 @@ class _Loader:
         parts = shown.parts
         # the backend itself reports settings that it refuses, when the arm is built
         with contextlib.suppress(InvalidRequest):
-            parts = declared.arm(ArmSettings(plan, greedy, source)).parts
-        return list(standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts))
+            parts = declared.arm(ArmSettings(plan, sampling.greedy, source)).parts
+        masked = CONSTRAINED if sampling.structured else ()
+        return [*standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts), *masked]
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):

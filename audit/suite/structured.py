@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -13,7 +13,7 @@ from audit.suite.prompts import Workload, WorkloadCases
 from audit.suite.spec import CandidateSpec, Case
 from audit.text.documents import Document, Place, mistake
 from engine.core.errors import InvalidRequest
-from engine.core.structured import DEFAULT_LIBRARY, ConstraintKind, ConstraintSpec
+from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec
 from engine.core.types import SamplingParams
 
 KEY: Final = "structured"
@@ -29,20 +29,9 @@ def sampling_of(sampling: SamplingParams, case: Case) -> SamplingParams:
     return dataclasses.replace(sampling, structured=None) if given.kind is ConstraintKind.CASE else sampling
 
 
-def with_grammars(arms: Sequence[CandidateSpec], cases: Sequence[Case]) -> list[CandidateSpec]:
-    """The arms; if a case has a grammar, arms without `structured` take each case's by the default library.
-
-    Raises:
-        InvalidRequest: a parameter of an arm excludes grammars.
-    """
-    if not any(case.structured for case in cases):
-        return list(arms)
-    each = ConstraintSpec(ConstraintKind.CASE, "", DEFAULT_LIBRARY)
-    return [arm if arm.sampling.structured else _with(arm, each) for arm in arms]
-
-
-def _with(arm: CandidateSpec, spec: ConstraintSpec) -> CandidateSpec:
-    return dataclasses.replace(arm, sampling=dataclasses.replace(arm.sampling, structured=spec))
+def each_case(cases: Sequence[Case]) -> dict[str, Any]:
+    """The sampling parameter that makes arms take each case's own grammar; nothing if no case has one."""
+    return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if any(case.structured for case in cases) else {}
 
 
 def require_grammars(document: Document, arms: Sequence[CandidateSpec], *, ours: bool) -> None:

@@ -84,13 +84,11 @@ class LlguidanceLibrary:
     def compile(self, spec: ConstraintSpec) -> CompiledGrammar:
         """As the protocol."""
         grammar = _grammar(spec)
-        problem = LLMatcher.validate_grammar(grammar, self._tokenizer)
+        wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error() or (problem and not LLMatcher.is_validate_warning(problem)):
-            reason = _line(matcher.get_error() if matcher.is_error() else problem)
-            raise InvalidRequest(
-                f"structured {spec.kind}: llguidance refuses it ({reason}); change or remove that part"
-            )
+        if wrong or matcher.is_error():
+            reason = _line(matcher.get_error() or " ".join(messages))
+            raise InvalidRequest(f"structured {spec.kind}: llguidance refuses it ({reason}); change that part")
         return _Grammar(matcher, self._vocabulary)
 
 

@@ -55,7 +55,7 @@ class PrefixConstraint:
             mask = np.zeros(len(self._text), dtype=np.bool_)
             mask[self._ends] = True
             return mask
-        mask = self._matcher.mask() & self._text
+        mask: Mask = self._matcher.mask() & self._text
         mask[self._ends] = self._matcher.complete()
         return mask
 

@@ -25,17 +25,21 @@ FACT: Final = "constraint"
 def account_of_masks(
     grammars: Grammars, sampling: SamplingParams, tokens: Sequence[int], decode: Decode
 ) -> Mapping[str, Any]:
-    """The facts of an answer under a grammar: the library, one digest per token, and the text before an end token."""
+    """The facts of an answer under a grammar: the library, one digest per token, the first token that the library
+    refuses, and the text before an end token.
+    """
     spec, masks = sampling.structured, grammars.constraint(sampling)
     assert spec is not None
     assert masks is not None
     rows = np.stack([masks(tokens[:at]) for at in range(len(tokens))])
     ended = tokens[-1] in (*grammars.eos_ids, *sampling.stop_token_ids)
+    refused = next((at for at, token in enumerate(tokens) if not rows[at, token]), None)
     return {
         FACT: {
             **grammars.facts(spec),
             "masks": [f"{int(value):016x}" for value in digests(packed(rows))],
-            "whole": bool(ended),
+            "refused": refused,
+            "whole": ended,
             "text": decode(tokens[:-1] if ended else tokens),
         }
     }

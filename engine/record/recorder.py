@@ -166,7 +166,7 @@ def _scores(records: list[StepRecord], logits: Rows) -> Rows:
     return np.concatenate([record.logits if record.scores is None else record.scores for record in records])
 
 
-def digests(rows: Rows) -> NDArray[np.uint64]:
+def digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
     """[E] the 8 bytes of BLAKE2b over each row's bytes, read as a little-endian number.
 
     Rows that differ in one bit have different digests but for a chance of 2^-64.

@@ -33,6 +33,8 @@ CLAIMS = {
     "configuration",
     "evidence",
     "parameters",
+    "constraint",
+    "schema",
 }
 
 
