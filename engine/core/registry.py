@@ -233,6 +233,12 @@ FAULTS: Final[Mapping[str, str]] = {
     "bonus_after_end": "engine.faults.endings:BONUS_AFTER_END",
     "length_cut_short": "engine.faults.endings:LENGTH_CUT_SHORT",
     "text_out_of_order": "engine.faults.endings:TEXT_OUT_OF_ORDER",
+    "mask_on_draft_only": "engine.faults.constraints:MASK_ON_DRAFT_ONLY",
+    "mask_missing_on_bonus_token": "engine.faults.constraints:MASK_MISSING_ON_BONUS_TOKEN",
+    "matcher_not_rolled_back": "engine.faults.constraints:MATCHER_NOT_ROLLED_BACK",
+    "matcher_advanced_by_rejected_tokens": "engine.faults.constraints:MATCHER_ADVANCED_BY_REJECTED_TOKENS",
+    "mask_of_another_row": "engine.faults.constraints:MASK_OF_ANOTHER_ROW",
+    "end_allowed_inside_answer": "engine.faults.constraints:END_ALLOWED_INSIDE_ANSWER",
 }
 
 

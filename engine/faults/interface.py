@@ -24,6 +24,7 @@ Trait = Literal[
     "several requests",
     "weights",
     "hidden states",
+    "grammar",
 ]
 """What a request or an arm must have before a fault can take effect.
 

@@ -25,6 +25,7 @@ from engine.train.dialogues import (
     story,
     tool_call,
 )
+from engine.train.structured_prompts import structured_rows
 
 SEED: Final = 987_654
 """Neither the corpus' seed nor that of its held-out part."""
@@ -35,6 +36,7 @@ DOMAINS: Final[Mapping[str, Sequence[Callable[[Rng], Dialogue]]]] = {
     "copy": (repeat_text, repeat_words),
     "safety": (refusal,),
 }
+STRUCTURED: Final = 120
 LONG_SEED: Final = 987_655
 LONG_CHARACTERS: Final = 1150
 """Of the conversation before the last question: with it some 450 to 550 tokens."""
@@ -87,8 +89,12 @@ def long_rows(count: int) -> list[dict[str, Any]]:
 
 
 def write_prompts(folder: Path, count: int) -> None:
-    """Write `count` prompts per domain, and as many long ones, as JSON lines."""
+    """Write `count` prompts per domain, and as many long ones, as JSON lines; and `STRUCTURED` with grammars."""
     folder.mkdir(parents=True, exist_ok=True)
-    for domain, found in {**prompt_rows(count), "long": long_rows(count)}.items():
+    for domain, found in {
+        **prompt_rows(count),
+        "long": long_rows(count),
+        "structured": structured_rows(STRUCTURED),
+    }.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")
