@@ -40,11 +40,11 @@ DECISIONS: Final = 3
 """The evidence level from which p, q and decisions are on record."""
 
 
-def standard_checks(level: int, *, ours: bool, decoded: bool = True) -> tuple[str, ...]:
+def standard_checks(level: int, *, ours: bool, decoded: bool = True, constrained: bool = False) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine; `decoded` if
-    the tokens are decoded a second time.
+    the tokens are decoded a second time; `constrained` if requests have a grammar.
     """
-    text = DECODED if decoded else ()
+    text = (*(DECODED if decoded else ()), *(CONSTRAINED if constrained else ()))
     if level >= DECISIONS:
         return (*FULL, *REDRAFTED, *text) if ours else (*FOREIGN, *FULL, *HONOURED, *text)
     return (*TOKENS, *REDRAFTED, *text) if ours else (*SERVED, *text)

@@ -69,7 +69,8 @@ class DefaultDetection:
 def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int) -> Suite:
     """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
     usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
-    suite = suite_of(usual, fault, seed, tokens, standard_checks(Level.L4, ours=True))
+    masked = scenario.sampling.structured is not None
+    suite = suite_of(usual, fault, seed, tokens, standard_checks(Level.L4, ours=True, constrained=masked))
     return replace(suite, samples=1, cases=_cases(usual, requests_of(usual, tokens), seed), mixed=True)
 
 

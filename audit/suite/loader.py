@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import CONSTRAINED, standard_checks
+from audit.checks.standard import standard_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.matrix import cells
@@ -291,8 +291,8 @@ class _Loader:
         # the backend itself reports settings that it refuses, when the arm is built
         with contextlib.suppress(InvalidRequest):
             parts = declared.arm(ArmSettings(plan, sampling.greedy, source)).parts
-        masked = CONSTRAINED if sampling.structured else ()
-        return [*standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts), *masked]
+        decoded, masked = Part.DECODED in parts, sampling.structured is not None
+        return list(standard_checks(shown.level, ours=self._kind.ours, decoded=decoded, constrained=masked))
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):

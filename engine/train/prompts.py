@@ -91,10 +91,7 @@ def long_rows(count: int) -> list[dict[str, Any]]:
 def write_prompts(folder: Path, count: int) -> None:
     """Write `count` prompts per domain, and as many long ones, as JSON lines; and `STRUCTURED` with grammars."""
     folder.mkdir(parents=True, exist_ok=True)
-    for domain, found in {
-        **prompt_rows(count),
-        "long": long_rows(count),
-        "structured": structured_rows(STRUCTURED),
-    }.items():
+    other = {"long": long_rows(count), "structured": structured_rows(STRUCTURED)}
+    for domain, found in {**prompt_rows(count), **other}.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")

@@ -108,6 +108,14 @@ PLANS = {
         ("draft_one_behind", "draft_vocabulary_shifted", "copies_from_previous_request"), 512, (ArmKind.REDRAFT,), 16
     ),
     "text": Plan(("text_out_of_order",), 256, length=16),
+    "constraint_replay": Plan(
+        ("matcher_not_rolled_back", "mask_missing_on_bonus_token", "mask_of_another_row", "mask_on_draft_only"),
+        512,
+        length=16,
+    ),
+    "schema_conformance": Plan(
+        ("end_allowed_inside_answer", "mask_missing_on_bonus_token", "mask_on_draft_only"), 1024, length=48
+    ),
     "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }
 
