@@ -51,12 +51,9 @@ class PrefixConstraint:
         return known
 
     def _mask(self, generated: tuple[int, ...]) -> Mask:
-        if not self._follow(generated):
-            mask = np.zeros(len(self._text), dtype=np.bool_)
-            mask[self._ends] = True
-            return mask
-        mask: Mask = self._matcher.mask() & self._text
-        mask[self._ends] = self._matcher.complete()
+        follows = self._follow(generated)
+        mask: Mask = self._matcher.mask() & self._text if follows else np.zeros(len(self._text), dtype=np.bool_)
+        mask[self._ends] = self._matcher.complete() if follows else True
         return mask
 
     def _follow(self, generated: tuple[int, ...]) -> bool:

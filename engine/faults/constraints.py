@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -159,16 +159,14 @@ MATCHER_ADVANCED_BY_REJECTED_TOKENS = _mask_fault(
 
 
 def _of_row_before() -> ChangeMask:
-    last: list[Any] = []
+    last: list[Mask] = []
 
     def change(rows: TargetRows, row: int, sound: Mask) -> Mask:
         if row:
             return sound
-        own = rows._masks, tuple(rows._history[rows._n_prompt :])
-        masks, generated = last[0] if last else own
-        last[:] = [own]
-        mask: Mask = masks(generated)
-        return mask
+        before = last[0] if last else sound
+        last[:] = [sound]
+        return before
 
     return change
 

@@ -60,8 +60,8 @@ def _by_schema(spec: ConstraintSpec) -> Judge:
             value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=pairs)
         except ValueError as error:
             return Opinion(f"it is no JSON: {error} in {_shown(text)}")
-        error = next(iter(validator.iter_errors(value)), None)
-        problem = None if error is None else f"the schema refuses it: {error.message[:120]} in {_shown(text)}"
+        wrong = next(iter(validator.iter_errors(value)), None)
+        problem = None if wrong is None else f"the schema refuses it: {wrong.message[:120]} in {_shown(text)}"
         return Opinion(problem, repeated_keys=bool(repeated))
 
     return judge
