@@ -161,7 +161,7 @@ MATCHER_ADVANCED_BY_REJECTED_TOKENS = _mask_fault(
 def _of_row_before() -> ChangeMask:
     last: list[Mask] = []
 
-    def change(rows: TargetRows, row: int, sound: Mask) -> Mask:
+    def change(_rows: TargetRows, row: int, sound: Mask) -> Mask:
         if row:
             return sound
         before = last[0] if last else sound

@@ -120,7 +120,7 @@ def test_without_its_situation_the_default_checks_end_undecided(situation):
 
 
 def test_every_situation_with_a_floor_has_a_suite_without_it():
-    """Three arms with every setting that asks for a situation: trees, steady chains, and chains that end early."""
+    """Arms with every setting that asks for a situation: trees, steady chains, chains that end early, and a grammar."""
     sampling = SamplingParams(
         1.0,
         top_p=0.9,
@@ -133,8 +133,10 @@ def test_every_situation_with_a_floor_has_a_suite_without_it():
     )
     tree, steady = (faults.load(name).scenario for name in ("tree_mask_leaks", "sqrt_acceptance"))
     asked = set()
-    for scenario in (tree, steady, replace(steady, options={"stop_below": 0.3})):
-        suite = default_suite(replace(scenario, sampling=sampling), None, 0, 64)
+    every = [replace(each, sampling=sampling) for each in (tree, steady, replace(steady, options={"stop_below": 0.3}))]
+    # a grammar excludes a minimum length
+    for scenario in (*every, faults.load("mask_on_draft_only").scenario):
+        suite = default_suite(scenario, None, 0, 64)
         checks = {"accounting": {}, "draft_anchor": {}}
         asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks=checks)).floors)
     assert asked == set(WITHOUT)
