@@ -61,9 +61,7 @@ WITHOUT = {
         sampling={"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.3},
         prompts=ALPHABET,
     ),
-    "grammar": Without(
-        "mask_on_draft_only", sampling={"structured": ANYTHING}, checks=("constraint_replay", "replay")
-    ),
+    "grammar": Without("mask_on_draft_only", sampling={"structured": ANYTHING}, checks=("constraint_replay", "replay")),
     "ban_in_draft": Without("bad_words_one_early_in_draft", sampling={"bad_words": ((7,) * 9,)}),
     "min_tokens_in_draft": Without("min_tokens_in_steps", sampling={"min_tokens": 24}),
     "stop_string_in_draft": Without("tokens_after_stop_string", sampling={"stop": ("zzzzzzzzz",)}),
