@@ -19,6 +19,8 @@ REGISTRY: Final[Mapping[str, str]] = {
     "configuration": "audit.checks.configuration:CHECK",
     "reconciliation": "audit.checks.reconciliation:CHECK",
     "text": "audit.checks.text:CHECK",
+    "constraint_replay": "audit.checks.constraint_replay:CHECK",
+    "schema_conformance": "audit.checks.schema_conformance.check:CHECK",
     "accounting": "audit.checks.accounting.check:CHECK",
     "replay": "audit.checks.replay.check:CHECK",
     "rng_streams": "audit.checks.rng_streams.check:CHECK",

@@ -59,6 +59,8 @@ class Design:
     level: Level
     record: RecordLevel = RecordLevel.FULL
     shown: ArmEvidence = EVERYTHING
+    structured: bool = False
+    """Requests have a grammar."""
     assumed: PlanAssumptions = NOTHING_ASSUMED
     offers: int = 0
     """Requests that offer tools."""

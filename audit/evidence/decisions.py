@@ -163,7 +163,8 @@ def deciding_row(trace: Trace, index: int) -> TransformedRow:
     """The row that decided an emitted token, transformed given the tokens before it; the trace must hold rows."""
     header = trace.header
     history = [*header.prompt, *trace.token[:index].tolist()]
-    return transform(trace.logits[index], history, len(header.prompt), header.sampling, header.eos_ids)
+    start, allowed = len(header.prompt), trace.allowed(index)
+    return transform(trace.logits[index], history, start, header.sampling, header.eos_ids, allowed)
 
 
 def _q_rows(trace: Trace, found: DraftPlaces) -> Floats:

@@ -136,7 +136,9 @@ def _changes(pair: Pair, margins: Margins) -> Floats:
     ours, theirs = margins(pair.candidate)[:count], margins(pair.baseline)[:count]
     if min(len(ours), len(theirs)) < count:
         return np.empty(0)
-    changes = np.abs(theirs - ours)
+    # a lead is infinite where a grammar leaves one token
+    with np.errstate(invalid="ignore"):
+        changes = np.where(theirs == ours, 0.0, np.abs(theirs - ours))
     if count > agreeing(pair.candidate.tokens, pair.baseline.tokens):
         # a flip means that the lead passed through zero: its change is the sum of both leads
         changes[-1] = theirs[-1] + ours[-1]

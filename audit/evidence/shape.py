@@ -11,14 +11,14 @@ import numpy as np
 
 from audit.evidence.columns import numbered
 from engine.core.types import Protocol, QKind, RecordLevel, Role
-from engine.record.trace import CELLS, Trace
+from engine.record.trace import CELLS, MASKS, Trace
 
 Rule = Callable[[Trace], Iterator[str]]
 
 
 def shape_fault(trace: Trace) -> str | None:
     """The first way in which the columns contradict each other, or None."""
-    rules: tuple[Rule, ...] = (_step_columns, _counted_columns, _level_columns, _ranges, _trees)
+    rules: tuple[Rule, ...] = (_step_columns, _counted_columns, _level_columns, _mask_columns, _ranges, _trees)
     return next((fault for rule in rules for fault in rule(trace)), None)
 
 
@@ -69,6 +69,21 @@ def _level_columns(trace: Trace) -> Iterator[str]:
         yield from _cell_columns(trace)
     if level is RecordLevel.FULL:
         yield from _row_columns(trace)
+
+
+def _mask_columns(trace: Trace) -> Iterator[str]:
+    """Faults of the columns of a grammar's masks; a trace has all of its level, or none without a grammar."""
+    if not any(len(getattr(trace, name)) for name in MASKS):
+        return
+    full = trace.header.level is RecordLevel.FULL
+    expected = {"mask_digest": len(trace.token), "mask_count": len(trace.token)}
+    expected |= {"mask_bits": len(trace.token) if full else 0, "spare_mask_bits": len(trace.spare_logits)}
+    for name, rows in expected.items():
+        if len(getattr(trace, name)) != rows:
+            yield f"column {name} has {len(getattr(trace, name))} rows instead of {rows}"
+    width = -(-trace.header.vocabulary // 8)
+    if len(trace.mask_bits) and trace.mask_bits.shape[1:] != (width,):
+        yield f"column mask_bits has rows of {trace.mask_bits.shape[1]} bytes instead of {width}"
 
 
 def _cell_columns(trace: Trace) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from audit.minimize.shrink import fewest
+from engine.core.structured import ConstraintSpec
 from engine.core.types import SamplingParams
 
 DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
@@ -48,7 +49,7 @@ def _pulled(params: SamplingParams, name: str, stays: Stays) -> SamplingParams:
     if isinstance(value, tuple):
         items = fewest(value, lambda some: stays(_with(params, name, some)), least=1)
         return _with(params, name, items)
-    if isinstance(value, bool):
+    if isinstance(value, bool | ConstraintSpec):
         return params
     for wanted in (NEUTRAL[name], *[None] * STEPS):
         nearer = _nearer(name, getattr(params, name)) if wanted is None else wanted

@@ -17,6 +17,7 @@ from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from audit.minimize.sampling import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
+from engine.core.structured import ConstraintSpec
 from engine.core.types import RecordLevel, SamplingParams
 from engine.stream.interface import FilterSpec
 
@@ -124,4 +125,6 @@ def _proposer(proposer: ProposerSpec) -> Mapping[str, Any]:
 
 
 def _listed(value: Any) -> Any:
+    if isinstance(value, ConstraintSpec):
+        return value.document()
     return [_listed(each) for each in value] if isinstance(value, tuple) else value

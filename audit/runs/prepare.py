@@ -21,6 +21,7 @@ from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite, sources
+from audit.suite.structured import sampling_of
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelFacts
 from engine.backends.interface import Engine, Prompt
@@ -162,7 +163,8 @@ def _requests(
     for slot in repeated_slots(suite, planned, repetitions):
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
-        requests[key] = Request(name, prompts[slot.case.id], planned.sampling, slot.stream, offer_of(slot.case))
+        sampling = sampling_of(planned.sampling, slot.case)
+        requests[key] = Request(name, prompts[slot.case.id], sampling, slot.stream, offer_of(slot.case))
     return requests
 
 
@@ -235,10 +237,10 @@ def _spec(planned: Arm) -> dict[str, Any]:
         "record": plan.level.value,
         "fault": plan.fault,
         **({"engine": dict(plan.engine)} if plan.engine else {}),
-        **({"beside": asdict(plan.beside)} if plan.beside else {}),
+        **({"beside": plan.beside.document()} if plan.beside else {}),
         **({"mixed": True} if plan.mixed else {}),
         **({"stream": asdict(plan.stream)} if plan.stream else {}),
-        "sampling": asdict(planned.sampling) | {"seed": str(planned.sampling.seed)},
+        "sampling": planned.sampling.document() | {"seed": str(planned.sampling.seed)},
         "samples": planned.samples,
         "baseline": planned.baseline,
         "control": planned.control,

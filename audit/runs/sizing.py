@@ -242,6 +242,7 @@ def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> De
         level=Level(shown.level),
         record=arm.plan.level,
         shown=shown,
+        structured=arm.sampling.structured is not None,
         assumed=assumed,
         offers=sum(bool(slot.case.tools) for slot in slots(suite, arm)),
         stream=arm.plan.stream,

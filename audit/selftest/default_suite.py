@@ -72,7 +72,8 @@ def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int)
     usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
     exact, stream = scenario.sampling.greedy or scenario.protocol is Protocol.GUMBEL, scenario.stream
     streams = () if stream is None else stream_checks(filters=bool(stream.filters))
-    checks = (*standard_checks(Level.L4, ours=True, calls=scenario.tools and exact), *streams)
+    calls, masked = scenario.tools and exact, scenario.sampling.structured is not None
+    checks = (*standard_checks(Level.L4, ours=True, calls=calls, constrained=masked), *streams)
     suite = suite_of(usual, fault, seed, tokens, checks)
     return replace(suite, samples=1, cases=_cases(usual, requests_of(usual, tokens), seed), mixed=True)
 

@@ -5,7 +5,6 @@ Functions take an open session inside a transaction and never commit.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -197,7 +196,11 @@ def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) ->
         columns = (*integrity.STEP_FIELDS, *integrity.VERSION_FIELDS)
         named = [dict(zip(columns, step, strict=True)) for step in steps]
         session.execute(insert(DecodeStepRow), [{"request_id": row.id, **step} for step in named])
-    stored = {"format": int(envelope.MAGIC[-1:]), "n_events": len(trace.token), "sha256": digest}
+    stored = {
+        "format": int(envelope.version_of(new.generation.trace)[-1:]),
+        "n_events": len(trace.token),
+        "sha256": digest,
+    }
     session.execute(insert(TokenTraceRow).values(request_id=row.id, payload=new.generation.trace, **stored))
 
 
@@ -210,7 +213,7 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
         sample=new.sample,
         domain=new.domain,
         prompt_sha256=integrity.tokens_hash(request.prompt),
-        sampling_sha256=sha256_json(dataclasses.asdict(request.sampling)),
+        sampling_sha256=sha256_json(request.sampling.document()),
         seed=str(request.sampling.seed),
         stream=str(request.stream),
         n_prompt=len(request.prompt),

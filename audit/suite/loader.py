@@ -15,22 +15,24 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import CALLS, standard_checks, stream_checks
+from audit.checks.standard import standard_checks, stream_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.filters import FiltersParser
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
-from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
+from audit.suite.structured import each_case, libraries_of, require_case_grammars, require_grammars
+from audit.suite.tools import offers_tools, require_tool_choices
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
-from engine.backends.catalogue import NAMED
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.core.errors import InvalidRequest
+from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.proposers import options as proposer_options
 
@@ -90,24 +92,30 @@ class _Loader:
         self._backend: str = document.data.get("backend", "native")
         self._known(("backend",), "backend", self._backend, backends.REGISTRY)
         self._kind = backends.REGISTRY[self._backend]
-        self._standard_arms: set[str] = set()
-        """The arms that list no checks."""
         self._filters = FiltersParser(document, folder, self._kind)
+        self._defaults: dict[str, Any] = {}
+        """Sampling parameters that the prompts imply."""
+        self._offers = False
+        """True if prompts offer tools."""
 
     def suite(self) -> Suite:
         data = self._document.data
         known = ModelsParser(self._document, self._folder, self._kind)
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
         defaults = self._parameters(("checks",), data.get("checks", {}))
+        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
+        self._unique("workloads", [workload.name for workload in workloads])
+        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        cases = tuple(case for each in prompts for case in each.cases)
+        self._defaults, self._offers = each_case(cases), offers_tools(cases)
         arms = [
             arm for index, entry in enumerate(data["arms"]) for arm in self._matrix(("arms", index), entry, defaults)
         ]
         self._unique("arms", [entry["name"] for entry in data["arms"]])
         self._unique("arms", [arm.name for arm in arms])
-        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
-        self._unique("workloads", [workload.name for workload in workloads])
-        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
-        cases = tuple(case for each in prompts for case in each.cases)
+        require_grammars(self._document, arms, ours=self._kind.ours)
+        for workload, found in zip(workloads, prompts, strict=True):
+            require_case_grammars(workload, found, libraries_of(arms))
         return Suite(
             name=data["name"],
             path=self._document.path,
@@ -119,7 +127,7 @@ class _Loader:
             samples=int(data.get("samples", 1)),
             models=models,
             cases=cases,
-            arms=tuple(self._with_calls(arm, defaults) for arm in arms) if offers_tools(cases) else tuple(arms),
+            arms=tuple(arms),
             sha256=_digest(self._document.raw, [each.digest for each in prompts], self._filters.digests),
             document=data,
             mixed=self._mixed(data.get("mixed")),
@@ -162,18 +170,8 @@ class _Loader:
                 f"backend {self._backend} takes text, case {quoted(given.id)} has tokens; write prompt or messages"
             )
             raise self._document.error(("workloads", index, "prompts"), problem)
-        self._tool_choices(("workloads", index, "prompts"), prompts.cases)
+        require_tool_choices(self._document, ("workloads", index, "prompts"), prompts.cases, self._backend)
         return prompts
-
-    def _tool_choices(self, place: Place, cases: Iterable[Case]) -> None:
-        """Refuse a choice that the backend cannot carry out."""
-        for case in cases:
-            kind = case.tool_choice if isinstance(case.tool_choice, str) else NAMED
-            if not case.tools or kind in self._kind.tool_choices:
-                continue
-            lacks = "needs structured outputs" if self._kind.ours and kind != "none" else "is not known to it"
-            problem = f"backend {self._backend}: tool_choice of case {quoted(case.id)} is {kind}, which {lacks}"
-            raise self._document.error(place, f"{problem}; write one of: {', '.join(self._kind.tool_choices)}")
 
     def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
         """Yield the arm, or all arms of its `vary` matrix."""
@@ -213,9 +211,7 @@ class _Loader:
             engine={**self._document.data.get("engine", {}), **engine},
             stream=self._filters.stream(place, entry),
         )
-        checked = entry["checks"] if "checks" in entry else self._standard(plan, greedy=sampling.greedy)
-        if "checks" not in entry:
-            self._standard_arms.add(entry["name"])
+        checked = entry["checks"] if "checks" in entry else self._standard(plan, sampling)
         return CandidateSpec(
             name=entry["name"],
             proposer=proposer,
@@ -260,7 +256,7 @@ class _Loader:
             raise self._document.error((*place, str(error).split()[0]), f"{error}; change the value") from error
 
     def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
-        values = {**self._document.data.get("sampling", {}), **overrides}
+        values = {**self._defaults, **self._document.data.get("sampling", {}), **overrides}
         try:
             return SamplingParams(**{key: _typed(key, value) for key, value in values.items()})
         except InvalidRequest as error:
@@ -294,7 +290,7 @@ class _Loader:
             raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
 
-    def _standard(self, plan: EngineSpec, *, greedy: bool) -> list[str]:
+    def _standard(self, plan: EngineSpec, sampling: SamplingParams) -> list[str]:
         """The default checks of an arm, by the evidence that its backend declares."""
         target = self._document.data["models"]["target"]
         source = ModelSource(target if isinstance(target, str) else target["source"])
@@ -303,17 +299,17 @@ class _Loader:
         parts = shown.parts
         # the backend itself reports settings that it refuses, when the arm is built
         with contextlib.suppress(InvalidRequest):
-            parts = declared.arm(ArmSettings(plan, greedy, source)).parts
-        streams = () if plan.stream is None else stream_checks(filters=bool(plan.stream.filters))
-        return [*standard_checks(shown.level, ours=self._kind.ours, decoded=Part.DECODED in parts), *streams]
-
-    def _with_calls(self, arm: CandidateSpec, defaults: Parameters) -> CandidateSpec:
-        """The arm of a suite that offers tools: its calls are judged by default too, where they must be equal."""
-        exact = arm.sampling.greedy or arm.verifier is Protocol.GUMBEL
-        read = Part.CALLS in backends.declared(self._backend).levels[arm.record].parts
-        if not (exact and read and arm.name in self._standard_arms):
-            return arm
-        return dataclasses.replace(arm, checks={**arm.checks, **{name: defaults.get(name, {}) for name in CALLS}})
+            parts = declared.arm(ArmSettings(plan, sampling.greedy, source)).parts
+        # calls are judged by default where the arm must agree with its baseline token by token
+        exact = sampling.greedy or plan.protocol is Protocol.GUMBEL
+        wanted = standard_checks(
+            shown.level,
+            ours=self._kind.ours,
+            decoded=Part.DECODED in parts,
+            calls=self._offers and exact and Part.CALLS in shown.parts,
+            constrained=sampling.structured is not None,
+        )
+        return [*wanted, *(() if plan.stream is None else stream_checks(filters=bool(plan.stream.filters)))]
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):
@@ -348,11 +344,6 @@ class _Loader:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
 
 
-def offers_tools(cases: Iterable[Case]) -> bool:
-    """True if any case offers tools in whose answers calls are looked for."""
-    return any(case.tools and case.tool_choice != "none" for case in cases)
-
-
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
     """A rule's entry as a mapping with its kind."""
     return {"kind": entry} if isinstance(entry, str) else dict(entry)
@@ -385,6 +376,8 @@ def _same_type(value: object, default: object) -> bool:
 
 def _typed(key: str, value: Any) -> Any:
     """Convert a JSON value to the sampling field's type: `5.0` is an integer in JSON, lists become tuples."""
+    if key == "structured":
+        return constraint_of(value)
     if key == "logit_bias":
         return tuple((int(token), float(bias)) for token, bias in value)
     default = SAMPLING_DEFAULTS[key]

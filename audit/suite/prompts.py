@@ -14,6 +14,7 @@ import schemas
 from audit.suite.spec import Case
 from audit.text.documents import MIB, decode_text, mistake, parse_json, quoted, read_bytes
 from audit.text.schema_errors import first_problem
+from engine.core.structured import constraint_of
 
 MAX_PROMPT_BYTES: Final = 64 * MIB
 FORMS: Final = ("messages", "prompt", "tokens")
@@ -38,6 +39,8 @@ class WorkloadCases:
 
     cases: tuple[Case, ...]
     digest: bytes
+    lines: tuple[int, ...] = ()
+    """The line of each case."""
 
 
 def read_prompts(workload: Workload) -> WorkloadCases:
@@ -47,13 +50,15 @@ def read_prompts(workload: Workload) -> WorkloadCases:
         UserError: the file is unreadable, or a row is invalid; the message has the line.
     """
     raw = read_bytes(workload.path, MAX_PROMPT_BYTES)
-    cases = tuple(_cases(workload, decode_text(str(workload.path), raw)))
+    cases = dict(_cases(workload, decode_text(str(workload.path), raw)))
     if not cases:
         raise mistake(str(workload.path), 1, "the file has no rows; write one JSON object per line")
-    return WorkloadCases(cases[: workload.limit], hashlib.sha256(raw).digest())
+    lines = tuple(cases)[: workload.limit]
+    return WorkloadCases(tuple(cases[line] for line in lines), hashlib.sha256(raw).digest(), lines)
 
 
-def _cases(workload: Workload, text: str) -> Iterator[Case]:
+def _cases(workload: Workload, text: str) -> Iterator[tuple[int, Case]]:
+    """Line and case of every row."""
     validator = Draft202012Validator(schemas.load("prompt"))
     first_line: dict[str, int] = {}
     # not str.splitlines: it also splits at U+2028 and similar, which JSON text may contain
@@ -65,7 +70,7 @@ def _cases(workload: Workload, text: str) -> Iterator[Case]:
             problem = f"the id {quoted(row['id'])} is already on line {first_line[row['id']]}; give every row its own"
             raise mistake(str(workload.path), number, problem)
         first_line[row["id"]] = number
-        yield _case(workload, row)
+        yield number, _case(workload, row)
 
 
 def _row(workload: Workload, number: int, line: str, validator: Draft202012Validator) -> dict[str, Any]:
@@ -110,4 +115,5 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         prompt=row.get("prompt"),
         tokens=tuple(map(int, row.get("tokens", ()))),
         samples=tuple(map(int, row["samples"])) if "samples" in row else None,
+        structured=constraint_of(row["structured"]) if "structured" in row else None,
     )

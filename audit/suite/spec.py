@@ -11,6 +11,7 @@ from typing import Any
 
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from engine.backends.engine_spec import ModelSource
+from engine.core.structured import ConstraintSpec
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.stream.interface import StreamSpec
 
@@ -47,6 +48,9 @@ class Case:
     """As in `engine.core.types.ToolOffer`; it says nothing without tools."""
     samples: tuple[int, ...] | None = None
     """The sample numbers that run; None runs the suite's number of samples, from 0."""
+
+    structured: ConstraintSpec | None = None
+    """The case's own grammar, for the arms that take it (`audit.suite.structured.sampling_of`)."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
         """The sample numbers after `earlier` repetitions of the suite; no two repetitions share one."""

@@ -13,6 +13,8 @@ from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.backends.native_evidence import LEVELS
 from engine.backends.tokenizer import PromptTokenizer, tokens_by
+from engine.constraints.compiled import Grammars
+from engine.constraints.interface import TokenSpelling
 from engine.core.errors import CapacityError, InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Request
 from engine.decode.loop import Loop, LoopOptions
@@ -59,6 +61,7 @@ class NativeEngine:
             "draft_numerics": drafts[0].numerics.facts() if drafts else None,
         }
         self._tokens = tokens
+        self._grammars = Grammars(self._spell, self._target.eos_ids)
         self._plan = plan
         parts = EngineParts(verifier=verify.load(plan.protocol, plan.verifier_options))
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
@@ -127,12 +130,14 @@ class NativeEngine:
 
         Raises:
             CapacityError: a request does not fit the target's context.
-            InvalidRequest: the prompt or a sampling parameter names a token that does not exist.
+            InvalidRequest: the prompt or a sampling parameter names a token that does not exist, or a grammar is
+                refused.
         """
         for request in requests:
             _require_tokens(request, self._target.vocabulary)
             _require_free_choice(request)
             needed = len(request.prompt) + request.sampling.max_new_tokens
+            self._grammars.constraint(request.sampling)
             if needed > self._target.context:
                 raise CapacityError(
                     f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
@@ -152,8 +157,18 @@ class NativeEngine:
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
         target = self._parts.target(self._target)
-        tokens = self._tokens
-        loop = Loop(target, proposer, self._parts.verifier, tokens.decode, options, cache, self._parts, tokens.template)
+        tokens, grammars = self._tokens, self._grammars
+        loop = Loop(
+            target,
+            proposer,
+            self._parts.verifier,
+            tokens.decode,
+            options,
+            cache,
+            self._parts,
+            template=tokens.template,
+            grammars=grammars,
+        )
         yield from loop.run(requests)
 
     def anchor_config(self) -> Effective:
@@ -163,7 +178,8 @@ class NativeEngine:
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
-        return anchored(self._opened(), request, tokens, self._reading_header(request), self._tokens.decode)
+        masks = self._grammars.constraint(request.sampling)
+        return anchored(self._opened(), request, tokens, self._reading_header(request), self._tokens.decode, masks)
 
     def reread_config(self) -> Effective:
         """The reading of `reread`, whose numerics are those of decoding."""
@@ -187,7 +203,7 @@ class NativeEngine:
         cache = self._target.new_cache(1, capacity)
         proposer = self._proposer(1, capacity, cache)
         options = LoopOptions(1, self._plan.gamma, capacity, self._plan.level)
-        redrafter = Redrafter(self._target, proposer, self._parts, cache, options, self._tokens.decode)
+        redrafter = Redrafter(self._target, proposer, self._parts, cache, options, self._tokens.decode, self._grammars)
         return redrafter.run(request, recorded_steps(recorded))
 
     def _reading_config(self, reading: str, more: Mapping[str, Any]) -> Effective:
@@ -216,6 +232,11 @@ class NativeEngine:
         if self._reference is None:
             raise InvalidRequest("this backend was made without a reference for its target")
         return self._reference()
+
+    def _spell(self) -> TokenSpelling:
+        if self._tokens.spell is None:
+            raise InvalidRequest("structured needs the bytes of every token, which this tokenizer does not give")
+        return self._tokens.spell(self._target.vocabulary)
 
     def _proposer(self, rows: int, capacity: int, cache: SlotCache | None = None) -> Proposer:
         if self._plan.proposer is None:

@@ -7,7 +7,7 @@ generations are dropped. On a correct engine they change no token of the arm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from engine.backends.interface import Capabilities, Engine, Prompt
@@ -42,7 +42,7 @@ class Beside:
 
     def facts(self) -> Mapping[str, Any]:
         """The neighbours' parameters."""
-        return {BESIDE: asdict(self.sampling)}
+        return {BESIDE: self.sampling.document()}
 
     def among(self, requests: Sequence[Request]) -> list[Request]:
         """Each request after its neighbour."""
@@ -62,7 +62,7 @@ class Mixed:
 
     def facts(self) -> Mapping[str, Any]:
         """The neighbours' parameters, and the most own requests for each."""
-        return {MIXED: {"every": EVERY, "sampling": asdict(self.sampling)}}
+        return {MIXED: {"every": EVERY, "sampling": self.sampling.document()}}
 
     def among(self, requests: Sequence[Request]) -> list[Request]:
         """A neighbour comes first, so that it takes row 0; the others follow at even distances."""

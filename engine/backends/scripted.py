@@ -14,6 +14,7 @@ from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine, Prompt
 from engine.backends.native import NativeEngine
 from engine.backends.tokenizer import PromptTokenizer
+from engine.constraints.interface import TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
 from engine.models.reference_pass import ScriptedReference
@@ -78,17 +79,29 @@ class ScriptedBackend:
         reference = ScriptedReference(self._script, facts)
         target = ModelWithNumerics(self._models["target"], scripted())
         return NativeEngine(
-            target, drafts, PromptTokenizer(_encode, _decode, TEMPLATE), plan, reference=lambda: reference
+            target,
+            drafts,
+            PromptTokenizer(_encode, _decode, TEMPLATE, _spell),
+            plan,
+            reference=lambda: reference,
         )
 
 
 def _encode(prompt: Prompt) -> list[int]:
     text = prompt.text if prompt.text is not None else " ".join(each.get("content") or "" for each in prompt.messages)
-    return [max(0, ALPHABET.find(letter)) for letter in text.lower()] or [0]
+    return _encode_text(text.lower()) or [0]
+
+
+def _encode_text(text: str) -> list[int]:
+    return [max(0, ALPHABET.find(letter)) for letter in text]
 
 
 def _decode(tokens: Sequence[int]) -> str:
     return "".join(ALPHABET[token] for token in tokens)
+
+
+def _spell(vocabulary: int) -> TokenSpelling:
+    return TokenSpelling(tuple(letter.encode() for letter in ALPHABET[:vocabulary]), _encode_text)
 
 
 def open_models(models: Mapping[str, ModelSource]) -> ScriptedBackend:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backends.interface import Prompt
+from engine.backends.spelling import spelling_of
+from engine.constraints.interface import TokenSpelling
 from engine.core.errors import ModelError
 from engine.record.tool_calls import ResponseTemplate
 from engine.sampling.stopping import Decode
@@ -20,6 +22,8 @@ class PromptTokenizer:
     decode: Decode
     template: ResponseTemplate | None = None
     """How the family writes tool calls; None if its tokenizer does not say it."""
+    spell: Callable[[int], TokenSpelling] | None = None
+    """Size of the vocabulary -> the bytes of its tokens; None for a tokenizer that takes no grammar."""
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
@@ -41,4 +45,5 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    return PromptTokenizer(encode, decode, getattr(tokenizer, "response_template", None))
+    template = getattr(tokenizer, "response_template", None)
+    return PromptTokenizer(encode, decode, template, lambda vocabulary: spelling_of(tokenizer, vocabulary))

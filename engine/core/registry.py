@@ -64,6 +64,12 @@ EVIDENCE: Final[Mapping[str, str]] = {
 }
 """The evidence of each backend's records, by record level."""
 
+GRAMMARS: Final[Mapping[str, str]] = {
+    "llguidance": "engine.constraints.llguidance:LlguidanceLibrary",
+    "xgrammar": "engine.constraints.xgrammar:XgrammarLibrary",
+}
+"""Grammar libraries, by the name of their package: classes of a vocabulary's `TokenSpelling`."""
+
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
     "fixed": "engine.models.numerics.fixed:FixedNumerics",
@@ -243,6 +249,12 @@ FAULTS: Final[Mapping[str, str]] = {
     "filter_reads_drafts": "engine.faults.streams:FILTER_READS_DRAFTS",
     "filter_not_rolled_back": "engine.faults.streams:FILTER_NOT_ROLLED_BACK",
     "filter_per_step": "engine.faults.streams:FILTER_PER_STEP",
+    "mask_on_draft_only": "engine.faults.constraints:MASK_ON_DRAFT_ONLY",
+    "mask_missing_on_bonus_token": "engine.faults.constraints:MASK_MISSING_ON_BONUS_TOKEN",
+    "matcher_not_rolled_back": "engine.faults.constraints:MATCHER_NOT_ROLLED_BACK",
+    "matcher_advanced_by_rejected_tokens": "engine.faults.constraints:MATCHER_ADVANCED_BY_REJECTED_TOKENS",
+    "mask_of_another_row": "engine.faults.constraints:MASK_OF_ANOTHER_ROW",
+    "end_allowed_inside_answer": "engine.faults.constraints:END_ALLOWED_INSIDE_ANSWER",
 }
 
 

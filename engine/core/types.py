@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.core.errors import InvalidRequest
+from engine.core.structured import ConstraintSpec
 from engine.core.versions import DraftVersion
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Floats: TypeAlias = "NDArray[np.float64]"
+Mask: TypeAlias = "NDArray[np.bool_]"
+"""[V] the tokens that a grammar allows."""
 
 
 class QKind(IntEnum):
@@ -119,6 +122,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
+    structured: ConstraintSpec | None = None
+    """The grammar of the answer: a mask on every row."""
 
     def __post_init__(self) -> None:
         rules = (
@@ -132,6 +137,8 @@ class SamplingParams:
             (0 <= self.seed < 2**63, "seed must be in [0, 2^63)"),
             (all(self.bad_words), "bad_words must not contain an empty sequence"),
             (all(self.stop), "stop must not contain an empty string"),
+            (not (self.structured and self.min_tokens), "min_tokens must be 0 with structured: the grammar ends"),
+            (not (self.structured and self.ignore_eos), "ignore_eos must be false with structured: the grammar ends"),
         )
         for holds, message in rules:
             if not holds:
@@ -145,9 +152,16 @@ class SamplingParams:
     @property
     def plain_scores(self) -> bool:
         """No bias, mask or penalty is on: the scores are the logits."""
-        masks = self.logit_bias or self.bad_words or self.min_tokens
+        masks = self.logit_bias or self.bad_words or self.min_tokens or self.structured
         penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
         return not (masks or penalties)
+
+    def document(self) -> dict[str, Any]:
+        """The parameters as JSON values. `structured` is left out if it is off, so that digests keep their values."""
+        written = asdict(self)
+        if self.structured is None:
+            del written["structured"]
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +304,10 @@ class StepRecord:
     scores: Floats | None
     timing: Timing = Timing()
     spare: NDArray[np.floating[Any]] | None = None
+    allowed: Mask | None = None
+    """[E, V] the grammar's masks on the rows of `logits`; None without a grammar."""
+    spare_allowed: Mask | None = None
+    """[R, V] those on the rows of `spare`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.constraints.compiled import Grammars
 from engine.core.trees import side_by_side
 from engine.core.types import (
     DraftRule,
     FinishReason,
     Generation,
+    Mask,
     Proposal,
     RecordLevel,
     Request,
@@ -29,6 +31,7 @@ from engine.core.types import (
 )
 from engine.decode.batch_facts import BatchPlace, UnlikeRounds
 from engine.decode.call_reader import is_read, offer_facts
+from engine.decode.constrained import account_of_masks
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
 from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
@@ -39,7 +42,7 @@ from engine.record.tool_calls import ResponseTemplate
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.target_rows import MaskOf, TargetRows
 from engine.stream.holding import whole
 from engine.stream.text_stream import StreamRules, stream_facts
 from engine.verify.interface import Verifier
@@ -74,6 +77,7 @@ class Loop:
         cache: SlotCache | None = None,
         parts: LoopParts | None = None,
         template: ResponseTemplate | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._target = target
         self._proposer = proposer
@@ -82,6 +86,7 @@ class Loop:
         self._options = options
         self._parts = parts or LoopParts()
         self._template = template
+        self._grammars = grammars
         # a proposer that drafts with the target's own keys and values has the cache before the loop
         self._cache = cache or target.new_cache(options.rows, options.capacity)
         self._want = WantedOutputs(hidden=proposer.facts.hidden)
@@ -136,6 +141,7 @@ class Loop:
                     state.note({"decoded": self._decode(state.generated), **state.stop_facts()})
                     state.note_calls()
                     state.note(self._streamed(state))
+                    state.note(self._constrained(state))
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1
@@ -145,9 +151,18 @@ class Loop:
         randomness = self._parts.numbers(request.sampling.seed, request.stream)
         stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request, place.facts())) if self._options.record else None
-        fresh, rules = self._verifier.facts.fresh_numbers, self._options.stream
-        stream = None if rules is None else self._parts.streams(rules, stops)
-        state = RowState(place, request, randomness, stops, recorder, list(request.prompt), stream, fresh)
+        rules = self._options.stream
+        state = RowState(
+            place,
+            request,
+            randomness,
+            stops,
+            recorder,
+            list(request.prompt),
+            stream=None if rules is None else self._parts.streams(rules, stops),
+            masks=self._masks(request),
+            fresh_numbers=self._verifier.facts.fresh_numbers,
+        )
         if recorder is not None and is_read(request.tools, self._template):
             assert self._template is not None
             state.calls = self._parts.calls(request, self._template, self._decode)
@@ -159,6 +174,17 @@ class Loop:
             read = TargetOutputs({layer: forward.hidden[layer][0] for layer in hidden})
         self._proposer.start(replace(self._context(state), read=read))
         return state
+
+    def _masks(self, request: Request) -> MaskOf | None:
+        """The masks of the request's grammar."""
+        own = None if self._grammars is None else self._grammars.constraint(request.sampling)
+        return None if own is None else self._parts.masks(request, own)
+
+    def _constrained(self, state: RowState) -> Mapping[str, Any]:
+        """The facts of a finished request's grammar, none without one."""
+        if self._grammars is None or state.request.sampling.structured is None:
+            return {}
+        return account_of_masks(self._grammars, state.request.sampling, state.generated, self._decode)
 
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
@@ -226,7 +252,13 @@ class Loop:
         assert forward.logits is not None
         values = to_numpy(forward.logits[state.row, : 1 + len(proposal.tree)])
         rows = self._parts.rows(
-            values, proposal.tree, state.history, len(request.prompt), request.sampling, self._target.eos_ids
+            values,
+            proposal.tree,
+            state.history,
+            len(request.prompt),
+            request.sampling,
+            self._target.eos_ids,
+            state.masks,
         )
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
         if state.stream is not None:
@@ -272,4 +304,12 @@ def _step_record(
         scores=None if plain else np.stack([rows[row].scores for row in decided]),
         timing=timing,
         spare=rows.logits[spared] if spared else None,
+        allowed=_masks_of(rows, decided),
+        spare_allowed=_masks_of(rows, spared),
     )
+
+
+def _masks_of(rows: TargetRows, numbers: Sequence[int]) -> Mask | None:
+    """[n, V] the masks on these rows; None without a grammar or rows."""
+    masks = [mask for mask in map(rows.allowed, numbers) if mask is not None]
+    return np.stack(masks) if masks else None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from engine.constraints.compiled import Grammars
 from engine.core.types import (
     Emitted,
     Examined,
@@ -127,7 +128,9 @@ class _Followed:
         verdict = StepOutcome(record.verdict.emitted, examined)
         rows = record.logits if self.facts.reads_target else np.full_like(record.logits, NAN)
         scores = record.scores if self.facts.reads_target else None
-        return replace(record, proposal=made, verdict=verdict, logits=rows, scores=scores, spare=None)
+        return replace(
+            record, proposal=made, verdict=verdict, logits=rows, scores=scores, spare=None, spare_allowed=None
+        )
 
 
 class _Decided:
@@ -179,6 +182,7 @@ class Redrafter:
     cache: SlotCache
     options: LoopOptions
     decode: Decode
+    grammars: Grammars | None = None
 
     def run(self, request: Request, steps: Sequence[RecordedStep]) -> Generation | None:
         """The request's record with the drafts made anew and the recorded decisions; None without steps."""
@@ -193,6 +197,6 @@ class Redrafter:
         )
         decided = _Decided(self.parts.verifier.facts, steps)
         target = self.target if self.proposer.facts.reads_target else _Unread(self.target)
-        loop = Loop(target, followed, decided, self.decode, self.options, self.cache, parts)
+        loop = Loop(target, followed, decided, self.decode, self.options, self.cache, parts, grammars=self.grammars)
         (generation,) = loop.run([request])
         return generation

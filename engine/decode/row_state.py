@@ -15,6 +15,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import STOP_BEGINS
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
+from engine.sampling.target_rows import MaskOf
 from engine.stream.text_stream import TextStream
 
 
@@ -30,6 +31,8 @@ class RowState:
     history: list[int]
     stream: TextStream | None = None
     """The text as it leaves, in an arm that records it."""
+    masks: MaskOf | None = None
+    """The masks of the request's grammar."""
     fresh_numbers: bool = False
     """Each step has random numbers of its own (`engine.verify.interface.VerifierFacts`)."""
     step: int = 0
@@ -64,7 +67,7 @@ class RowState:
         depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
         room = max(0, capacity - len(self.history))
         budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
-        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room)
+        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room, masks=self.masks)
 
     def commit(self, cut: TruncatedOutcome) -> None:
         """Append the emitted tokens."""

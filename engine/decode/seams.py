@@ -21,13 +21,15 @@ from engine.record.tool_calls import ResponseTemplate
 from engine.sampling.draw import DrawRule, SiblingRule, draw, draw_siblings
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.target_rows import MaskOf, TargetRows
 from engine.stream.text_stream import StreamRules, TextStream
 from engine.verify.interface import Verifier
 
 NumbersOf = Callable[[int, int], Randomness]
 """(seed, stream) -> the random numbers of one request."""
-RowsOf = Callable[[NDArray[np.floating[Any]], Tree, Sequence[int], int, SamplingParams, tuple[int, ...]], TargetRows]
+RowsOf = Callable[
+    [NDArray[np.floating[Any]], Tree, Sequence[int], int, SamplingParams, tuple[int, ...], MaskOf | None], TargetRows
+]
 """The arguments of `TargetRows` -> the target's rows of one step."""
 StopsOf = Callable[[SamplingParams, tuple[int, ...], Decode], StopRule]
 """The arguments of `StopRule` -> the ends of one request."""
@@ -37,6 +39,8 @@ KeepPath = Callable[[SlotCache, int, int, Sequence[int]], None]
 """(cache, row, committed tokens before the step, accepted nodes): the signature of
 `engine.models.placement.keep_path`.
 """
+WrapMasks = Callable[[Request, MaskOf], MaskOf]
+"""A request and its grammar -> the masks in effect, on drafts and target rows alike."""
 Tell = Callable[[Request, StepRecord], StepRecord]
 """A request's step -> the step as it is recorded."""
 CallsOf = Callable[[Request, ResponseTemplate, Decode], CallReader]
@@ -55,6 +59,11 @@ def as_it_was(_request: Request, record: StepRecord) -> StepRecord:
     return record
 
 
+def unchanged(_request: Request, masks: MaskOf) -> MaskOf:
+    """The grammar's own masks (default)."""
+    return masks
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
     """The factories that the loop calls for every request and every step."""
@@ -66,6 +75,7 @@ class LoopParts:
     record: Tell = as_it_was
     calls: CallsOf = CallReader
     streams: StreamOf = TextStream
+    masks: WrapMasks = unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ Trait = Literal[
     "tools",
     "stream",
     "filters",
+    "grammar",
 ]
 """What a request or an arm must have before a fault can take effect.
 

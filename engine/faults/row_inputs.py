@@ -66,7 +66,9 @@ class _ChangedRows(WrappedRows):
             drafted = row - 1 in self.tree.parents
             inputs = self._change(RowInputs(self._history, path, self._n_prompt, drafted, self._params))
             history = [*inputs.committed, *inputs.path]
-            self._done[row] = transform(self.logits[row], history, self._n_prompt, inputs.params, self._eos_ids)
+            self._done[row] = transform(
+                self.logits[row], history, self._n_prompt, inputs.params, self._eos_ids, self.allowed(row)
+            )
         return self._done[row]
 
 

@@ -113,7 +113,9 @@ class WrappedRows(TargetRows):
     """Rows that are the inner ones in everything."""
 
     def __init__(self, inner: TargetRows) -> None:
-        super().__init__(inner.logits, inner.tree, inner._history, inner._n_prompt, inner._params, inner._eos_ids)
+        super().__init__(
+            inner.logits, inner.tree, inner._history, inner._n_prompt, inner._params, inner._eos_ids, inner._masks
+        )
 
 
 def with_rows(parts: EngineParts, wrap: Callable[[TargetRows], TargetRows]) -> EngineParts:

@@ -22,6 +22,7 @@ from engine.models.scripted import Script
 from engine.record.given import GivenRow, record_given
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
+from engine.sampling.target_rows import MaskOf
 from engine.sampling.transforms import transform
 
 MOST_WIDE = 2**30
@@ -99,10 +100,15 @@ def open_reference(target: LoadedModel) -> Reference:
 
 
 def anchored(
-    reference: Reference, request: Request, tokens: Sequence[int], header: TraceHeader, text: Decode
+    reference: Reference,
+    request: Request,
+    tokens: Sequence[int],
+    header: TraceHeader,
+    text: Decode,
+    masks: MaskOf | None = None,
 ) -> Generation:
     """The reference's rows on `tokens` as the record of a plain generation with the given tokens. Roles are plain and
-    random numbers NaN, because nothing was drawn.
+    random numbers NaN, because nothing was drawn. `masks` is the request's grammar.
 
     Raises:
         InvalidRequest: no tokens.
@@ -110,13 +116,14 @@ def anchored(
 
     def rows_on(history: Sequence[int], start: int) -> Iterator[GivenRow]:
         rows = reference.rows(history, start)
-        return (_given(row, history[: start + index + 1], header) for index, row in enumerate(rows))
+        return (_given(row, history[: start + index + 1], header, masks) for index, row in enumerate(rows))
 
     return record_given(request, tokens, header, text, rows_on)
 
 
-def _given(row: Rows, history: Sequence[int], header: TraceHeader) -> GivenRow:
+def _given(row: Rows, history: Sequence[int], header: TraceHeader, masks: MaskOf | None) -> GivenRow:
     """The row that decides the last token of `history`."""
-    sampling = header.sampling
-    decided = transform(row, history[:-1], len(header.prompt), sampling, header.eos_ids)
-    return GivenRow(row, float(decided.p[history[-1]]), None if sampling.plain_scores else decided.scores)
+    sampling, start = header.sampling, len(header.prompt)
+    allowed = None if masks is None else masks(history[start:-1])
+    decided = transform(row, history[:-1], start, sampling, header.eos_ids, allowed)
+    return GivenRow(row, float(decided.p[history[-1]]), None if sampling.plain_scores else decided.scores, allowed)

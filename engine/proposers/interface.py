@@ -20,6 +20,7 @@ from engine.core.trees import require_valid
 from engine.core.types import Proposal, QKind, Request, StepOutcome
 from engine.core.versions import DraftVersion
 from engine.sampling.rng import Randomness
+from engine.sampling.target_rows import MaskOf
 
 Shape = Literal["chain", "tree"]
 
@@ -89,6 +90,8 @@ class Context:
     """Free columns in the target's cache: the limit for drafts and lookahead tokens together."""
     read: TargetOutputs = NOTHING_READ
     """Given to `start` and `observe`."""
+    masks: MaskOf | None = None
+    """The request's grammar; None without one. A draft outside it has p = 0."""
 
 
 class Proposer(Protocol):

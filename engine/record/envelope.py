@@ -14,15 +14,17 @@ import zstandard
 from engine.core.errors import TraceError
 
 MAGIC: Final = b"SATRACE5"
-READABLE: Final = (MAGIC, b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
+MASKED: Final = b"SATRACE6"
+"""A trace with the masks of a grammar; other traces keep the version before, and their bytes."""
+READABLE: Final = (MASKED, MAGIC, b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
 """Versions that are read."""
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
 
 
-def wrap(content: bytes) -> bytes:
-    """The content compressed, behind the magic number."""
-    return MAGIC + zstandard.ZstdCompressor(level=COMPRESSION).compress(content)
+def wrap(content: bytes, version: bytes = MAGIC) -> bytes:
+    """The content compressed, behind the magic number of its version."""
+    return version + zstandard.ZstdCompressor(level=COMPRESSION).compress(content)
 
 
 def unwrap(data: bytes) -> bytes:

@@ -17,6 +17,7 @@ from engine.core.types import (
     FinishReason,
     Floats,
     Generation,
+    Mask,
     Proposal,
     Request,
     Role,
@@ -37,6 +38,8 @@ class GivenRow:
     """p of the token; NaN if no transform ran."""
     scores: Floats | None = None
     """[V] scores; None where they are the logits, or no transform ran."""
+    allowed: Mask | None = None
+    """[V] the grammar's mask; None without a grammar, or if no transform ran."""
 
 
 RowsOn = Callable[[Sequence[int], int], Iterable[GivenRow]]
@@ -59,6 +62,7 @@ def record_given(
         outcome = StepOutcome((Emitted(history[start + index], Role.PLAIN, 0, row.p),))
         scores = None if row.scores is None else row.scores[None]
         logits = np.array(row.logits[None])  # a copy: a view would keep the whole block until the recorder reduces it
-        recorder.step(StepRecord(index, start + index, Proposal(), outcome, logits, scores))
+        allowed = None if row.allowed is None else row.allowed[None]
+        recorder.step(StepRecord(index, start + index, Proposal(), outcome, logits, scores, allowed=allowed))
     trace = recorder.finish(FinishReason.LENGTH)
     return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))

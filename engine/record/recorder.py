@@ -17,12 +17,22 @@ from numpy.typing import NDArray
 from engine.core.types import FinishReason, Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
 from engine.record.lumping import TOP, Cells, cells_of, draft_masses, empty, largest
-from engine.record.trace import Rows, Trace, TraceHeader, encode
+from engine.record.trace import EMPTY, MASKS, Rows, Trace, TraceHeader, encode, packed
 from engine.sampling.transforms import log_sum_exp
 
 BLOCK: Final = 2**17
 """Logits reduced at once: float64 temporaries of 1 MiB, which stay in a processor's second cache."""
 NAN: Final = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The columns of a grammar's masks, named as in the trace; all empty without a grammar."""
+
+    mask_digest: NDArray[np.uint64]
+    mask_count: NDArray[np.int32]
+    mask_bits: NDArray[np.uint8]
+    spare_mask_bits: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ class RecordedBlock:
     q_rows: Floats
     cells: Cells
     q_below: Floats
+    masks: Masks
 
     @property
     def versions(self) -> frozenset[DraftVersion]:
@@ -111,12 +122,37 @@ def reduce(header: TraceHeader, records: list[StepRecord]) -> RecordedBlock:
         q_rows=_q_rows(records if full else [], header.vocabulary),
         cells=cells_of(records, scores, header.sampling, header.coupled_draft) if lumped else empty(0, 0),
         q_below=draft_masses(records if lumped else []),
+        masks=_masks(records, full),
+    )
+
+
+def _masks(records: list[StepRecord], full: bool) -> Masks:
+    """Digests and counts at every level, bits at `full`; empty unless every step has masks."""
+    masks = [record.allowed for record in records if record.allowed is not None]
+    if not masks or len(masks) < len(records):
+        return Masks(**{name: EMPTY[name] for name in MASKS})
+    rows = np.concatenate(masks)
+    bits = packed(rows)
+    spare = [packed(each.spare_allowed) for each in records if each.spare_allowed is not None]
+    return Masks(
+        mask_digest=digests(bits),
+        mask_count=rows.sum(axis=1).astype(np.int32),
+        mask_bits=bits if full else bits[:0].copy(),
+        spare_mask_bits=np.concatenate(spare) if full and spare else bits[:0].copy(),
     )
 
 
 def _without_rows(record: StepRecord) -> StepRecord:
     proposal = replace(record.proposal, q=None)
-    return replace(record, proposal=proposal, logits=record.logits[:0].copy(), scores=None, spare=None)
+    return replace(
+        record,
+        proposal=proposal,
+        logits=record.logits[:0].copy(),
+        scores=None,
+        spare=None,
+        allowed=None,
+        spare_allowed=None,
+    )
 
 
 def _stacked(parts: list[Rows], vocabulary: int) -> Rows:
@@ -130,7 +166,7 @@ def _scores(records: list[StepRecord], logits: Rows) -> Rows:
     return np.concatenate([record.logits if record.scores is None else record.scores for record in records])
 
 
-def digests(rows: Rows) -> NDArray[np.uint64]:
+def digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
     """[E] the 8 bytes of BLAKE2b over each row's bytes, read as a little-endian number.
 
     Rows that differ in one bit have different digests but for a chance of 2^-64.
@@ -181,7 +217,15 @@ def to_trace(header: TraceHeader, kept: list[RecordedBlock]) -> Trace:
         q_rows=np.concatenate([np.empty((0, header.vocabulary)), *(each.q_rows for each in kept)]),
         q_below=_joined([each.q_below for each in kept]),
         **_cell_columns(kept, header),
+        **_mask_columns(kept),
     )
+
+
+def _mask_columns(kept: list[RecordedBlock]) -> dict[str, NDArray[Any]]:
+    masked = [each.masks for each in kept if len(each.masks.mask_digest)]
+    if len(masked) < len(kept) or not kept:
+        return {name: EMPTY[name] for name in MASKS}
+    return {name: np.concatenate([getattr(each, name) for each in masked]) for name in MASKS}
 
 
 def _cell_columns(kept: list[RecordedBlock], header: TraceHeader) -> dict[str, NDArray[Any]]:

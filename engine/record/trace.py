@@ -21,9 +21,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from engine.core.errors import InvalidRequest, TraceError
-from engine.core.types import FinishReason, Floats, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
+from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
-from engine.record.envelope import READABLE, unwrap, version_of, wrap
+from engine.record.envelope import MAGIC, MASKED, READABLE, unwrap, version_of, wrap
 from engine.record.npz import arrays_of
 
 CELLS: Final = (
@@ -40,15 +41,18 @@ CELLS: Final = (
     "q_below",
 )
 """Columns of lumped laws, at `topk` only."""
+MASKS: Final = ("mask_digest", "mask_count", "mask_bits", "spare_mask_bits")
+"""Columns of a grammar's masks; empty without a grammar."""
 LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
     zip(
         READABLE,
         (
             (),
-            CELLS,
-            (*CELLS, "draft_version"),
-            (*CELLS, "draft_version", "spare_logits"),
-            (*CELLS, "draft_version", "spare_logits", "logits_digest"),
+            MASKS,
+            (*MASKS, *CELLS),
+            (*MASKS, *CELLS, "draft_version"),
+            (*MASKS, *CELLS, "draft_version", "spare_logits"),
+            (*MASKS, *CELLS, "draft_version", "spare_logits", "logits_digest"),
         ),
         strict=True,
     )
@@ -58,6 +62,10 @@ EMPTY: Final[Mapping[str, NDArray[Any]]] = {
     "draft_version": np.empty(0, np.int32),
     "spare_logits": np.empty((0, 0), np.float32),
     "logits_digest": np.empty(0, np.uint64),
+    "mask_digest": np.empty(0, np.uint64),
+    "mask_count": np.empty(0, np.int32),
+    "mask_bits": np.empty((0, 0), np.uint8),
+    "spare_mask_bits": np.empty((0, 0), np.uint8),
     "cell_id": np.empty((0, 0), np.uint32),
     "cell_p": np.empty((0, 0), np.float32),
     "cell_q": np.empty((0, 0), np.float32),
@@ -187,6 +195,14 @@ class Trace:
     """[E] sum of p q."""
     q_below: Floats
     """[X] mass of q before the drafted token in id order; NaN if it was not drawn from a row."""
+    mask_digest: NDArray[np.uint64]
+    """[E] 8 bytes of BLAKE2b over the packed bits of the grammar's mask on the deciding row, at every level."""
+    mask_count: Ints
+    """[E] number of tokens that the mask allows."""
+    mask_bits: NDArray[np.uint8]
+    """[E, ceil(V / 8)] the masks, least significant bit first, at `full`."""
+    spare_mask_bits: NDArray[np.uint8]
+    """[R, ceil(V / 8)] those on the rows of `spare_logits`."""
 
     @property
     def steps(self) -> int:
@@ -202,6 +218,20 @@ class Trace:
     def n_accepted(self) -> int:
         """Drafted tokens that were emitted."""
         return int(np.sum(self.role == Role.ACCEPTED))
+
+    def allowed(self, index: int) -> Mask | None:
+        """[V] the grammar's mask on the row that decided an emitted token; None without masks on record."""
+        return unpacked(self.mask_bits[index], self.header.vocabulary) if len(self.mask_bits) else None
+
+
+def packed(masks: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """[E, ceil(V / 8)] the bits of masks [E, V], least significant bit first."""
+    return np.packbits(masks, axis=-1, bitorder="little")
+
+
+def unpacked(bits: NDArray[np.uint8], vocabulary: int) -> Mask:
+    """The inverse of `packed`."""
+    return np.unpackbits(bits, axis=-1, count=vocabulary, bitorder="little").astype(np.bool_)
 
 
 class _Late(Trace):
@@ -275,10 +305,11 @@ def steps_of(trace: Trace, only: Iterable[int] | None = None) -> Iterator[StepVi
 def encode(trace: Trace) -> bytes:
     """The trace's bytes; equal traces give equal bytes."""
     buffer = io.BytesIO()
-    columns = {name: getattr(trace, name) for name in COLUMNS}
+    masked = trace.header.sampling.structured is not None or any(len(getattr(trace, name)) for name in MASKS)
+    columns = {name: getattr(trace, name) for name in COLUMNS if masked or name not in MASKS}
     header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
     np.savez(buffer, header=header, **columns)
-    return wrap(buffer.getvalue())
+    return wrap(buffer.getvalue(), MASKED if masked else MAGIC)
 
 
 def decode(data: bytes) -> Trace:
@@ -298,14 +329,18 @@ def decode(data: bytes) -> Trace:
 
 
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:
-    written = dataclasses.asdict(header) | {"stream": str(header.stream)}
+    written = dataclasses.asdict(header) | {"stream": str(header.stream), "sampling": header.sampling.document()}
     # omitted when empty, so that older readers can read the header
     return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
 
 
 def _header_from_json(data: dict[str, Any]) -> TraceHeader:
     sampling = data.pop("sampling")
+    structured = sampling.pop("structured", None)
+    if structured is not None:
+        structured = ConstraintSpec(**structured | {"kind": ConstraintKind(structured["kind"])})
     pairs: dict[str, Any] = {
+        "structured": structured,
         "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
         "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
         "stop": tuple(sampling.pop("stop")),

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.types import DraftRule, Floats, QKind, SamplingParams
+from engine.core.types import DraftRule, Floats, Mask, QKind, SamplingParams
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.transforms import gumbel_argmax, inverse_cdf, transform
+from engine.sampling.target_rows import MaskOf
+from engine.sampling.transforms import TransformedRow, gumbel_argmax, inverse_cdf, transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,17 @@ class DraftContext:
     params: SamplingParams
     eos_ids: tuple[int, ...]
     randomness: Randomness
+    masks: MaskOf | None = None
+    """The request's grammar; None without one."""
+
+    @property
+    def allowed(self) -> Mask | None:
+        """The grammar's mask after the history."""
+        return None if self.masks is None else self.masks(self.history[self.n_prompt :])
+
+    def row(self, logits: NDArray[np.floating[Any]]) -> TransformedRow:
+        """Q of the next token, from its row of draft logits [V]."""
+        return transform(logits, self.history, self.n_prompt, self.params, self.eos_ids, self.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ def draw(rule: DraftRule, logits: NDArray[np.floating[Any]], context: DraftConte
         token = int(logits.argmax())
         if np.isfinite(logits[token]):
             return Draw(token, QKind.ONE_HOT, None, float("nan"))
-    row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
+    row = context.row(logits)
     position = len(context.history)
     if greedy:
         return Draw(int(np.argmax(row.scores)), QKind.ONE_HOT, None, float("nan"))
@@ -96,7 +108,7 @@ def draw_siblings(
     coupled draw takes the largest remaining entry of log q plus the target's noise. At temperature 0 and under the
     greedy rule the children are the most likely tokens.
     """
-    row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
+    row = context.row(logits)
     if rule is DraftRule.GREEDY or context.params.greedy or siblings.how is Siblings.TOP:
         return _most_likely(row.scores, siblings.count)
     position, q = len(context.history), row.p

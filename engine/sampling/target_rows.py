@@ -5,15 +5,18 @@ Each row's history holds the drafted tokens on its path, so that penalties and m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.trees import path_tokens
-from engine.core.types import SamplingParams, Tree
+from engine.core.types import Mask, SamplingParams, Tree
 from engine.sampling.transforms import TransformedRow, transform
+
+MaskOf = Callable[[Sequence[int]], Mask]
+"""The generated tokens before a position, drafted ones included -> the tokens that the grammar allows there."""
 
 
 class TargetRows:
@@ -26,6 +29,7 @@ class TargetRows:
         n_prompt: how many of `history` are the prompt.
         params: the request's sampling parameters.
         eos_ids: the model's end tokens.
+        masks: the request's grammar; None without one.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class TargetRows:
         n_prompt: int,
         params: SamplingParams,
         eos_ids: tuple[int, ...],
+        masks: MaskOf | None = None,
     ) -> None:
         self.logits = logits
         self.tree = tree
@@ -43,6 +48,7 @@ class TargetRows:
         self._n_prompt = n_prompt
         self._params = params
         self._eos_ids = eos_ids
+        self._masks = masks
         self._done: dict[int, TransformedRow] = {}
 
     @property
@@ -54,8 +60,16 @@ class TargetRows:
         """The distribution after the path to the row's node."""
         if row not in self._done:
             history = [*self._history, *path_tokens(self.tree, row - 1)]
-            self._done[row] = transform(self.logits[row], history, self._n_prompt, self._params, self._eos_ids)
+            self._done[row] = transform(
+                self.logits[row], history, self._n_prompt, self._params, self._eos_ids, self.allowed(row)
+            )
         return self._done[row]
+
+    def allowed(self, row: int) -> Mask | None:
+        """The grammar's mask on the row, given the path to its node; None without a grammar."""
+        if self._masks is None:
+            return None
+        return self._masks([*self._history[self._n_prompt :], *path_tokens(self.tree, row - 1)])
 
     def best(self, row: int) -> int:
         """The row's most likely token, the lowest id on exact ties."""

@@ -1,6 +1,6 @@
 """The only place where logits become a distribution, in float64.
 
-The order is that of vLLM's V1 sampler: logit bias, bad words and minimum length,
+The order is that of vLLM's V1 sampler: the grammar's mask, logit bias, bad words and minimum length,
 penalties, temperature, min-p, top-k, top-p. Verification, drafting, plain
 decoding and replay all call `transform`, so none of them can miss a transform.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import InvalidRequest, ModelError
-from engine.core.types import Floats, SamplingParams
+from engine.core.types import Floats, Mask, SamplingParams
 
 BLOCK: Final = 2**19
 """Numbers transformed together: as many as fit in a processor's cache."""
@@ -37,6 +37,7 @@ def transform(
     n_prompt: int,
     params: SamplingParams,
     eos_ids: tuple[int, ...],
+    allowed: Mask | None = None,
 ) -> TransformedRow:
     """The distribution of the token that follows `history`.
 
@@ -46,12 +47,16 @@ def transform(
         n_prompt: how many of `history` are the prompt.
         params: the request's sampling parameters.
         eos_ids: the model's end tokens, masked while `min_tokens` is not reached.
+        allowed: [V] the grammar's mask after `history`; required if the parameters have a grammar.
 
     Raises:
-        InvalidRequest: the masks leave no token.
+        InvalidRequest: the masks leave no token, or the grammar's mask is missing.
         ModelError: the model gave NaN or infinity.
     """
     scores = logits.astype(np.float64)
+    if params.structured is not None:
+        # before all else, as vLLM does it
+        scores[~_required(allowed)] = -np.inf
     if not params.plain_scores:
         penalise(scores, history, n_prompt, params, eos_ids)
     largest = float(np.maximum.reduce(scores))
@@ -61,9 +66,17 @@ def transform(
     return TransformedRow(scores, truncate(_weigh(scores, largest, params.temperature), params))
 
 
+def _required(allowed: Mask | None) -> Mask:
+    if allowed is None:
+        raise InvalidRequest(
+            "the parameters have a grammar, and no mask came with the row: this reader ignores grammars"
+        )
+    return allowed
+
+
 def _require_finite(largest: float) -> None:
     if largest == -math.inf:
-        raise InvalidRequest("every token is masked: relax bad_words, min_tokens or logit_bias")
+        raise InvalidRequest("every token is masked: relax bad_words, min_tokens, logit_bias or structured")
     if not math.isfinite(largest):
         raise ModelError(f"a logit of the model is not finite ({largest}); try float32 or float64")
 

@@ -26,6 +26,7 @@ from engine.train.dialogues import (
     story,
     tool_call,
 )
+from engine.train.structured_prompts import structured_rows
 
 SEED: Final = 987_654
 """Neither the corpus' seed nor that of its held-out part."""
@@ -36,6 +37,7 @@ DOMAINS: Final[Mapping[str, Sequence[Callable[[Rng], Dialogue]]]] = {
     "copy": (repeat_text, repeat_words),
     "safety": (refusal,),
 }
+STRUCTURED: Final = 120
 LONG_SEED: Final = 987_655
 LONG_CHARACTERS: Final = 1150
 """Of the conversation before the last question: with it some 450 to 550 tokens."""
@@ -144,9 +146,13 @@ def _no_call(rng: Rng) -> Dialogue:
 
 
 def write_prompts(folder: Path, count: int) -> None:
-    """Write `count` prompts per domain, as many long ones, and conversations with tools, as JSON lines."""
+    """Write `count` prompts per domain, as many long ones, conversations with tools, and prompts with grammars."""
     folder.mkdir(parents=True, exist_ok=True)
-    more = {"long": long_rows(count), "tool_calls": tool_rows(TOOL_ROWS)}
+    more = {
+        "long": long_rows(count),
+        "tool_calls": tool_rows(TOOL_ROWS),
+        "structured": structured_rows(STRUCTURED),
+    }
     for domain, found in {**prompt_rows(count), **more}.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")

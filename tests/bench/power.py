@@ -111,6 +111,14 @@ PLANS = {
     "tool_call_equality": Plan(
         ("parser_fed_per_chunk", "tool_arguments_cut_at_accept", "tool_call_from_draft"), 512, PAIRED, 32
     ),
+    "constraint_replay": Plan(
+        ("matcher_not_rolled_back", "mask_missing_on_bonus_token", "mask_of_another_row", "mask_on_draft_only"),
+        512,
+        length=16,
+    ),
+    "schema_conformance": Plan(
+        ("end_allowed_inside_answer", "mask_missing_on_bonus_token", "mask_on_draft_only"), 1024, length=48
+    ),
     "two_sample": Plan(("accepts_everything", "argmax_draft_soft_q"), 2048, (ArmKind.BASELINE,), 32, prompts=8),
 }
 

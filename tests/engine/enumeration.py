@@ -114,7 +114,11 @@ def remembering(transform):
     def by_content(logits, history, n_prompt, params, eos_ids):
         return transform(np.frombuffer(logits), history, n_prompt, params, eos_ids)
 
-    return lambda logits, history, *others: by_content(logits.tobytes(), tuple(history), *others)
+    def remembered(logits, history, n_prompt, params, eos_ids, allowed=None):
+        assert allowed is None, "no grammar is enumerated"
+        return by_content(logits.tobytes(), tuple(history), n_prompt, params, eos_ids)
+
+    return remembered
 
 
 def emitted_law(setup, params, branches, loop=None):

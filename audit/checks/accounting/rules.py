@@ -139,7 +139,8 @@ def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
     for at, (step, logits) in enumerate(zip(steps_by_token(trace), trace.logits, strict=True)):
         token = int(trace.token[at])
         try:
-            row = transform(logits, history[: start + at], start, header.sampling, header.eos_ids)
+            before, allowed = history[: start + at], trace.allowed(at)
+            row = transform(logits, before, start, header.sampling, header.eos_ids, allowed)
         except EngineError as error:
             yield Violation(step, f"token {token}: its row gives no distribution ({error})")
             continue

@@ -15,7 +15,7 @@ import numpy as np
 from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import RequestRecord
 from audit.evidence.shape import shape_fault
-from engine.core.types import RecordLevel, Role, SamplingParams
+from engine.core.types import Mask, RecordLevel, Role, SamplingParams
 from engine.record.trace import Rows, Trace
 from engine.sampling.transforms import transform
 
@@ -37,12 +37,15 @@ class TokenComparison:
     history: tuple[int, ...] = ()
     prompt_length: int = 0
     eos_ids: tuple[int, ...] = ()
+    allowed: Mask | None = None
+    """[V] the grammar's mask on the row."""
 
     def under(self, sampling: SamplingParams) -> float | None:
         """The token's probability under other parameters; None if the row is not recorded."""
         if self.row is None:
             return None
-        return float(transform(self.row, list(self.history), self.prompt_length, sampling, self.eos_ids).p[self.token])
+        row = transform(self.row, list(self.history), self.prompt_length, sampling, self.eos_ids, self.allowed)
+        return float(row.p[self.token])
 
     def message(self, kind: str) -> str:
         """The difference in words."""
@@ -80,7 +83,8 @@ def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenCo
         return
     header = trace.header
     history = (*header.prompt, *trace.token[:at].tolist())
-    p = transform(trace.logits[at], list(history), len(header.prompt), header.sampling, header.eos_ids).p
+    start, allowed = len(header.prompt), trace.allowed(at)
+    p = transform(trace.logits[at], list(history), start, header.sampling, header.eos_ids, allowed).p
     for token, said in reported:
         yield TokenComparison(
             request=request.request_id,
@@ -93,6 +97,7 @@ def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenCo
             history=history,
             prompt_length=len(header.prompt),
             eos_ids=header.eos_ids,
+            allowed=allowed,
         )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from audit.checks.replay.rules import NAN
 from audit.evidence.tally import identical, same
-from engine.core.types import Floats, Protocol, Role
-from engine.record.trace import Rows, StepView, Trace, steps_of
+from engine.core.types import Floats, Mask, Protocol, Role
+from engine.record.trace import Rows, StepView, Trace, steps_of, unpacked
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.transforms import inverse_cdf
 
@@ -84,6 +84,17 @@ def spare_rows(trace: Trace) -> Iterator[Rows]:
         count = 1 + int(trace.n_drafted[view.index]) - int(trace.n_emitted[view.index]) if joint else 0
         yield trace.spare_logits[start : start + count]
         start += count
+
+
+def row_masks(trace: Trace) -> Iterator[tuple[Mask | None, ...]]:
+    """The grammar's masks on all rows of each step, those of emitted tokens first."""
+    start = 0
+    for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
+        emitted = (trace.allowed(at) for at in range(view.emitted.start, view.emitted.stop))
+        bits = trace.spare_mask_bits[start : start + len(spare)]
+        unread = (unpacked(each, trace.header.vocabulary) for each in bits) if len(bits) else (None for _ in spare)
+        yield (*emitted, *unread)
+        start += len(spare)
 
 
 def block_faults(block: BlockStep | None, trace: Trace, view: StepView, randomness: Randomness) -> Iterator[str]:

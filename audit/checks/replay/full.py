@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.replay.block import BlockStep, block_faults, spare_rows
+from audit.checks.replay.block import BlockStep, block_faults, row_masks, spare_rows
 from audit.checks.replay.rules import NO_NODE, RULES, DecisionPlace, OfferedToken, Ruling
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.trees import depths, orders
-from engine.core.types import Examined, Floats, Protocol, QKind, Role
+from engine.core.types import Examined, Floats, Mask, Protocol, QKind, Role
 from engine.record.trace import Rows, StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf, transform
@@ -32,9 +32,9 @@ def replay_full(trace: Trace) -> Tally:
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     history = [*trace.header.prompt, *trace.tokens]
     whole = trace.header.protocol is Protocol.BLOCK
-    for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
+    for view, spare, masks in zip(steps_of(trace), spare_rows(trace), row_masks(trace), strict=True):
         numbers = randomness.of_step(view.position) if whole else randomness
-        _ReplayStep(trace, view, spare, history, numbers, tally).run()
+        _ReplayStep(trace, view, spare, masks, history, numbers, tally).run()
     return tally
 
 
@@ -57,6 +57,8 @@ class _ReplayStep:
     view: StepView
     spare: Rows
     """[R, V] rows that decided no emitted token."""
+    masks: tuple[Mask | None, ...]
+    """The grammar's masks on the rows of emitted tokens and on the spare ones."""
     history: list[int]
     """Prompt and every token of the generation."""
     randomness: Randomness
@@ -84,8 +86,10 @@ class _ReplayStep:
             return None
         before, start = self.history[: view.position], len(header.prompt)
         rows = [
-            transform(row, [*before, *tokens[:i]], start, header.sampling, header.eos_ids).p
-            for i, row in enumerate([*self.trace.logits[view.emitted], *self.spare])
+            transform(row, [*before, *tokens[:i]], start, header.sampling, header.eos_ids, mask).p
+            for i, (row, mask) in enumerate(
+                zip([*self.trace.logits[view.emitted], *self.spare], self.masks, strict=True)
+            )
         ]
         return BlockStep(view.position, tokens, self.trace.q_rows[view.examined], np.stack(rows))
 
@@ -119,7 +123,8 @@ class _ReplayStep:
     def _place(self, at: int, depth: int, node: int) -> DecisionPlace:
         header = self.trace.header
         start = len(header.prompt)
-        row = transform(self.trace.logits[at], self.history[: start + at], start, header.sampling, header.eos_ids)
+        before, allowed = self.history[: start + at], self.trace.allowed(at)
+        row = transform(self.trace.logits[at], before, start, header.sampling, header.eos_ids, allowed)
         offers = tuple(self._offers(node))
         empty = self.view.nodes.start == self.view.nodes.stop
         return DecisionPlace(self.view.position + depth, row, offers, empty)

@@ -92,7 +92,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("likely_token", c, context.likely_token, PROMPTS),
         Situation("unlikely_token", c, context.unlikely_token, "raise the temperature, or add samples"),
         Situation("near_tie", c, context.near_tie, PROMPTS),
-        Situation("grammar", v, None, NOT_RECORDED),
+        Situation("grammar", v, ends.grammar, "set structured, or give prompts a grammar"),
         Situation("tool_call", v, events.tool_call, "add prompts with tools that the model calls"),
         Situation("filter", v, events.filtered, "add filters, with rules that the answers meet"),
     )

@@ -104,3 +104,9 @@ def ban_in_draft(view: RequestView) -> Mask:
         before = history[: start + index]
         mask[index] = any(before[1 - len(word) :] == list(word[:-1]) for word in sampling.bad_words)
     return mask
+
+
+def grammar(view: RequestView) -> Mask:
+    """Tokens after a drafted one of their step whose row a grammar's mask forbade some token."""
+    counts = view.trace.mask_count
+    return np.asarray((view.place > 0) & (counts < view.trace.header.vocabulary)) if len(counts) else view.nothing()

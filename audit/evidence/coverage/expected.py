@@ -123,6 +123,8 @@ def _parameters(sampling: SamplingParams) -> Iterator[str]:
         yield "ban_in_draft"
     if sampling.min_tokens > 1:
         yield "min_tokens_in_draft"
+    if sampling.structured is not None:
+        yield "grammar"
     if sampling.stop:
         yield "stop_string_in_draft"
 

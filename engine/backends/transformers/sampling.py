@@ -16,6 +16,7 @@ from engine.core.types import SamplingParams
 
 Problem = Callable[[SamplingParams, tuple[int, ...]], bool]
 REFUSED: Final[Mapping[str, Problem]] = {
+    "structured needs backend native or scripted; transformers has no grammars": lambda s, _: s.structured is not None,
     "transformers has no presence_penalty; set it to 0": lambda s, _: bool(s.presence_penalty),
     "transformers has no frequency_penalty; set it to 0": lambda s, _: bool(s.frequency_penalty),
     "transformers matches bad_words of several tokens against the prompt too; give single tokens": lambda s, _: any(

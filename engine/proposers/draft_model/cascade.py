@@ -161,7 +161,15 @@ class CascadeProposer:
     def _test(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
         """Rejection sampling with the draft model in the target's place."""
         request, how = draft.context.request, self._how
-        own = TargetRows(rows, offered.tree, draft.history, len(request.prompt), request.sampling, how.eos_ids)
+        own = TargetRows(
+            rows,
+            offered.tree,
+            draft.history,
+            len(request.prompt),
+            request.sampling,
+            how.eos_ids,
+            draft.context.masks,
+        )
         verdict = ChainVerifier().verify(offered, own, InnerRandomness(draft.context.randomness))
         draft.draws += [Draw(each.token, QKind.FULL, own[each.row].p, float("nan")) for each in verdict.emitted]
         return verdict

@@ -55,7 +55,12 @@ class ChainDraft:
         """Draw the next token from its row of logits [V], or stop before it."""
         request = self.context.request
         context = DraftContext(
-            self.history, len(request.prompt), request.sampling, how.eos_ids, self.context.randomness
+            self.history,
+            len(request.prompt),
+            request.sampling,
+            how.eos_ids,
+            self.context.randomness,
+            self.context.masks,
         )
         self.stopped = unsure(how.stop_below, logits, context)
         if not self.stopped:

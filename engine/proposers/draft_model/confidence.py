@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from engine.core.options import ScalarOption
 from engine.sampling.draw import DraftContext
-from engine.sampling.transforms import softmax, transform
+from engine.sampling.transforms import softmax
 
 STOP_BELOW: Final = ScalarOption(0.0, 0.0, 1.0)
 """The option `stop_below`; 0 never stops."""
@@ -58,5 +58,5 @@ def unsure(stop_below: float, logits: NDArray[np.floating[Any]], context: DraftC
 
 def _largest(logits: NDArray[np.floating[Any]], context: DraftContext) -> float:
     """The largest q; at temperature 0, where q is one-hot, that of the scores at temperature 1."""
-    row = transform(logits, context.history, context.n_prompt, context.params, context.eos_ids)
+    row = context.row(logits)
     return float((softmax(row.scores) if context.params.greedy else row.p).max())

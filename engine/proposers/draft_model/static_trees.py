@@ -223,7 +223,9 @@ class StaticTreeProposer:
     def _children(self, grown: _Grown, node: _DraftedNode, logits: NDArray[np.floating[Any]]) -> list[Draw]:
         context, request = grown.context, grown.context.request
         history = [*context.history, *node.path]
-        drafting = DraftContext(history, len(request.prompt), request.sampling, self._eos_ids, context.randomness)
+        drafting = DraftContext(
+            history, len(request.prompt), request.sampling, self._eos_ids, context.randomness, context.masks
+        )
         siblings = SiblingSpec(len(node.below), self._growth.siblings, grown.order)
         return self._draw_siblings(self._rule, siblings, logits, drafting)
 

@@ -64,14 +64,18 @@ class DDTreeProposer:
         return min(context.depth, self._drafter.room(context))
 
     def _tree(self, context: Context, logits: NDArray[np.floating[Any]]) -> Proposal:
-        marginals = np.stack([self._marginal(context, row) for row in logits[: self._depth(context)]])
+        rows = logits[: self._depth(context)]
+        marginals = np.stack([self._marginal(context, row, first=not at) for at, row in enumerate(rows)])
         tree = best_prefixes(marginals, context.budget)
         return Proposal(tree, QKind.ONE_HOT) if len(tree) else Proposal()
 
-    def _marginal(self, context: Context, logits: NDArray[np.floating[Any]]) -> Floats:
+    def _marginal(self, context: Context, logits: NDArray[np.floating[Any]], *, first: bool) -> Floats:
         """[V] of one position by the request's transforms; at temperature 0 that of the scores at temperature 1."""
         request = context.request
-        row = transform(logits, list(context.history), len(request.prompt), request.sampling, self._eos_ids)
+        # the masks of later positions depend on tokens that a marginal does not know
+        masks, start = context.masks, len(request.prompt)
+        allowed = None if masks is None else masks(context.history[start:]) if first else np.ones(len(logits), np.bool_)
+        row = transform(logits, list(context.history), start, request.sampling, self._eos_ids, allowed)
         return softmax(row.scores) if request.sampling.greedy else row.p
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:

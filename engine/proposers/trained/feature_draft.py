@@ -185,7 +185,9 @@ class DynamicTree(FeatureProposer):
         """[V] of the scores at temperature 1: masks and penalties count, as they do for the target."""
         context, request = row.context, row.context.request
         history = [*context.history, *row.path(node)]
-        scores = transform(logits, history, len(request.prompt), request.sampling, self._eos_ids).scores
+        start, masks = len(request.prompt), context.masks
+        allowed = None if masks is None else masks(history[start:])
+        scores = transform(logits, history, start, request.sampling, self._eos_ids, allowed).scores
         return np.asarray(scores - log_sum_exp(scores[None]))
 
     def _proposal(self, row: _Growing) -> Proposal:

@@ -166,7 +166,12 @@ class MedusaProposer:
     def _children(self, context: Context, path: Sequence[int], logits: Rows) -> list[Draw]:
         request = context.request
         drafting = DraftContext(
-            [*context.history, *path], len(request.prompt), request.sampling, self._how.eos_ids, context.randomness
+            [*context.history, *path],
+            len(request.prompt),
+            request.sampling,
+            self._how.eos_ids,
+            context.randomness,
+            context.masks,
         )
         siblings = SiblingSpec(self._widths[len(path)], Siblings.TOP)
         return self._draw_siblings(DraftRule.GREEDY, siblings, logits, drafting)

@@ -36,6 +36,8 @@ CLAIMS = {
     "evidence",
     "parameters",
     "tools",
+    "constraint",
+    "schema",
 }
 
 

@@ -120,7 +120,7 @@ def test_without_its_situation_the_default_checks_end_undecided(situation):
 
 
 def test_every_situation_with_a_floor_has_a_suite_without_it():
-    """Arms with tools and every setting that asks for a situation: trees, steady and filtered chains, early ends."""
+    """Arms with every setting that asks for a situation: trees, chains, filters, tools, early ends, and a grammar."""
     sampling = SamplingParams(
         1.0,
         top_p=0.9,
@@ -133,9 +133,11 @@ def test_every_situation_with_a_floor_has_a_suite_without_it():
     )
     tree, steady = (faults.load(name).scenario for name in ("tree_mask_leaks", "sqrt_acceptance"))
     asked = set()
-    filtered = faults.load("filter_per_step").scenario
-    for scenario in (tree, steady, filtered, replace(steady, options={"stop_below": 0.3})):
-        suite = default_suite(replace(scenario, sampling=sampling, tools=True), None, 0, 64)
+    filtered, masked = (faults.load(name).scenario for name in ("filter_per_step", "mask_on_draft_only"))
+    every = (tree, steady, filtered, replace(steady, options={"stop_below": 0.3}))
+    # a grammar excludes a minimum length
+    for scenario in (*(replace(each, sampling=sampling, tools=True) for each in every), masked):
+        suite = default_suite(scenario, None, 0, 64)
         checks = {"accounting": {}, "draft_anchor": {}, "no_leak": {}}
         asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks=checks)).floors)
     assert asked == set(WITHOUT)

@@ -16,6 +16,7 @@ from audit.selftest.default_suite import default_suite
 from audit.suite.spec import Suite
 from engine import faults
 from engine.backends.scripted import ALPHABET
+from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import SamplingParams
 from engine.stream.interface import StreamSpec, filter_spec
 
@@ -42,6 +43,8 @@ class Without:
 
 NEVER_ENDED = {"stop_token_ids": (2,), "logit_bias": ((2, -100.0),)}
 """No answer has its end token."""
+ANYTHING = ConstraintSpec(ConstraintKind.REGEX, "[a-z ,.?!]*")
+"""Allows every letter of a scripted model, and an end after each."""
 NEVER_REJECTED = {"same_draft": True}
 NEVER_KEPT = {"scenario": {"gamma": 20}}
 IN_STEP = {"same_draft": True, "scenario": {"gamma": 5}, "suite": {"mixed": False}}
@@ -60,6 +63,7 @@ WITHOUT = {
         sampling={"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.3},
         prompts=ALPHABET,
     ),
+    "grammar": Without("mask_on_draft_only", sampling={"structured": ANYTHING}, checks=("constraint_replay", "replay")),
     "ban_in_draft": Without("bad_words_one_early_in_draft", sampling={"bad_words": ((7,) * 9,)}),
     "min_tokens_in_draft": Without("min_tokens_in_steps", sampling={"min_tokens": 24}),
     "stop_string_in_draft": Without("tokens_after_stop_string", sampling={"stop": ("zzzzzzzzz",)}),

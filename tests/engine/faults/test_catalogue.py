@@ -72,26 +72,39 @@ WRONG_ROWS = (
     "rows_shifted_after_finish",
 )
 """Faults whose decisions are right for rows that are not: a comparison with a run that has other rows sees them."""
-SEEN_BY = dict.fromkeys(WRONG_ROWS, "coupled_equality") | {
-    "trimmed_by_own_probability": "law",
-    "greedy_accepts_top2": "greedy_equality",
-    "noise_keyed_by_draw": "coupled_equality",
-    "forbidden_drafts_dropped": "law",
-    "gamma_not_respected": "accounting",
-    "drafted_rows_in_bfloat16": "greedy_equality",
-    "tokens_after_stop_string": "coupled_equality",
-    "stop_string_out_of_window": "coupled_equality",
-    "stop_string_across_steps_missed": "coupled_equality",
-    "parser_fed_per_chunk": "tool_call_equality",
-    "tool_arguments_cut_at_accept": "tool_call_equality",
-    "tool_call_from_draft": "tool_call_equality",
-    "text_out_of_order": "text",
-    "chunk_before_verification": "no_leak",
-    "stop_string_not_held": "no_leak",
-    "filter_reads_drafts": "filter_equality",
-    "filter_not_rolled_back": "filter_equality",
-    "filter_per_step": "filter_equality",
-}
+WRONG_MASKS = (
+    "mask_on_draft_only",
+    "mask_missing_on_bonus_token",
+    "matcher_not_rolled_back",
+    "matcher_advanced_by_rejected_tokens",
+    "mask_of_another_row",
+    "end_allowed_inside_answer",
+)
+"""Faults whose decisions are right under masks that are not the grammar's."""
+SEEN_BY = (
+    dict.fromkeys(WRONG_ROWS, "coupled_equality")
+    | dict.fromkeys(WRONG_MASKS, "constraint_replay")
+    | {
+        "trimmed_by_own_probability": "law",
+        "greedy_accepts_top2": "greedy_equality",
+        "noise_keyed_by_draw": "coupled_equality",
+        "forbidden_drafts_dropped": "law",
+        "gamma_not_respected": "accounting",
+        "drafted_rows_in_bfloat16": "greedy_equality",
+        "tokens_after_stop_string": "coupled_equality",
+        "stop_string_out_of_window": "coupled_equality",
+        "stop_string_across_steps_missed": "coupled_equality",
+        "parser_fed_per_chunk": "tool_call_equality",
+        "tool_arguments_cut_at_accept": "tool_call_equality",
+        "tool_call_from_draft": "tool_call_equality",
+        "text_out_of_order": "text",
+        "chunk_before_verification": "no_leak",
+        "stop_string_not_held": "no_leak",
+        "filter_reads_drafts": "filter_equality",
+        "filter_not_rolled_back": "filter_equality",
+        "filter_per_step": "filter_equality",
+    }
+)
 """The check that sees a fault, if it is not the replay, or that the fault is for."""
 UNSEEN = {
     "trimmed_by_next_confidence": "what follows a token is unrelated to its rank in a scripted pair, and every order "
@@ -183,6 +196,7 @@ def test_the_arena_suits_the_fault(name):
     assert ("stop strings" in suits.needs) <= bool(scenario.sampling.stop)
     assert ("stream" in suits.needs) == (scenario.stream is not None)
     assert ("filters" in suits.needs) == bool(scenario.stream and scenario.stream.filters)
+    assert ("grammar" in suits.needs) <= (scenario.sampling.structured is not None)
     assert ("several requests" in suits.needs) <= (scenario.rows > 1)
     assert ("tools" in suits.needs) <= scenario.tools
     assert ("weights" in suits.needs) <= (scenario.models == "bundled")
@@ -232,7 +246,9 @@ def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
     assert (clean is Verdict.FAULT, broken) == (False, Verdict.FAULT)
 
 
-@pytest.mark.parametrize("name", slow_unless(WRONG_ROWS, ["bonus_wrong_row", "kv_not_rolled_back", "tree_mask_leaks"]))
+@pytest.mark.parametrize(
+    "name", slow_unless((*WRONG_ROWS, *WRONG_MASKS), ["bonus_wrong_row", "kv_not_rolled_back", "tree_mask_leaks"])
+)
 def test_decisions_on_wrong_rows_replay(name):
     assert verdict("replay", name, broken=True) is Verdict.CERTIFIED
 

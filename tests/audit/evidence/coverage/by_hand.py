@@ -151,6 +151,8 @@ def _tokens(trace, step):
             banned |= not begun or (prompt + before)[-len(begun) :] == begun
         if place and banned:
             yield "ban_in_draft"
+        if place and sampling.structured and trace.mask_count[len(before)] < trace.header.vocabulary:
+            yield "grammar"
 
 
 def _end(trace, every):

@@ -14,11 +14,12 @@ from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, Requ
 from engine import faults
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.effective import Effective
-from engine.record.trace import late
+from engine.record.trace import decode, late
 from tests.audit.checks.simulator import record
 from tests.audit.checks.streamed_arms import evidence
 from tests.audit.evidence.coverage.by_hand import counted
 from tests.engine.build import Setup, generate, requests, traces
+from tests.engine.constraints import arms as masked
 from tests.engine.faults.arms import arm as scripted_arm
 from tests.engine.faults.arms import arm_record
 from tests.engine.faults.arms import generate as generate_scenario
@@ -89,7 +90,7 @@ def test_the_samplings_reach_what_short_scripts_can_reach():
     seen = both_counts("specinfer", Protocol.TREE) + both_counts("draft_model", Protocol.CHAIN)
     seen += both_counts("ngram", Protocol.CHAIN)
     recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
-    assert recognised - {name for name, times in seen.items() if times} == UNREACHED | {"tool_call"}
+    assert recognised - {name for name, times in seen.items() if times} == UNREACHED | {"tool_call", "grammar"}
 
 
 def test_tool_calls_are_counted_as_by_hand():
@@ -114,6 +115,15 @@ def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():
         name: by_hand[name] for name in UNREACHED - UNRECORDED
     }
     assert all(by_hand[name] for name in UNREACHED - UNRECORDED)
+
+
+def test_masked_rows_of_drafts_are_counted_as_by_hand():
+    wanted = masked.requests(6, masked.sampling(masked.SENTENCE, temperature=1.0), masked.sampling(masked.LARK))
+    listed = [decode(each.trace) for each in masked.decoded(Protocol.CHAIN, "draft_model", wanted).values()]
+    effective = Effective.from_json({"proposer": "draft_model", "proposer_shape": "chain", "gamma": 4, "rows": 4})
+    arm = ArmRecord("a", ArmKind.CANDIDATE, Level.L4, effective, tuple(record(trace) for trace in listed))
+    times = counted(listed, GAMMA, tree=False)["grammar"]
+    assert count(arm, {}).occurred["grammar"] == times == sum(int(sum(trace.row > 0)) for trace in listed) > 20
 
 
 def test_steps_beside_other_parameters_are_those_in_the_recorded_rounds():

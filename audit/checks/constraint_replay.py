@@ -1,0 +1,162 @@
+"""Constraint replay: every row was masked by the grammar in the state that the emitted tokens give it.
+
+Claim: constraint. Null: the mask on the row that decided a token is the grammar's after the tokens before it, and the
+token is one that it allows. The backend computes the masks of each answer a second time, from the emitted tokens alone
+and with a fresh matcher that is never rolled back (fact `constraint`); the check compares them with the recorded ones,
+token by token, and at level `full` the recorded bits with their digest and with the emitted token. Statistic: tokens
+whose mask differs or forbids them; one is a fault, because a mask of another state changes the law. Effect: their
+share; bound: its 99 % Clopper-Pearson upper bound. Cannot see: a grammar library that is wrong both times (see
+schema_conformance), the masks of rejected drafted tokens, and masks that the target never applied but recorded (see
+replay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.evidence.columns import numbered
+from audit.evidence.coverage.groups import Group
+from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.binomial import upper_bound
+from audit.stats.power import replay_effect
+from engine.record.trace import Trace
+
+FACT: Final = "constraint"
+MAX_FINDINGS: Final = 20
+NO_GRAMMAR: Final = "no request has a grammar"
+ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one account only"
+
+
+def constrained(evidence: Evidence) -> bool:
+    """True if a request of the candidate has a grammar."""
+    return any(each.trace.header.sampling.structured is not None for each in evidence.candidate.requests)
+
+
+def account_of(trace: Trace) -> Mapping[str, Any] | None:
+    """The second account of a request's masks; None if the backend made none."""
+    found = trace.header.facts.get(FACT)
+    return found if isinstance(found, Mapping) and isinstance(found.get("masks"), list) else None
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if not constrained(evidence):
+        return NO_GRAMMAR
+    accounts = (each for each in evidence.candidate.requests if account_of(each.trace) is not None)
+    return None if next(accounts, None) is not None else NoEvidence(ONE_ACCOUNT)
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.structured else NO_GRAMMAR
+
+
+@dataclass(frozen=True, slots=True)
+class _WrongMask:
+    """A token whose mask is wrong, by its index in the answer."""
+
+    at: int
+    reason: str
+
+
+def _wrong(trace: Trace, account: Mapping[str, Any]) -> Iterator[_WrongMask]:
+    """The tokens of one answer whose masks are wrong, in order."""
+    again = [int(str(value), 16) for value in account["masks"]]
+    if not len(again) == len(trace.mask_digest) == len(trace.token):
+        yield _WrongMask(0, f"{len(trace.mask_digest)} masks are on record for {len(trace.token)} tokens")
+        return
+    bits = _digests(trace)
+    for at, (digest, second) in enumerate(zip(trace.mask_digest.tolist(), again, strict=True)):
+        allowed = trace.allowed(at)
+        if digest != second:
+            yield _WrongMask(at, f"the mask of {int(trace.mask_count[at])} tokens is that of another state")
+        elif bits is not None and bits[at] != digest:
+            yield _WrongMask(at, "the recorded mask is not what its digest says")
+        elif allowed is not None and not allowed[int(trace.token[at])]:
+            yield _WrongMask(at, "the mask forbids it")
+        elif at == account.get("refused"):
+            yield _WrongMask(at, "the grammar forbids it")
+
+
+def _digests(trace: Trace) -> list[int] | None:
+    """Digests of the recorded bits; None below level `full`."""
+    # imported late: the recorder is part of the engine
+    from engine.record.recorder import digests
+
+    return [int(value) for value in digests(trace.mask_bits)] if len(trace.mask_bits) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One request: its tokens, those with a wrong mask, and the finding at the first of them."""
+
+    tokens: int = 0
+    wrong: int = 0
+    finding: Finding | None = None
+    silent: bool = False
+
+
+def _read(request: RequestRecord) -> _Read:
+    trace = request.trace
+    account = account_of(trace)
+    if account is None:
+        return _Read(silent=True)
+    found = list(_wrong(trace, account))
+    finding = None
+    if found:
+        first = found[0]
+        steps = numbered(trace.n_emitted).step
+        step = int(steps[first.at]) if first.at < len(steps) else 0
+        token = int(trace.token[first.at]) if first.at < len(trace.token) else -1
+        finding = Finding(request.request_id, step, f"token {token}, number {first.at + 1}: {first.reason}")
+    return _Read(len(trace.token), len(found), finding)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    del params
+    requests = evidence.candidate.requests
+    read = [_read(each) for each in requests if each.trace.header.sampling.structured is not None]
+    findings = [each.finding for each in read if each.finding is not None]
+    silent = sum(each.silent for each in read)
+    n, wrong = sum(each.tokens for each in read), sum(each.wrong for each in read)
+    if findings:
+        verdict, summary = Verdict.FAULT, f"{wrong} of {n} tokens were decided under a wrong mask"
+    elif silent:
+        verdict, summary = (
+            Verdict.INCONCLUSIVE,
+            f"{silent} of {len(read)} answers have no second account of their masks",
+        )
+    else:
+        verdict = Verdict.CERTIFIED
+        summary = (
+            f"all {n} masks are the grammar's after the tokens before them, at most {upper_bound(0, n):.2g} are not"
+        )
+    return CheckResult(
+        verdict=verdict,
+        summary=summary,
+        n=n,
+        statistic=float(wrong),
+        effect=wrong / n if n else None,
+        bound=upper_bound(min(wrong, n), n) if n else None,
+        detectable=replay_effect(n) if n else None,
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details={"answers": len(read), "without_account": silent},
+    )
+
+
+CHECK = Check(
+    name="constraint_replay",
+    claim="constraint",
+    needs=Level.L0,
+    defaults={},
+    run=_run,
+    applies=_applies,
+    foresee=_foresee,
+    null="every deciding row has the grammar's mask after the emitted tokens before it",
+    effect="share of tokens under a wrong mask",
+    plan=needs_nothing,
+    covers=frozenset({Group.EVENTS}),
+)

@@ -1,0 +1,1 @@
+"""Schema conformance: finished answers under a grammar, judged from their text alone."""

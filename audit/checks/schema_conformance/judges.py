@@ -1,0 +1,111 @@
+"""Whether a text follows a grammar, judged without the library that masked it.
+
+JSON: `json.loads` without NaN and with control characters refused, then jsonschema. Regular expressions: Python's `re`.
+Choices: comparison. Grammars in Lark: the other grammar library, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from jsonschema import Draft202012Validator
+
+from engine.core.errors import InvalidRequest
+from engine.core.structured import ConstraintKind, ConstraintSpec
+
+QUOTED: Final = 40
+OTHER: Final = {"llguidance": "xgrammar", "xgrammar": "llguidance"}
+"""The library that judges the grammars of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a judge says of one text: a problem, none, or nothing (`silent` gives the reason)."""
+
+    problem: str | None = None
+    silent: str | None = None
+    repeated_keys: bool = False
+
+
+Judge = Callable[[str], Opinion]
+
+
+def judge_of(spec: ConstraintSpec) -> Judge:
+    """The judge of a grammar's texts; it may be used for many."""
+    makers = {
+        ConstraintKind.JSON: _by_schema,
+        ConstraintKind.REGEX: _by_expression,
+        ConstraintKind.CHOICE: _by_list,
+        ConstraintKind.GRAMMAR: _by_other_library,
+    }
+    return makers[spec.kind](spec)
+
+
+def _by_schema(spec: ConstraintSpec) -> Judge:
+    validator = Draft202012Validator(spec.value)
+
+    def judge(text: str) -> Opinion:
+        repeated: list[str] = []
+
+        def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+            names = [name for name, _ in items]
+            repeated.extend(name for name in set(names) if names.count(name) > 1)
+            return dict(items)
+
+        try:
+            value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=pairs)
+        except ValueError as error:
+            return Opinion(f"it is no JSON: {error} in {_shown(text)}")
+        wrong = next(iter(validator.iter_errors(value)), None)
+        problem = None if wrong is None else f"the schema refuses it: {wrong.message[:120]} in {_shown(text)}"
+        return Opinion(problem, repeated_keys=bool(repeated))
+
+    return judge
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _by_expression(spec: ConstraintSpec) -> Judge:
+    try:
+        expression = re.compile(spec.source)
+    except re.error as error:
+        reason = f"Python's re does not read the expression ({error})"
+        return lambda _: Opinion(silent=reason)
+    return lambda text: Opinion(None if expression.fullmatch(text) else f"the expression does not match {_shown(text)}")
+
+
+def _by_list(spec: ConstraintSpec) -> Judge:
+    texts = frozenset(spec.value)
+    return lambda text: Opinion(None if text in texts else f"{_shown(text)} is none of the choices")
+
+
+def _by_other_library(spec: ConstraintSpec) -> Judge:
+    # imported late: a check of other grammars needs no library
+    from engine.constraints.compiled import BYTES, open_library
+
+    other = OTHER[spec.library]
+    try:
+        grammar = open_library(other, BYTES).compile(ConstraintSpec(spec.kind, spec.source, other))
+    except InvalidRequest as error:
+        reason = str(error)
+        return lambda _: Opinion(silent=reason)
+
+    def judge(text: str) -> Opinion:
+        matcher = grammar.matcher()
+        for at, byte in enumerate(text.encode()):
+            if not matcher.accept(byte):
+                return Opinion(f"{other} refuses byte {at + 1} of {_shown(text)}")
+        return Opinion(None if matcher.complete() else f"by {other}, {_shown(text)} is not whole")
+
+    return judge
+
+
+def _shown(text: str) -> str:
+    """The end of a text, where answers go wrong most often."""
+    return repr(text if len(text) <= QUOTED else f"...{text[-QUOTED:]}")

@@ -1,0 +1,96 @@
+"""The grammars of a suite: which one a request has, and whether its library takes it; before any model is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from audit.suite.prompts import Workload, WorkloadCases
+from audit.suite.spec import CandidateSpec, Case
+from audit.text.documents import Document, Place, mistake
+from engine.core.errors import InvalidRequest
+from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec
+from engine.core.types import SamplingParams
+
+KEY: Final = "structured"
+
+
+def sampling_of(sampling: SamplingParams, case: Case) -> SamplingParams:
+    """An arm's parameters for one case: the case's own grammar by the arm's library, else the arm's grammar, if any."""
+    given = sampling.structured
+    if given is None:
+        return sampling
+    if case.structured is not None:
+        return dataclasses.replace(sampling, structured=dataclasses.replace(case.structured, library=given.library))
+    return dataclasses.replace(sampling, structured=None) if given.kind is ConstraintKind.CASE else sampling
+
+
+def each_case(cases: Sequence[Case]) -> dict[str, Any]:
+    """The sampling parameter that makes arms take each case's own grammar; nothing if no case has one."""
+    return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if any(case.structured for case in cases) else {}
+
+
+def require_grammars(document: Document, arms: Sequence[CandidateSpec], *, ours: bool) -> None:
+    """Compile the grammar of every arm that has one for all cases.
+
+    Raises:
+        UserError: a library refuses a grammar or is not installed, or the backend has no grammars.
+    """
+    for arm in arms:
+        spec = arm.sampling.structured
+        if spec is not None and not ours:
+            problem = "only the backends native and scripted have grammars; remove structured"
+            raise document.error(_place(document, arm), problem)
+        if spec is not None and spec.kind is not ConstraintKind.CASE:
+            for problem in _problems(spec):
+                raise document.error(_place(document, arm), problem)
+
+
+def require_case_grammars(workload: Workload, found: WorkloadCases, libraries: Sequence[str]) -> None:
+    """Compile the grammars of a workload's cases with each library.
+
+    Raises:
+        UserError: a library refuses a grammar or is not installed; the message has the line.
+    """
+    for line, case in zip(found.lines, found.cases, strict=True):
+        for library in libraries if case.structured is not None else ():
+            assert case.structured is not None
+            for problem in _problems(dataclasses.replace(case.structured, library=library)):
+                raise mistake(str(workload.path), line, problem)
+
+
+def libraries_of(arms: Sequence[CandidateSpec]) -> list[str]:
+    """The libraries that the arms use."""
+    return sorted({arm.sampling.structured.library for arm in arms if arm.sampling.structured is not None})
+
+
+def _place(document: Document, arm: CandidateSpec) -> Place:
+    """The place of an arm's grammar: its own, else the suite's."""
+    entries = document.data["arms"]
+    index = next((at for at, entry in enumerate(entries) if arm.name.startswith(entry["name"])), 0)
+    for place in (("arms", index, "sampling", KEY), ("sampling", KEY)):
+        if place in document.lines:
+            return place
+    return ("arms", index)
+
+
+def _problems(spec: ConstraintSpec) -> Iterator[str]:
+    """Why a grammar cannot be used, at most one reason."""
+    # imported late: suites without grammars need no library
+    from engine.constraints.compiled import check
+
+    if spec.kind is ConstraintKind.JSON:
+        try:
+            Draft202012Validator.check_schema(spec.value)
+        except SchemaError as error:
+            where = "/".join(map(str, error.absolute_path)) or "its root"
+            yield f"structured json is no JSON Schema at {where}: {error.message}; correct it"
+            return
+    try:
+        check(spec)
+    except InvalidRequest as error:
+        yield str(error)

@@ -1,0 +1,94 @@
+"""The grammars of an engine: libraries opened at the first use, each grammar compiled once."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from engine.constraints.interface import CompiledGrammar, GrammarLibrary, TokenSpelling
+from engine.constraints.prefix import PrefixConstraint
+from engine.core.errors import InvalidRequest
+from engine.core.registry import GRAMMARS, resolve
+from engine.core.structured import ConstraintSpec
+from engine.core.types import SamplingParams
+
+EXTRA: Final = "structured"
+BYTES: Final = TokenSpelling(tuple(bytes([byte]) for byte in range(256)), lambda text: list(text.encode()))
+"""A vocabulary of single bytes."""
+
+
+def open_library(name: str, spelling: TokenSpelling) -> GrammarLibrary:
+    """The library of a registered name, for a vocabulary.
+
+    Raises:
+        InvalidRequest: the name is not registered, or the library is not installed.
+    """
+    if name in GRAMMARS and importlib.util.find_spec(name) is None:
+        raise InvalidRequest(f"structured needs the package {name}; pip install 'specaudit[{EXTRA}]'")
+    opened: GrammarLibrary = resolve(GRAMMARS, name, "grammar library")(spelling)
+    return opened
+
+
+def check(spec: ConstraintSpec) -> None:
+    """Compile a grammar for a vocabulary of bytes, before any model is loaded.
+
+    Raises:
+        InvalidRequest: as `GrammarLibrary.compile` and `open_library`.
+    """
+    open_library(spec.library, BYTES).compile(spec)
+
+
+@dataclass(slots=True)
+class Grammars:
+    """The grammars of one vocabulary.
+
+    spell: the vocabulary's bytes, read at the first use.
+    eos_ids: the model's end tokens.
+    """
+
+    spell: Callable[[], TokenSpelling]
+    eos_ids: tuple[int, ...] = ()
+    _spelling: TokenSpelling | None = None
+    _digest: str = ""
+    _libraries: dict[str, GrammarLibrary] = field(default_factory=dict)
+    _compiled: dict[ConstraintSpec, CompiledGrammar] = field(default_factory=dict)
+
+    def constraint(self, sampling: SamplingParams) -> PrefixConstraint | None:
+        """A new constraint at the beginning of an answer; None without a grammar.
+
+        Raises:
+            InvalidRequest: the grammar is refused, its library is not installed, or no token ends an answer.
+        """
+        spec = sampling.structured
+        if spec is None:
+            return None
+        ends = self._ends(sampling)
+        if not ends:
+            raise InvalidRequest("structured needs an end token, and the model has none; name one in stop_token_ids")
+        grammar = self._compiled.get(spec)
+        if grammar is None:
+            grammar = self._compiled[spec] = self._library(spec.library).compile(spec)
+        return PrefixConstraint(grammar, self.spelling, ends)
+
+    def facts(self, spec: ConstraintSpec) -> Mapping[str, Any]:
+        """Component, version and vocabulary, as JSON."""
+        library = self._library(spec.library)
+        return {"library": spec.library, "version": library.version, "vocabulary": self._digest}
+
+    @property
+    def spelling(self) -> TokenSpelling:
+        """The vocabulary's bytes."""
+        if self._spelling is None:
+            self._spelling = self.spell()
+            self._digest = self._spelling.digest
+        return self._spelling
+
+    def _ends(self, sampling: SamplingParams) -> Sequence[int]:
+        return (*self.eos_ids, *sampling.stop_token_ids)
+
+    def _library(self, name: str) -> GrammarLibrary:
+        if name not in self._libraries:
+            self._libraries[name] = open_library(name, self.spelling)
+        return self._libraries[name]

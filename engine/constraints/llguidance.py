@@ -1,0 +1,107 @@
+"""Grammars by llguidance: JSON Schema, regular expressions, Lark and choice.
+
+The vocabulary gets one more token than the model has, as the library's end token; the caller decides on real ones.
+Two habits of the library matter: a token that is refused, or one rolled back too many, leaves a matcher broken for
+good, so tokens are validated first; and a schema with a keyword that it lacks is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from engine.constraints.interface import CompiledGrammar, Matcher, TokenSpelling, choice_in_lark
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.types import Mask
+
+
+class _Wrapped:
+    """The attributes that the library reads from a tokenizer."""
+
+    def __init__(self, spelling: TokenSpelling) -> None:
+        end = len(spelling.tokens)
+        self.tokens = [token or f"<|{number}|>".encode() for number, token in enumerate(spelling.tokens)] + [b"<|end|>"]
+        self.special_token_ids = [*(number for number, token in enumerate(spelling.tokens) if not token), end]
+        self.eos_token_id, self.bos_token_id = end, None
+        self._encode = spelling.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        # the library asks with bytes first, and falls back to text
+        return self._encode(text if isinstance(text, str) else text.decode("utf-8"))
+
+
+class _Matcher:
+    def __init__(self, inner: LLMatcher, vocabulary: int) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+
+    def accept(self, token: int) -> bool:
+        """As the protocol."""
+        return self._inner.validate_tokens([token]) == 1 and self._inner.consume_token(token)
+
+    def rollback(self, count: int) -> None:
+        """As the protocol."""
+        if not self._inner.rollback(count):
+            raise ModelError(f"llguidance cannot roll back {count} tokens: {self._inner.get_error()}")
+
+    def mask(self) -> Mask:
+        """As the protocol."""
+        bits = np.frombuffer(self._inner.compute_bitmask(), np.uint8)
+        if self._inner.is_error():
+            raise InvalidRequest(
+                f"structured: llguidance gave up ({_line(self._inner.get_error())}); simplify the grammar"
+            )
+        return np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
+
+    def complete(self) -> bool:
+        """As the protocol."""
+        return self._inner.is_accepting()
+
+
+class _Grammar:
+    def __init__(self, inner: LLMatcher, vocabulary: int) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+
+    def matcher(self) -> Matcher:
+        """As the protocol."""
+        return _Matcher(self._inner.deep_copy(), self._vocabulary)
+
+
+class LlguidanceLibrary:
+    """llguidance for one vocabulary."""
+
+    def __init__(self, spelling: TokenSpelling) -> None:
+        self.version = version("llguidance")
+        self._vocabulary = len(spelling.tokens)
+        wrapper: Any = TokenizerWrapper(_Wrapped(spelling))
+        self._tokenizer = LLTokenizer(wrapper, n_vocab=self._vocabulary + 1, eos_token=self._vocabulary)
+
+    def compile(self, spec: ConstraintSpec) -> CompiledGrammar:
+        """As the protocol."""
+        grammar = _grammar(spec)
+        wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if wrong or matcher.is_error():
+            reason = _line(matcher.get_error() or " ".join(messages))
+            raise InvalidRequest(f"structured {spec.kind}: llguidance refuses it ({reason}); change that part")
+        return _Grammar(matcher, self._vocabulary)
+
+
+def _grammar(spec: ConstraintSpec) -> str:
+    if spec.kind is ConstraintKind.JSON:
+        return LLMatcher.grammar_from_json_schema(spec.source)
+    if spec.kind is ConstraintKind.REGEX:
+        return LLMatcher.grammar_from_regex(spec.source)
+    if spec.kind is ConstraintKind.CHOICE:
+        return LLMatcher.grammar_from_lark(choice_in_lark(spec))
+    return LLMatcher.grammar_from_lark(spec.source)
+
+
+def _line(message: str) -> str:
+    """A message of several lines as one."""
+    return " ".join(message.split())[:200]

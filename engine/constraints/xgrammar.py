@@ -1,0 +1,134 @@
+"""Grammars by xgrammar: JSON Schema, regular expressions, Lark and choice.
+
+The vocabulary gets one more token than the model has, as the library's end token; the caller decides on real ones.
+The library ignores some keywords of a schema; these are refused here. In 0.2.8 strings with a length limit allow raw
+control characters, which no JSON text may hold: check `schema_conformance` finds such outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any, Final
+
+import numpy as np
+import xgrammar
+
+from engine.constraints.interface import CompiledGrammar, Matcher, TokenSpelling, choice_in_lark
+from engine.core.errors import InvalidRequest, ModelError
+from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.types import Mask
+
+IGNORED: Final = frozenset(
+    (
+        "contains",
+        "dependentRequired",
+        "dependentSchemas",
+        "else",
+        "if",
+        "maxContains",
+        "minContains",
+        "multipleOf",
+        "not",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+    )
+)
+"""Keywords that the library does not enforce."""
+SUBSCHEMAS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+"""Keywords whose keys are names, not keywords."""
+
+
+class _Matcher:
+    def __init__(self, inner: xgrammar.GrammarMatcher, vocabulary: int) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+        self._bits = xgrammar.allocate_token_bitmask(1, vocabulary + 1)
+
+    def accept(self, token: int) -> bool:
+        """As the protocol."""
+        return bool(self._inner.accept_token(token))
+
+    def rollback(self, count: int) -> None:
+        """As the protocol."""
+        try:
+            self._inner.rollback(count)
+        except RuntimeError as error:
+            raise ModelError(f"xgrammar cannot roll back {count} tokens: {error}") from error
+
+    def mask(self) -> Mask:
+        """As the protocol."""
+        self._inner.fill_next_token_bitmask(self._bits)
+        bits = self._bits.numpy().view(np.uint8)[0]
+        return np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
+
+    def complete(self) -> bool:
+        """As the protocol."""
+        return bool(self._inner.is_completed())
+
+
+class _Grammar:
+    def __init__(self, inner: xgrammar.CompiledGrammar, vocabulary: int) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+
+    def matcher(self) -> Matcher:
+        """As the protocol."""
+        return _Matcher(xgrammar.GrammarMatcher(self._inner), self._vocabulary)
+
+
+class XgrammarLibrary:
+    """xgrammar for one vocabulary."""
+
+    def __init__(self, spelling: TokenSpelling) -> None:
+        self.version = version("xgrammar")
+        end = len(spelling.tokens)
+        info = xgrammar.TokenizerInfo(
+            [*spelling.tokens, b"<|end|>"],
+            vocab_type=xgrammar.VocabType.RAW,
+            vocab_size=end + 1,
+            stop_token_ids=[end],
+        )
+        self._vocabulary = end
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+
+    def compile(self, spec: ConstraintSpec) -> CompiledGrammar:
+        """As the protocol."""
+        if spec.kind is ConstraintKind.JSON:
+            ignored = next(_ignored(spec.value), None)
+            if ignored is not None:
+                raise InvalidRequest(
+                    f"structured json: xgrammar does not enforce {ignored}; remove it or use library llguidance"
+                )
+        try:
+            return _Grammar(_compiled(self._compiler, spec), self._vocabulary)
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InvalidRequest(
+                f"structured {spec.kind}: xgrammar refuses it ({reason}); change or remove that part"
+            ) from error
+
+
+def _compiled(compiler: xgrammar.GrammarCompiler, spec: ConstraintSpec) -> xgrammar.CompiledGrammar:
+    if spec.kind is ConstraintKind.JSON:
+        return compiler.compile_json_schema(spec.source)
+    if spec.kind is ConstraintKind.REGEX:
+        return compiler.compile_regex(spec.source)
+    if spec.kind is ConstraintKind.CHOICE:
+        return compiler.compile_lark(choice_in_lark(spec))
+    return compiler.compile_lark(spec.source)
+
+
+def _ignored(schema: Any, names: bool = False) -> Iterator[str]:
+    """The ignored keywords of a schema; with `names` its keys are names of properties or definitions."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _ignored(part)
+    elif isinstance(schema, dict):
+        for key, part in schema.items():
+            if not names and key in IGNORED:
+                yield key
+            if names or key not in ("const", "default", "enum", "examples"):
+                yield from _ignored(part, not names and key in SUBSCHEMAS)
