@@ -22,6 +22,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@$(BIN)/python -m pip uninstall --quiet --yes triton  # xgrammar brings it for GPUs; torch would import it in every process
 	@touch $@
 
 # torch first, as constrained; the three that are taken out come built for CUDA and keep transformers from being imported

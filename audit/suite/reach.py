@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from audit.evidence.coverage.context import BLOCK, CHUNK, LONG, SHORT
@@ -37,10 +38,17 @@ class Unreachable:
 
 
 def unreachable(suite: Suite) -> tuple[Unreachable, ...]:
-    """What the suite cannot reach, in the order of its keys."""
+    """What the suite cannot reach and does not waive, in the order of its keys."""
     # other engines compose their batches themselves, whatever a suite asks
     batch = (*_rows(suite), *_mixture(suite)) if REGISTRY[suite.backend].ours else ()
-    return (*batch, *_lengths(suite), *_prompts(suite), *_drafts(suite))
+    every = (*batch, *_lengths(suite), *_prompts(suite), *_drafts(suite))
+    asked = (replace(each, situations=tuple(filter(partial(_asked, suite), each.situations))) for each in every)
+    return tuple(each for each in asked if each.situations)
+
+
+def _asked(suite: Suite, situation: str) -> bool:
+    """True if no waiver of the suite covers the situation in every arm."""
+    return any(arm.coverage.floor(situation) for arm in suite.arms)
 
 
 def warnings(suite: Suite) -> tuple[str, ...]:

@@ -50,10 +50,10 @@ def _of_the_row_before(parts):
     """The transform of a row takes the sampling parameters of the row that was computed before it."""
     last = []
 
-    def rows(logits, tree, history, n_prompt, params, eos_ids):
+    def rows(logits, tree, history, n_prompt, params, *more):
         last.append(params)
         before = last.pop(0) if len(last) > 1 else params
-        return TargetRows(logits, tree, history, n_prompt, replace(before, seed=params.seed), eos_ids)
+        return TargetRows(logits, tree, history, n_prompt, replace(before, seed=params.seed), *more)
 
     return replace(parts, rows=rows)
 

@@ -63,6 +63,15 @@ def test_one_key_excludes_a_situation(tmp_path, changes, key, situations):
     assert found(tmp_path, **changes) == {key: situations}
 
 
+def test_a_waived_situation_is_no_warning(tmp_path):
+    short = {"lengths": LENGTHS[1:] * 2}
+    assert found(tmp_path, **short, coverage={"waive": ["long_prompt"]}) == {"workloads": {"context_medium"}}
+    assert found(tmp_path, **short, coverage={"least": 0}) == {}
+    arms = [{**each, "coverage": {"waive": ["long_prompt"]}} for each in SUITE["arms"]]
+    assert found(tmp_path, **short, arms=arms) == {"workloads": {"context_medium"}}
+    assert "long_prompt" in found(tmp_path, **short, arms=[arms[0], SUITE["arms"][1]])["workloads"]
+
+
 def test_one_row_has_no_neighbour(tmp_path):
     assert found(tmp_path, batch_size=1)["batch_size"] == {
         *("neighbour_joins", "rows_finish_together", "mixed_parameters", "mixed_lengths", "mixed_drafts")
