@@ -21,7 +21,7 @@ samples: 2
 models: {target: "scripted:1", draft: "scripted:2"}
 workloads: [{name: chat, prompts: "suites:prompts/chat.jsonl", limit: 8}]
 sampling: {max_new_tokens: 64, temperature: 1.0}
-coverage: {waive: [row_reused]}
+coverage: {least: 0}
 arms:
   - name: rejection
     proposer: {kind: draft_model, model: draft, gamma: 4}

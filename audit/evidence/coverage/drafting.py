@@ -11,7 +11,7 @@ from audit.evidence.records import RequestRecord
 from engine.core.types import Role
 from engine.record.trace import steps_of
 
-SMALL: float = 0.05
+SMALL: float = 0.25
 """Residual mass below which the residual is renormalised from few probabilities."""
 DEEP: int = 3
 """Nodes of a deep path."""

@@ -50,6 +50,7 @@ def scripted(folder: Path, fault: str = "") -> str:
             "workloads": [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 16}],
             "sampling": {"max_new_tokens": 48},
             "checks": {"acceptance_theory": {"margin": 0.08}},
+            "coverage": {"waive": ["long_prompt", "shared_prefix", "rows_finish_together"]},
             "arms": [greedy, sampled | ({"fault": fault} if fault else {})],
         },
     )
@@ -91,6 +92,7 @@ def assisted(folder: Path, *, broken: bool = False) -> str:
             ],
             "sampling": {"max_new_tokens": 48, "top_p": 0.95},
             "checks": {"acceptance_theory": {"margin": 0.1}},
+            "coverage": {"waive": ["end_in_draft"]},
             "arms": [greedy, sampled | ({"engine": {"argmax_draft": True}} if broken else {})],
         },
     )

@@ -91,7 +91,7 @@ def _drafting(step, sampling, *, tree):
             yield "rejected_last"
         else:
             yield "rejected_middle"
-        if step.residual is not None and step.residual < 0.05:
+        if step.residual is not None and step.residual < 0.25:
             yield "small_residual"
         if step.excluded and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
             yield "outside_truncation"
