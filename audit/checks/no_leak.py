@@ -18,7 +18,7 @@ import numpy as np
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.streams import RecordedStream, needs, stream_of
+from audit.evidence.streams import STREAM, RecordedStream, needs, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
@@ -34,7 +34,8 @@ QUOTED = 20
 
 def _applies(evidence: Evidence) -> str | None:
     arm = evidence.candidate
-    if "stream" not in arm.effective.facts:
+    # endpoints call the form of their answers a stream too
+    if not arm.ours or STREAM not in arm.effective.facts:
         return NO_STREAM
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
 

@@ -53,7 +53,8 @@ class Growing:
         self._seed, self._prompts, self._done = seed, prompts, 0
         self._tools = ToolOffer(TOOLS) if scenario.tools else None
         self._reference = ScriptedReference(table_script(first, VOCABULARY), {})
-        plain = EngineSpec(Protocol.GREEDY if self.sampling.greedy else Protocol.GUMBEL, rows=plan.rows)
+        rule = Protocol.GREEDY if self.sampling.greedy else Protocol.GUMBEL
+        plain = EngineSpec(rule, rows=plan.rows, stream=plan.stream)
         shapes = {
             ArmKind.CANDIDATE: plan,
             ArmKind.BASELINE: plain,
