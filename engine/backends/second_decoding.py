@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-INCOMPLETE: Final = "\ufffd"
+from engine.stream.holding import INCOMPLETE
+
 NO_DECODING: Final = "the target has no tokenizer, or the prompt ends inside a character"
 
 

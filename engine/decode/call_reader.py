@@ -21,8 +21,8 @@ from engine.record.tool_calls import (
     parser_name,
 )
 from engine.sampling.stopping import Decode
+from engine.stream.holding import whole
 
-INCOMPLETE: Final = "\ufffd"
 NO_TEMPLATE: Final = "the target's tokenizer has no response_template"
 CHANGED: Final = "the text that was read is not how the answer begins"
 
@@ -56,7 +56,7 @@ class CallReader:
     def step(self, generated: Sequence[int], count: int) -> None:
         """Read the last `count` of the generated tokens, which one step committed."""
         for end in range(len(generated) - count + 1, len(generated) + 1):
-            self._feed(self._settled(self._decode(generated[:end]).rstrip(INCOMPLETE)), end)
+            self._feed(self._settled(whole(self._decode(generated[:end]))), end)
 
     def _settled(self, text: str) -> str:
         """The text up to a stop string, or up to where one may have begun."""

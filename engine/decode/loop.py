@@ -182,7 +182,7 @@ class Loop:
 
     def _constrained(self, state: RowState) -> Mapping[str, Any]:
         """The facts of a finished request's grammar, none without one."""
-        if self._grammars is None or state.request.sampling.structured is None:
+        if state.recorder is None or self._grammars is None or state.request.sampling.structured is None:
             return {}
         return account_of_masks(self._grammars, state.request.sampling, state.generated, self._decode)
 
@@ -203,7 +203,7 @@ class Loop:
 
     def _streamed(self, state: RowState) -> dict[str, Any]:
         """The stream's own facts, and beside them how many characters each number of tokens decodes to."""
-        if state.stream is None:
+        if state.recorder is None or state.stream is None:
             return {}
         tokens = state.generated
         ends = [len(whole(self._decode(tokens[:count]))) for count in range(1, len(tokens) + 1)]

@@ -65,7 +65,7 @@ class StopRule:
 
     def stop_begins(self, tokens: Sequence[int], reason: FinishReason) -> int | None:
         """Index of the token in which the stop string begins that ended the generation; None without one."""
-        start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
+        start = self._ended_at(tokens, reason)
         if start is None:
             return None
         # the text of a prefix may lack the last characters, never have more than it
@@ -73,8 +73,11 @@ class StopRule:
 
     def text(self, tokens: Sequence[int], reason: FinishReason) -> str:
         """The generation's text; a stop string and what follows it are not part of it."""
-        start = self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
-        return self.decode(tokens)[:start]
+        return self.decode(tokens)[: self._ended_at(tokens, reason)]
+
+    def _ended_at(self, tokens: Sequence[int], reason: FinishReason) -> int | None:
+        """The start of the stop string that ended the generation; None without one."""
+        return self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
 
 
 def _shared(first: str, second: str) -> int:
