@@ -18,7 +18,10 @@ from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from audit.text.documents import packaged_file
 from engine.backends.scripted import ALPHABET, TOOLS
 from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.faults.constraints import SENTENCES
 from engine.faults.interface import Scenario
+from engine.faults.streams import FILTERED
+from engine.faults.tools import CALLS
 
 DOMAINS: Final = ("prose", "verse")
 PROMPTS: Final = ("chat", "code", "copy", "json", "safety", "tools")
@@ -47,6 +50,9 @@ FAMILIES: Final[Mapping[str, Scenario]] = {
     "gumbel": Scenario(Protocol.GUMBEL),
     "n-gram": Scenario(Protocol.CHAIN, "ngram", drafts=0),
     "early exit": Scenario(Protocol.CHAIN, "early_exit", drafts=0, models="bundled"),
+    "grammar": SENTENCES,
+    "filter": FILTERED,
+    "tools": replace(CALLS, protocol=Protocol.CHAIN),
 }
 COMMON: Final = tuple(name for name, scenario in FAMILIES.items() if scenario.models == "scripted")
 RARE_EVERY: Final = 10
@@ -63,8 +69,11 @@ class CleanArm:
 
     @property
     def scenario(self) -> Scenario:
-        """The family's scenario at this sampling."""
-        return replace(FAMILIES[self.family], sampling=SAMPLINGS[self.sampling])
+        """The family's scenario at this sampling; a grammar and its end token stay the family's."""
+        scenario, sampling = FAMILIES[self.family], SAMPLINGS[self.sampling]
+        own = scenario.sampling
+        sampling = replace(sampling, structured=own.structured, stop_token_ids=own.stop_token_ids)
+        return replace(scenario, sampling=sampling)
 
 
 def clean_arms(count: int) -> tuple[CleanArm, ...]:

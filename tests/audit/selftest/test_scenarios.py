@@ -60,6 +60,15 @@ def test_the_clean_grid_goes_through_every_family_at_every_sampling():
     assert len({each.seed for each in clean_arms(1000)}) == 1000
 
 
+def test_the_clean_grid_has_grammars_filters_and_tools_at_every_sampling():
+    arms = [suite_of(each.scenario, None, each.seed, 256, ()) for each in clean_arms(50)]
+    grammars = [suite for suite in arms if suite.arms[0].sampling.structured]
+    assert {suite.arms[0].sampling.temperature for suite in grammars} == {0.0, 0.7, 1.0}
+    assert all(suite.arms[0].sampling.stop_token_ids for suite in grammars)
+    assert any(suite.arms[0].stream and suite.arms[0].stream.filters for suite in arms)
+    assert any(case.tools for suite in arms for case in suite.cases)
+
+
 def test_what_is_gathered_is_the_arm_with_its_baseline_and_companions():
     evidence = gather(suite_of(faults.load("greedy_accepts_top2").scenario, "greedy_accepts_top2", 0, 256, ("seed",)))
     assert evidence.candidate.effective.fault == "greedy_accepts_top2"
