@@ -16,7 +16,7 @@ ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: vllm-environment quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
+.PHONY: venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -59,7 +59,7 @@ test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and pro
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder $(ONLY) $(VLLM_TESTS)
 
-vllm-environment: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
+venv-vllm: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick

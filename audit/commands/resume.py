@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from audit.commands.options import store_option, wide_option
-from audit.commands.running import finish
+from audit.commands.running import announce, finish
 from audit.errors import UserError
 from audit.store import Store, StoredRun
 from audit.suite.loader import load_suite
@@ -35,7 +35,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         loaded = load_suite(suite_path(record))
         torch.set_num_threads(threads)
         prepared = prepare(loaded, begun_with(opened, record))
-        require_engines(prepared)
+        require_engines(prepared, announce)
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from audit.commands.options import store_option, wide_option
-from audit.commands.running import finish
+from audit.commands.running import announce, finish
 from audit.errors import UserError
 from audit.runs.interim_looks import RunStopRule
 from audit.store import Store
@@ -71,7 +71,7 @@ def command(
     if rule is not None:
         # before a store is created
         require_first_round(prepared, rule)
-    require_engines(prepared)
+    require_engines(prepared, announce)
     with Store.open(store, create=True) as opened:
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))
 

@@ -86,6 +86,11 @@ def progress() -> Iterator[Progress]:
         yield BarProgress(bars)
 
 
+def announce(line: str) -> None:
+    """Print what takes a while before the first arm begins."""
+    click.echo(line, err=True)
+
+
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C: finished requests stay stored and the run can be resumed."""

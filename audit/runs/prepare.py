@@ -7,7 +7,7 @@ is written. Generates nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelFacts
-from engine.backends.interface import Engine, Prompt
+from engine.backends.interface import Engine, Prompt, Starting
 from engine.backends.neighbour import Beside, Company, Mixed, NeighbourEngine, contrasting
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Request, ToolOffer
@@ -67,10 +67,11 @@ def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
         return PreparedRun(suite, build_arms(suite, backend, earlier), models, environment())
 
 
-def require_engines(prepared: PreparedRun) -> None:
+def require_engines(prepared: PreparedRun, say: Callable[[str], None] = lambda _line: None) -> None:
     """Read every arm's effective configuration, which starts an engine that has its own processes.
 
-    A run reads it too; this call comes before a store is created. Engines keep what they reported.
+    A run reads it too; this call comes before a store is created. Engines keep what they reported. `say` receives a
+    line before each start.
 
     Raises:
         UserError: an engine cannot be started.
@@ -78,6 +79,9 @@ def require_engines(prepared: PreparedRun) -> None:
     """
     with _user_errors(prepared.suite):
         for arm in prepared.arms:
+            engine = arm.engine.starts() if isinstance(arm.engine, Starting) else None
+            if engine is not None:
+                say(f"starting {engine} for arm {arm.planned.name}")
             effective_config(arm)
 
 

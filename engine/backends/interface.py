@@ -82,6 +82,15 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Starting(Protocol):
+    """The extra interface of a backend whose engine runs in processes of its own, which start at its first use."""
+
+    def starts(self) -> str | None:
+        """The engine that the first use starts, in words; None if it has been started before."""
+        ...
+
+
+@runtime_checkable
 class Anchoring(Protocol):
     """The extra interface of a backend that can run its target over given tokens, with code that its decoding does not
     use.

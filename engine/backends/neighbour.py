@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.backends.interface import Capabilities, Engine, Prompt, Starting
 from engine.core.types import Generation, Request, SamplingParams
 from engine.record.effective import BESIDE, MIXED, Effective
 from engine.sampling.rng import stream_of
@@ -123,6 +123,10 @@ class NeighbourEngine:
         for key, value in self.company.facts().items():
             found = found.with_fact(key, value)
         return found
+
+    def starts(self) -> str | None:
+        """The backend's; None if it has no processes of its own."""
+        return self.engine.starts() if isinstance(self.engine, Starting) else None
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The backend's."""

@@ -91,3 +91,8 @@ def test_a_command_is_imported_without_garbage_collection_which_then_goes_on():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True", "True"]
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "audit", "list", "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: audit list")

@@ -26,5 +26,6 @@ def verdicts(out, suite):
         check=False,
     )
     assert done.returncode in (0, 1, 3), done.stderr[-4000:]
+    assert done.stderr.startswith("starting vLLM (")
     checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
     return done.returncode, {(each["arm"], each["check"]): each for each in checks}

@@ -43,6 +43,13 @@ class VllmEngine:
         """The effective configuration, read from the running engine."""
         return effective_of(self.plan, self.setting, self._facts(), self.target)
 
+    def starts(self) -> str | None:
+        """The engine by its draft, unless an arm before this one has started it."""
+        if self.pool.knows(self.setting):
+            return None
+        draft = "no draft" if self.plan.proposer is None else f"{self.plan.proposer}, {self.plan.gamma} tokens"
+        return f"vLLM ({draft})"
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's tokens, by the target's own tokenizer."""
         return self.target.encode(prompt)

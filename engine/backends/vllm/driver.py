@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
 from engine.backends.vllm.installed import installed
+from engine.backends.vllm.memory import free_memory, require_memory
 from engine.backends.vllm.public_api import counters, output_of, settings_of
 
 CPU_CACHE: Final = 2**30
@@ -125,6 +126,7 @@ def start(job: Mapping[str, Any]) -> Any:
 
     Raises:
         ValueError: model runner V2 was requested on a machine without a GPU.
+        MemoryError: too little memory is free for an engine on a CPU.
         Exception: whatever vLLM raises.
     """
     from vllm import LLM
@@ -139,6 +141,7 @@ def start(job: Mapping[str, Any]) -> Any:
     if current_platform.is_cpu():
         # vLLM would take a share of the machine's memory
         arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE)
+        require_memory(arguments, free_memory())
     return LLM(**arguments)
 
 

@@ -122,7 +122,7 @@ class EngineProcess:
     def _why_not(self, words: str) -> str:
         if "No module named 'vllm'" in words:
             return (
-                f"{self._launch.python} has no vLLM; run this in an environment that has it (make test-vllm "
+                f"{self._launch.python} has no vLLM; run this in an environment that has it (make venv-vllm "
                 "makes one), or name one under engine: {python: PATH}"
             )
         return f"vLLM could not start: {words}"

@@ -68,6 +68,10 @@ class EnginePool:
         self._running: OrderedDict[str, EngineProcess] = OrderedDict()
         self._facts: dict[str, Mapping[str, Any]] = {}
 
+    def knows(self, setting: VllmSettings) -> bool:
+        """True if the engine has been started before."""
+        return setting.key in self._facts
+
     def facts(self, setting: VllmSettings) -> Mapping[str, Any]:
         """The engine's facts from its first start; starts it if it never ran."""
         if setting.key not in self._facts:

@@ -7,10 +7,14 @@ import time
 
 import pytest
 
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Starting
+from engine.backends.neighbour import Beside, NeighbourEngine
+from engine.backends.vllm.backend import VllmEngine
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.supervise import EnginePool, GenerateCall
 from engine.core.errors import EngineError, ModelError
-from engine.core.types import Request, SamplingParams
+from engine.core.types import Protocol, Request, SamplingParams
 
 from .fake_driver import ABORTED, FAILS, HANGS, KILLS, REFUSED
 
@@ -60,6 +64,16 @@ def test_all_are_answered_by_one_engine(pool, python):
     assert set(kinds.values()) == {"answered"}
     assert outcomes[0].answer["tokens"] == [1, 1]
     assert outcomes[0].worker is None
+
+
+def test_an_engine_says_what_it_starts_until_it_has_been_started(pool, python):
+    plans = [EngineSpec(Protocol.CHAIN), EngineSpec(Protocol.CHAIN, "ngram", 3)]
+    plain, drafting = (VllmEngine(plan, setting(python), None, pool) for plan in plans)
+    assert isinstance(drafting, Starting)
+    assert (plain.starts(), drafting.starts()) == ("vLLM (no draft)", "vLLM (ngram, 3 tokens)")
+    assert NeighbourEngine(drafting, Beside(SamplingParams())).starts() == "vLLM (ngram, 3 tokens)"
+    pool.facts(setting(python))
+    assert (plain.starts(), drafting.starts()) == (None, None), "both have the same settings"
 
 
 def test_the_request_that_kills_the_engine_is_the_one_that_fails(pool, python):
