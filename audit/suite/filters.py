@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import suggestion
-from engine.backends.catalogue import BackendKind
+from engine.backends.catalogue import BackendKind, SourceKind
 from engine.core.errors import InvalidRequest
 from engine.core.registry import FILTERS
 from engine.stream.interface import FilterSpec, StreamSpec, filter_spec
@@ -17,7 +17,8 @@ from engine.stream.loading import load_filter
 
 PACKAGED: Final = "suites:"
 MODEL: Final = "model"
-"""The option that names a folder."""
+"""The option that names a folder, or a bundled model."""
+BUNDLED: Final = SourceKind.BUNDLED.value
 
 
 class FiltersParser:
@@ -52,7 +53,7 @@ class FiltersParser:
                 (*place, "kind"), f"unknown filter {quoted(kind)}; {suggestion(kind, list(FILTERS))}"
             )
         rules = {**self._rules((*place, "rules"), entry.get("rules")), **entry.get("options", {})}
-        if isinstance(rules.get(MODEL), str):
+        if isinstance(rules.get(MODEL), str) and not rules[MODEL].startswith(BUNDLED):
             rules[MODEL] = str(self._folder / Path(rules[MODEL]).expanduser())
         try:
             spec = filter_spec(kind, entry["action"], entry.get("side", "output"), rules)

@@ -8,20 +8,19 @@ dimensions is silently wrong with eager attention.) Loading checks that a model 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.utils import logging
 
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.cache import cache_rows, commit_moves, require_capacity, require_rollback
 from engine.models.folder import ModelFolder
 from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs, chain_placement
+from engine.models.whole import load_whole
 
 PROBE = 5  # tokens: a root of two and two branches
 # Largest deviation that rounding explains, as a share of the largest logit: ignored masks or positions give 0.1 to 1.
@@ -238,45 +237,5 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
         ModelError: transformers cannot load it whole, or it does not fit the protocol.
     """
     require_rollback(folder.config.get("text_config", folder.config), folder.name("config.json"))
-    try:
-        with _quiet():
-            network, report = AutoModelForCausalLM.from_pretrained(
-                str(folder.path),
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,  # refused below, by name
-                output_loading_info=True,
-            )
-    except Exception as error:  # transformers passes on its parsers' exceptions
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(
-            f"{folder.label}: transformers cannot load it as a causal language model ({reason})"
-        ) from error
-    _require_whole(report, type(network).__name__, folder.label)
+    network = load_whole(folder, AutoModelForCausalLM, dtype, "causal language model")
     return HfModel(network, folder.eos_ids, facts, folder.name("config.json"))
-
-
-def _require_whole(report: Mapping[str, Any], kind: str, label: str) -> None:
-    """Refuse tensors that transformers would initialise at random or ignore with only a warning."""
-    for name in sorted(report["missing_keys"]):
-        raise ModelError(f"{label}: tensor {name} is missing for {kind}; restore the weights")
-    for name in sorted(report["unexpected_keys"]):
-        raise ModelError(f"{label}: tensor {name} is unexpected for {kind}; restore the weights or config.json")
-    for name, stored, asked in sorted(report["mismatched_keys"]):
-        raise ModelError(f"{label}: tensor {name} has shape {list(stored)}, config.json asks for {list(asked)}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the progress bar and load report of transformers; relevant findings are raised."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

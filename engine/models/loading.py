@@ -216,6 +216,15 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
     return ResolvedSource(path, str(path))
 
 
+def bundled_folder(source: str) -> Path:
+    """The folder of `bundled:NAME`.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    return _bundled(source, source.partition(":")[2]).path
+
+
 def _bundled(source: str, name: str) -> ResolvedSource:
     home = Path(str(package_files("engine"))) / "bundled"
     known = sorted(each.parent.name for each in home.glob("*/config.json"))

@@ -22,6 +22,7 @@ from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.chat import write_response_template
 from engine.train.early_exit import train_early_exit
 from engine.train.exit_card import write_exit_card
+from engine.train.guard import make_guard
 from engine.train.head_card import TRAININGS, write_head_card
 from engine.train.head_stage import HeadStage
 from engine.train.prompts import write_prompts
@@ -88,6 +89,11 @@ def make_early_exit(work: Path) -> None:
     train_early_exit(work / "target", corpus.load(work / "corpus"), work / "early_exit", say)
 
 
+def make_classifier(work: Path) -> None:
+    """The classifier of sentences for safety filters; it needs the tokenizer only."""
+    make_guard(work / "corpus" / "tokenizer", work / "guard", say)
+
+
 def make_prompts(work: Path) -> None:
     """Prompts for the packaged suites, from the same generators with another seed."""
     write_prompts(work / "prompts", count=50)
@@ -113,6 +119,7 @@ STAGES = {
     "medium": make_medium,
     "medium-draft": make_medium_draft,
     EXITS: make_early_exit,
+    "guard": make_classifier,
     "prompts": make_prompts,
     "cards": make_cards,
 }

@@ -176,3 +176,21 @@ DFLASH_HEAD = DFlashRecipe(
     ffn=384,
     target_layers=(1, 2, 3),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRecipe:
+    """The classifier of sentences; `rows` of its training are sentences."""
+
+    model: ModelRecipe
+    training: TrainRecipe
+    sentences: int
+    held_out: int
+
+
+GUARD = GuardRecipe(
+    ModelRecipe(layers=2, hidden=64, heads=4, kv_heads=2, ffn=128, context=512),
+    TrainRecipe(steps=1500, learning_rate=3e-3, rows=48, warmup=40, seed=11),
+    sentences=24_000,
+    held_out=900,
+)

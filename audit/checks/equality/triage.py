@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.interface import Params
+from audit.evidence.excerpts import parting
 from audit.evidence.origin import names_its_ends
 from audit.evidence.pairing import (
     Divergence,
@@ -82,7 +83,7 @@ class TriagedDivergence:
             whose = "; the baseline's own row prefers the candidate's token" if self.kind == "baseline" else ""
             message = (
                 f"{self.kind}: token {at} is {self.divergence.token}, the baseline has {pair.baseline.tokens[at]}; "
-                f"its lead there: {lead}, noise bound {noise.words}{whose}"
+                f"its lead there: {lead}, noise bound {noise.words}{whose}{_texts(pair)}"
             )
         return Finding(pair.candidate.request_id, self.divergence.step, message)
 
@@ -105,6 +106,11 @@ class BaselineFault:
             f"behind the best of its own row ({len(self.places)} such tokens in this request)"
         )
         return Finding(self.request.request_id, step, message)
+
+
+def _texts(pair: Pair) -> str:
+    words = parting(pair.candidate.text, pair.baseline.text)
+    return words and f"; {words}"
 
 
 def _ended_alike(pair: Pair) -> bool:

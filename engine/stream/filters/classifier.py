@@ -17,11 +17,13 @@ import torch
 
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
-from engine.models.loading import load_tokenizer
+from engine.models.loading import bundled_folder, load_tokenizer
+from engine.models.whole import load_whole
 from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
 from engine.stream.segments import SENTENCE, SegmentFilter
 
 THRESHOLD: Final = 0.5
+BUNDLED: Final = "bundled:"
 KEYS: Final = ("labels", "model", "threshold")
 
 
@@ -51,7 +53,9 @@ class ClassifierRules:
 
 
 def build(spec: FilterSpec) -> ClassifierRules:
-    """The model of a specification: `model`, a folder; `labels`, those that are marked; `threshold`, the least score.
+    """The model of a specification.
+
+    Rules: `model`, a folder or a bundled one; `labels`, those that are marked; `threshold`, the least score.
 
     Raises:
         InvalidRequest: unknown rules, a folder without a sequence classifier, or a label that it does not have.
@@ -62,11 +66,12 @@ def build(spec: FilterSpec) -> ClassifierRules:
         raise InvalidRequest(f"filter classifier has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
     source, wanted, threshold = rules.get("model"), rules.get("labels"), rules.get("threshold", THRESHOLD)
     if not isinstance(source, str):
-        raise InvalidRequest("filter classifier needs model: a folder with a sequence classifier")
+        raise InvalidRequest("filter classifier needs model: bundled:guard, or a folder with a sequence classifier")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 < threshold <= 1:
         raise InvalidRequest(f"filter classifier: threshold must be above 0 and at most 1, not {threshold!r}")
     try:
-        folder = open_folder(Path(source), source)
+        path = bundled_folder(source) if source.startswith(BUNDLED) else Path(source)
+        folder = open_folder(path, source)
         tokenizer = load_tokenizer(folder)
     except ModelError as error:
         raise InvalidRequest(f"filter classifier: {error}") from error
@@ -85,12 +90,9 @@ def _network(folder: ModelFolder) -> Any:
     from transformers import AutoModelForSequenceClassification
 
     try:
-        network: Any = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.path), local_files_only=True, use_safetensors=True, dtype=torch.float32
-        )
-    except Exception as error:  # transformers passes on its parsers' exceptions
-        reason = " ".join(str(error).split())[:200]
-        raise InvalidRequest(f"filter classifier: {folder.label} is no sequence classifier ({reason})") from error
+        network = load_whole(folder, AutoModelForSequenceClassification, torch.float32, "sequence classifier")
+    except ModelError as error:
+        raise InvalidRequest(f"filter classifier: {error}") from error
     return network.eval()
 
 

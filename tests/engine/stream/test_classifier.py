@@ -71,7 +71,9 @@ def test_mistakes_are_told(folder, tmp_path):
         ({}, "needs labels: a list of those to mark, of safe, violence, drugs"),
         ({"labels": ["drugs"], "threshold": 2}, "threshold must be above 0 and at most 1, not 2"),
         ({"labels": ["drugs"], "model": str(tmp_path / "none")}, "no such folder"),
-        ({"labels": ["drugs"], "model": 3}, "needs model: a folder"),
+        ({"labels": ["drugs"], "model": 3}, "needs model: bundled:guard, or a folder"),
+        ({"labels": ["drugs"], "model": "bundled:none"}, "no such bundled model; there are: .*guard"),
+        ({"labels": ["drugs"], "model": "bundled:draft"}, "tensor score.weight is missing for LlamaForSequence"),
         ({"labels": ["drugs"], "window": 3}, "has no rule 'window'; it has: labels, model, threshold"),
     ):
         with pytest.raises(InvalidRequest, match=f"filter classifier.*{said}"):

@@ -1,0 +1,24 @@
+"""Where two texts part, in words for a finding; token ids alone tell a reader nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BEFORE: Final = 24
+AFTER: Final = 16
+
+
+def parting(ours: str, theirs: str) -> str:
+    """The end of what both wrote, and how each went on; empty for equal texts. Unprintable characters are escaped.
+
+    Texts part at or before the first differing token: different tokens can begin with the same characters.
+    """
+    if ours == theirs:
+        return ""
+    shorter = min(len(ours), len(theirs))
+    at = next((index for index in range(shorter) if ours[index] != theirs[index]), shorter)
+    return f"after {ours[max(0, at - BEFORE) : at]!r} it wrote {_next(ours, at)}, the baseline {_next(theirs, at)}"
+
+
+def _next(text: str, at: int) -> str:
+    return repr(text[at : at + AFTER]) if at < len(text) else "nothing"
