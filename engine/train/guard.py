@@ -72,7 +72,7 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(training, step)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         if (step + 1) % REPORT_EVERY == 0:

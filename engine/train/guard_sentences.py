@@ -126,7 +126,7 @@ def _of_dialogue(rng: random.Random) -> str:
     """One sentence of a dialogue that is no refusal, as filters cut them."""
     while True:
         dialogue = draw(rng)
-        content = rng.choice([message["content"] for message in dialogue.messages if message["content"]])
+        content: str = rng.choice([message["content"] for message in dialogue.messages if message["content"]])
         if dialogue.domain != "safety" and content:
             ends = [match.end() for match in SENTENCE.finditer(content)]
             borders = [0, *ends, len(content)]
