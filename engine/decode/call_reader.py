@@ -21,7 +21,7 @@ from engine.record.tool_calls import (
     parser_name,
 )
 from engine.sampling.stopping import Decode
-from engine.stream.holding import whole
+from engine.stream.holding import settled
 
 NO_TEMPLATE: Final = "the target's tokenizer has no response_template"
 CHANGED: Final = "the text that was read is not how the answer begins"
@@ -56,13 +56,12 @@ class CallReader:
     def step(self, generated: Sequence[int], count: int) -> None:
         """Read the last `count` of the generated tokens, which one step committed."""
         for end in range(len(generated) - count + 1, len(generated) + 1):
-            self._feed(self._settled(whole(self._decode(generated[:end]))), end)
+            self._feed(self._settled(self._decode(generated[:end])), end)
 
     def _settled(self, text: str) -> str:
-        """The text up to a stop string, or up to where one may have begun."""
-        held = max((len(stop) - 1 for stop in self._stops), default=0)
-        found = (at for stop in self._stops if (at := text.find(stop)) >= 0)
-        return text[: min(found, default=max(0, len(text) - held))]
+        """The text up to a stop string, which may have ended the answer, or up to where one may have begun."""
+        found = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+        return settled(text, self._stops) if found is None else text[:found]
 
     def finish(self, text: str, count: int) -> ParsedCalls:
         """The calls of the answer's whole `text`, made of `count` tokens."""

@@ -136,12 +136,7 @@ class Loop:
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
-                    state.note({"unlike": unlike.since(state.place.round)})
-                    # a second time, apart from the text that the request's ends are found in
-                    state.note({"decoded": self._decode(state.generated), **state.stop_facts()})
-                    state.note_calls()
-                    state.note(self._streamed(state))
-                    state.note(self._constrained(state))
+                    state.note({"unlike": unlike.since(state.place.round), **self._finished(state)})
                     self._proposer.finish(rows.pop(state.row).row)
                     writer.finish(state.recorder, state.generation())
             number += 1
@@ -175,6 +170,19 @@ class Loop:
         self._proposer.start(replace(self._context(state), read=read))
         return state
 
+    def _finished(self, state: RowState) -> Mapping[str, Any]:
+        """The facts of a finished request; none without a record."""
+        if state.recorder is None:
+            return {}
+        # decoded a second time, apart from the text that the request's ends are found in
+        return {
+            "decoded": self._decode(state.generated),
+            **state.stop_facts(),
+            **state.call_facts(state.recorder.header),
+            **self._streamed(state),
+            **self._constrained(state),
+        }
+
     def _masks(self, request: Request) -> MaskOf | None:
         """The masks of the request's grammar."""
         own = None if self._grammars is None else self._grammars.constraint(request.sampling)
@@ -182,7 +190,7 @@ class Loop:
 
     def _constrained(self, state: RowState) -> Mapping[str, Any]:
         """The facts of a finished request's grammar, none without one."""
-        if state.recorder is None or self._grammars is None or state.request.sampling.structured is None:
+        if self._grammars is None or state.request.sampling.structured is None:
             return {}
         return account_of_masks(self._grammars, state.request.sampling, state.generated, self._decode)
 
@@ -203,7 +211,7 @@ class Loop:
 
     def _streamed(self, state: RowState) -> dict[str, Any]:
         """The stream's own facts, and beside them how many characters each number of tokens decodes to."""
-        if state.recorder is None or state.stream is None:
+        if state.stream is None:
             return {}
         tokens = state.generated
         ends = [len(whole(self._decode(tokens[:count]))) for count in range(1, len(tokens) + 1)]

@@ -12,7 +12,7 @@ from engine.decode.batch_facts import BatchPlace
 from engine.decode.call_reader import CallReader
 from engine.proposers.interface import Context, Shape
 from engine.record.recorder import Recorder
-from engine.record.trace import STOP_BEGINS
+from engine.record.trace import STOP_BEGINS, TraceHeader
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
 from engine.sampling.target_rows import MaskOf
@@ -83,19 +83,19 @@ class RowState:
             header = self.recorder.header
             self.recorder.header = replace(header, facts={**header.facts, **facts})
 
-    def stop_facts(self) -> Mapping[str, int]:
+    def stop_facts(self) -> dict[str, Any]:
         """Where the stop string begins that ended the request; empty without one."""
         assert self.reason is not None
-        begins = self.stops.stop_begins(self.generated, self.reason) if self.recorder is not None else None
+        begins = self.stops.stop_begins(self.generated, self.reason)
         return {} if begins is None else {STOP_BEGINS: begins}
 
-    def note_calls(self) -> None:
-        """Add the calls of the finished request to what its record says about its tools."""
-        if self.calls is None or self.recorder is None:
-            return
+    def call_facts(self, header: TraceHeader) -> dict[str, Any]:
+        """The calls of the finished request beside what the header of its record says about its tools."""
+        if self.calls is None:
+            return {}
         assert self.reason is not None
-        text, offered = self.stops.text(self.generated, self.reason), self.recorder.header.facts["tools"]
-        self.note({"tools": {**offered, **self.calls.facts(text, len(self.generated))}})
+        text = self.stops.text(self.generated, self.reason)
+        return {"tools": {**header.facts["tools"], **self.calls.facts(text, len(self.generated))}}
 
     def generation(self) -> Generation:
         """The finished request, with an empty trace."""
