@@ -34,6 +34,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.gate:command",
         "Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.",
     ),
+    "judge": (
+        "audit.commands.judge:command",
+        "Judge RUN again from its record, store the new verdicts beside the old ones, and print what differs.",
+    ),
     "list": ("audit.commands.list:command", "List the newest runs of a store."),
     "minimize": ("audit.commands.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
     "plan": (

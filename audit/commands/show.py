@@ -29,7 +29,7 @@ def command(run: str, as_json: bool, store: str) -> None:
     """Show RUN (an unambiguous prefix of its id, or `latest`)."""
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
-        shown, drafts = results(opened, ulid), opened.draft_versions(ulid)
+        shown, drafts, judged = results(opened, ulid), opened.draft_versions(ulid), opened.judgements(ulid)
     if as_json:
         echo_json(shown)
         return
@@ -43,6 +43,9 @@ def command(run: str, as_json: bool, store: str) -> None:
     _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
     for finding in (each for check in shown.checks for each in check.findings[:3]):
         click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
+    for judgement in judged:
+        version = judgement.code.get("version") or "unknown"
+        click.echo(f"\njudged again: by {cell(judgement.actor)}, {cell(judgement.created_at)}, version {cell(version)}")
     _outcomes(shown)
 
 

@@ -43,6 +43,18 @@ _MOST_REQUESTS: Final[Mapping[ArmKind, int | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ArmLinks:
+    """An arm, and the names of the arms that its checks compare it with (see `Arm`)."""
+
+    name: str
+    kind: ArmKind
+    baseline: str | None = None
+    control: str | None = None
+    noise: tuple[str, ...] = ()
+    of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """One arm to run. `baseline` and `control` name other arms; `spec` is a candidate's."""
 
@@ -62,6 +74,11 @@ class Arm:
     """The candidate that a companion arm belongs to."""
     most: int | None = None
     """Maximum number of requests, spread evenly over the suite's; None runs all."""
+
+    @property
+    def links(self) -> ArmLinks:
+        """The arms that belong to it."""
+        return ArmLinks(self.name, self.kind, self.baseline, self.control, self.noise, self.of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +129,14 @@ def plan_arms(suite: Suite) -> tuple[Arm, ...]:
     return (*baselines, *controls, *planned)
 
 
-def evidence_for(planned: Arm, listed: Iterable[Arm], record_of: Callable[[str], ArmRecord]) -> Evidence:
-    """Collect a candidate's record and the records of the planned arms that its checks compare it with."""
+def evidence_for(arm: ArmLinks, listed: Iterable[ArmLinks], record_of: Callable[[str], ArmRecord]) -> Evidence:
+    """Collect a candidate's record and the records of the listed arms that its checks compare it with."""
     return Evidence(
-        candidate=record_of(planned.name),
-        baseline=record_of(planned.baseline) if planned.baseline else None,
-        control=record_of(planned.control) if planned.control else None,
-        companions={each.kind: record_of(each.name) for each in listed if each.of == planned.name},
-        noise=tuple(map(record_of, planned.noise)),
+        candidate=record_of(arm.name),
+        baseline=record_of(arm.baseline) if arm.baseline else None,
+        control=record_of(arm.control) if arm.control else None,
+        companions={each.kind: record_of(each.name) for each in listed if each.of == arm.name},
+        noise=tuple(map(record_of, arm.noise)),
     )
 
 

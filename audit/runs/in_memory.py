@@ -36,7 +36,7 @@ def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
 
 def evidence_of(arms: Sequence[PreparedArm], done: Mapping[str, ArmRecord]) -> Evidence:
     """Return the candidate with its comparison arms; every arm has run."""
-    return evidence_for(candidate_of(arms).planned, [arm.planned for arm in arms], done.__getitem__)
+    return evidence_for(candidate_of(arms).planned.links, [arm.planned.links for arm in arms], done.__getitem__)
 
 
 def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:

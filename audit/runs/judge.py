@@ -13,7 +13,7 @@ more for nothing. Such a result speaks of the evidence up to its look
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
@@ -23,12 +23,12 @@ from audit.checks.interface import Check, evaluate
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
-from audit.evidence.records import Evidence
+from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.runs.arms import Arm, evidence_for
+from audit.runs.arms import Arm, ArmLinks, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look
-from audit.store import SituationCount, Store, StoredCheck
-from audit.suite.spec import CandidateSpec
+from audit.store import NewCheck, SituationCount, Store, StoredCheck
+from audit.suite.spec import ArmChecks
 
 NEIGHBOURS = 8
 """Number of cached arms: neighbouring candidates share a baseline and its controls; more would fill the memory."""
@@ -52,20 +52,35 @@ def judge(
     """
     listed = tuple(arms)
     decided = set() if look is None else {(each.arm, each.check) for each in store.checks(run) if _decided(each)}
-    record_of = lru_cache(maxsize=NEIGHBOURS)(partial(store.load_arm, run))
+    going = {}
     for planned in listed:
-        if planned.spec is None:
+        if planned.spec is not None:
+            checks = {name: given for name, given in planned.spec.checks.items() if (planned.name, name) not in decided}
+            going[planned.name] = ArmChecks(checks, planned.spec.coverage)
+    for check in judged_checks([arm.links for arm in listed], going, partial(store.load_arm, run), announce, look):
+        store.add_check(run, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
+
+
+def judged_checks(
+    arms: Sequence[ArmLinks],
+    wanted: Mapping[str, ArmChecks],
+    load_arm: Callable[[str], ArmRecord],
+    announce: Callable[[str], None],
+    look: InterimLook | None = None,
+) -> Iterator[NewCheck]:
+    """The results of the arms with `wanted` checks, in the order of the arms."""
+    record_of = lru_cache(maxsize=NEIGHBOURS)(load_arm)
+    for arm in arms:
+        judging = wanted.get(arm.name)
+        if judging is None or not judging.checks:
             continue
-        going = {name: given for name, given in planned.spec.checks.items() if (planned.name, name) not in decided}
-        if not going:
-            continue
-        announce(planned.name)
-        evidence = evidence_for(planned, listed, record_of)
-        judged = judge_arm(evidence, dataclasses.replace(planned.spec, checks=going), look)
+        announce(arm.name)
+        evidence = evidence_for(arm, arms, record_of)
+        judged = judge_arm(evidence, judging, look)
         for name, result in judged.results.items():
             check = load(name)
             counts = coverage_of(check, result, judged.coverage, judged.floors)
-            store.add_check(run, planned.name, name, check.claim, evidence.candidate.level, result, counts)
+            yield NewCheck(arm.name, name, check.claim, evidence.candidate.level, result, counts)
 
 
 def _decided(check: StoredCheck) -> bool:
@@ -73,16 +88,16 @@ def _decided(check: StoredCheck) -> bool:
     return check.verdict is not Verdict.INCONCLUSIVE and not check.lacking
 
 
-def judge_arm(evidence: Evidence, spec: CandidateSpec, look: InterimLook | None = None) -> ArmJudgement:
+def judge_arm(evidence: Evidence, judging: ArmChecks, look: InterimLook | None = None) -> ArmJudgement:
     """Run the checks of one arm on its evidence, and hold back what coverage does not support."""
-    checks = {name: load(name) for name in spec.checks}
+    checks = {name: load(name) for name in judging.checks}
     # a check whose claim is not about speculation needs no counts, and neither does an arm with such checks only
     about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
     coverage = count(evidence.candidate, about) if about else UNCOUNTED
-    floors = needed(evidence.candidate, coverage, spec.coverage)
+    floors = needed(evidence.candidate, coverage, judging.coverage)
     results = {}
     for name, check in checks.items():
-        result = evaluate(check, evidence, at_interim_look(check, spec.checks[name], look))
+        result = evaluate(check, evidence, at_interim_look(check, judging.checks[name], look))
         result = held_back(result, check.covers, coverage.examined.get(name, {}), floors)
         results[name] = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
     return ArmJudgement(coverage, floors, results)

@@ -18,6 +18,7 @@ from audit.evidence.records import ArmKind, Level
 from audit.runs.arms import Arm, compares_anyway, plan_arms, repeated_slots
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.readings import can_read, promises_chains, reading
+from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite, sources
@@ -249,4 +250,6 @@ def _spec(planned: Arm) -> dict[str, Any]:
         "baseline": planned.baseline,
         "control": planned.control,
         **({"noise": list(planned.noise)} if planned.noise else {}),
+        **({"of": planned.of} if planned.of else {}),
+        **({} if planned.spec is None else {JUDGED: asdict(planned.spec.judged)}),
     }

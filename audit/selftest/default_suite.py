@@ -122,4 +122,4 @@ def _clean_counts(suite: Suite) -> Counted:
 def judged_suite(suite: Suite) -> ArmJudgement:
     """Run a suite of one arm in memory and judge it as `audit run` does."""
     (arm,) = suite.arms
-    return judge_arm(gather(suite), arm)
+    return judge_arm(gather(suite), arm.judged)

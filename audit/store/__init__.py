@@ -7,6 +7,8 @@ from audit.store.values import (
     ArtifactRef,
     Attachment,
     NewArm,
+    NewCheck,
+    NewJudgement,
     NewRun,
     RequestKey,
     RunStatus,
@@ -17,6 +19,7 @@ from audit.store.values import (
     StoredCoverage,
     StoredDecision,
     StoredEvent,
+    StoredJudgement,
     StoredRun,
 )
 from audit.store.writer import NewRequest
@@ -26,6 +29,8 @@ __all__ = [
     "ArtifactRef",
     "Attachment",
     "NewArm",
+    "NewCheck",
+    "NewJudgement",
     "NewRequest",
     "NewRun",
     "RequestKey",
@@ -38,6 +43,7 @@ __all__ = [
     "StoredCoverage",
     "StoredDecision",
     "StoredEvent",
+    "StoredJudgement",
     "StoredRun",
     "default_url",
 ]

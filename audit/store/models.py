@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0004"
+REVISION: Final = "0005"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -41,6 +41,7 @@ APPEND_ONLY: Final = (
     "request",
     "decode_step",
     "token_trace",
+    "judgement",
     "check_result",
     "coverage",
     "gate_decision",
@@ -250,6 +251,19 @@ class TokenTraceRow(Base):
     payload: Mapped[bytes] = mapped_column(LargeBinary)
 
 
+class JudgementRow(Base):
+    """A finished run judged again from its record, with the results that name it."""
+
+    __tablename__ = "judgement"
+    __table_args__ = (Index(None, "run_id"),)
+
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
+    actor: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
 class CheckRow(Base):
     """A check's result on one arm; a later row for the same arm and check supersedes it."""
 
@@ -273,6 +287,8 @@ class CheckRow(Base):
     findings: Mapped[list[Any]] = mapped_column(JSON)
     details: Mapped[Json] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(UtcTime)
+    judgement_id: Mapped[int | None] = mapped_column(ForeignKey("judgement.id"))
+    """The later judgement that gave this result; NULL for the run's own."""
 
 
 class CoverageRow(Base):

@@ -12,8 +12,16 @@ from sqlalchemy.orm import Session
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store.models import ArmRow, AttachmentRow, CheckRow, CoverageRow, GateDecisionRow
-from audit.store.values import Attachment, StoredCheck, StoredCoverage, StoredDecision
+from audit.store.models import (
+    ArmRow,
+    AttachmentRow,
+    CheckRow,
+    CoverageRow,
+    EnvironmentRow,
+    GateDecisionRow,
+    JudgementRow,
+)
+from audit.store.values import Attachment, StoredCheck, StoredCoverage, StoredDecision, StoredJudgement
 from audit.store.writer import find_run
 
 
@@ -64,6 +72,20 @@ def coverage(session: Session, ulid: str) -> tuple[StoredCoverage, ...]:
     )
     return tuple(
         StoredCoverage(arm, check, row.situation, row.occurred, row.examined, row.least) for row, check, arm in rows
+    )
+
+
+def judgements(session: Session, ulid: str) -> tuple[StoredJudgement, ...]:
+    """The later judgements of a run, oldest first, numbered from 1."""
+    rows = session.execute(
+        select(JudgementRow, EnvironmentRow)
+        .join(EnvironmentRow, EnvironmentRow.id == JudgementRow.environment_id)
+        .where(JudgementRow.run_id == find_run(session, ulid).id)
+        .order_by(JudgementRow.id)
+    )
+    return tuple(
+        StoredJudgement(number, row.actor, row.created_at, place.code, place.packages)
+        for number, (row, place) in enumerate(rows, start=1)
     )
 
 

@@ -24,6 +24,8 @@ from audit.store.integrity import IntegrityViolation
 from audit.store.values import (
     Attachment,
     DraftCounts,
+    NewCheck,
+    NewJudgement,
     NewRun,
     RequestKey,
     RunStatus,
@@ -32,6 +34,7 @@ from audit.store.values import (
     StoredCheck,
     StoredCoverage,
     StoredDecision,
+    StoredJudgement,
     StoredRun,
 )
 from audit.store.writer import NewRequest
@@ -136,7 +139,16 @@ class Store:
         coverage: Sequence[SituationCount] = (),
     ) -> None:
         """Record a check's result and what it examined; it supersedes an earlier one of the same arm and check."""
-        self._write(lambda session: writer.add_check(session, run, arm, check, claim, level, result, coverage))
+        found = NewCheck(arm, check, claim, level, result, tuple(coverage))
+        self._write(lambda session: writer.add_check(session, run, found))
+
+    def add_judgement(self, run: str, judgement: NewJudgement) -> None:
+        """Record a later judgement in one transaction; its results supersede those before it, which stay on record."""
+        self._write(lambda session: writer.add_judgement(session, run, judgement))
+
+    def judgements(self, run: str) -> tuple[StoredJudgement, ...]:
+        """The later judgements of a run, oldest first."""
+        return self._read(lambda session: outcomes.judgements(session, run))
 
     def coverage(self, run: str) -> tuple[StoredCoverage, ...]:
         """What the last result of each arm and check examined, arms in the suite's order, checks by name."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
-from audit.evidence.verdicts import LACKING, Finding, Verdict
+from audit.evidence.verdicts import LACKING, CheckResult, Finding, Verdict
 from engine.record.effective import Effective
 
 Json = Mapping[str, Any]
@@ -235,6 +235,38 @@ class SituationCount:
     occurred: int
     examined: int
     least: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheck:
+    """A check's result on one arm, with what it examined. `level` is that of the evidence."""
+
+    arm: str
+    name: str
+    claim: str
+    level: Level
+    result: CheckResult
+    coverage: tuple[SituationCount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewJudgement:
+    """Results of judging a finished run again, by whom, and with which code."""
+
+    actor: str
+    environment: Environment
+    checks: tuple[NewCheck, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJudgement:
+    """A later judgement of a run, without its results; `code` and `packages` are those of its environment."""
+
+    number: int
+    actor: str
+    created_at: datetime
+    code: Json
+    packages: Json
 
 
 @dataclass(frozen=True, slots=True)

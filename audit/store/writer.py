@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.evidence.environment import Environment
-from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult
 from audit.store import integrity
 from audit.store.canonical import jsonable, number, sha256_json, storable
@@ -30,6 +29,7 @@ from audit.store.models import (
     DecodeStepRow,
     EnvironmentRow,
     GateDecisionRow,
+    JudgementRow,
     RequestRow,
     RunArtifactRow,
     RunEventRow,
@@ -37,7 +37,16 @@ from audit.store.models import (
     TokenTraceRow,
 )
 from audit.store.ulid import new_ulid
-from audit.store.values import ArtifactRef, Attachment, NewArm, NewRun, RunStatus, SituationCount, StoredDecision
+from audit.store.values import (
+    ArtifactRef,
+    Attachment,
+    NewArm,
+    NewCheck,
+    NewJudgement,
+    NewRun,
+    RunStatus,
+    StoredDecision,
+)
 
 if TYPE_CHECKING:
     from engine.core.types import Generation
@@ -263,37 +272,48 @@ def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int) -
     set_status(session, ulid, status, f"exit code {exit_code}")
 
 
-def add_check(
-    session: Session,
-    ulid: str,
-    arm_name: str,
-    check: str,
-    claim: str,
-    level: Level,
-    result: CheckResult,
-    coverage: Sequence[SituationCount] = (),
-) -> None:
+def add_check(session: Session, ulid: str, check: NewCheck) -> None:
     """Insert a check's result; NaN becomes NULL in columns and null in JSON."""
+    _add_check(session, find_run(session, ulid), check, None)
+
+
+def add_judgement(session: Session, ulid: str, judgement: NewJudgement) -> None:
+    """Insert a judgement with all its results."""
     run = find_run(session, ulid)
+    row = JudgementRow(
+        run_id=run.id,
+        environment_id=_environment(session, judgement.environment),
+        actor=judgement.actor,
+        created_at=now(),
+    )
+    session.add(row)
+    session.flush()
+    for check in judgement.checks:
+        _add_check(session, run, check, row.id)
+
+
+def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | None) -> None:
+    result = check.result
     numbers = ("statistic", "p_value", "effect", "bound", "margin")
     row = CheckRow(
         run_id=run.id,
-        arm_id=find_arm(session, run, arm_name).id,
-        name=check,
-        claim=claim,
+        arm_id=find_arm(session, run, check.arm).id,
+        name=check.name,
+        claim=check.claim,
         verdict=result.verdict.value,
-        level=level.name,
+        level=check.level.name,
         n=int(result.n),
         summary=storable(result.summary),
         findings=jsonable(result.findings),
         details=jsonable(_details(result)),
         created_at=now(),
+        judgement_id=judgement,
         **{name: number(getattr(result, name)) for name in numbers},
     )
     session.add(row)
-    if coverage:
+    if check.coverage:
         session.flush()
-        session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(each)} for each in coverage])
+        session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(each)} for each in check.coverage])
 
 
 def _details(result: CheckResult) -> dict[str, Any]:

@@ -73,6 +73,14 @@ class ProposerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmChecks:
+    """How an arm is judged: its checks with their parameters, and the floors of coverage."""
+
+    checks: Mapping[str, Mapping[str, Any]]
+    coverage: CoverageRule = DEFAULT_FLOORS
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateSpec:
     """One candidate: a proposer under a verification rule at sampling parameters.
 
@@ -97,6 +105,11 @@ class CandidateSpec:
     """How often the arm's checks must examine each situation before they may certify it."""
     stream: StreamSpec | None = None
     """The text is recorded as it leaves, through these filters."""
+
+    @property
+    def judged(self) -> ArmChecks:
+        """How the arm is judged."""
+        return ArmChecks(self.checks, self.coverage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def test_without_its_situation_neither_engine_passes(situation, broken):
     (floored,) = only_floor(suite, situation).arms
     least = floored.coverage.floor(situation)
     evidence = gather(replace(suite, arms=(floored,)))
-    judged = judge_arm(evidence, floored)
+    judged = judge_arm(evidence, floored.judged)
     assert judged.coverage.occurred[situation] < least
     assert judged.floors == {situation: least}
     assert arm_exit_code(judged.results.values()) == 3
@@ -106,7 +106,7 @@ def test_without_its_situation_neither_engine_passes(situation, broken):
         f"{situation} {judged.coverage.occurred[situation]} of {least}" in result.summary
         for result in judged.results.values()
     )
-    waived = judge_arm(evidence, replace(floored, coverage=CoverageRule(least=0)))
+    waived = judge_arm(evidence, replace(floored, coverage=CoverageRule(least=0)).judged)
     assert arm_exit_code(waived.results.values()) == 0
 
 
@@ -139,7 +139,7 @@ def test_every_situation_with_a_floor_has_a_suite_without_it():
     for scenario in (*(replace(each, sampling=sampling, tools=True) for each in every), masked):
         suite = default_suite(scenario, None, 0, 64)
         checks = {"accounting": {}, "draft_anchor": {}, "no_leak": {}}
-        asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks=checks)).floors)
+        asked |= set(judge_arm(alone(suite), replace(suite.arms[0], checks=checks).judged).floors)
     assert asked == set(WITHOUT)
     assert {name: faults.load(change.fault).situation for name, change in WITHOUT.items()} == {
         name: name for name in WITHOUT
@@ -149,7 +149,7 @@ def test_every_situation_with_a_floor_has_a_suite_without_it():
 
 def test_an_arm_is_not_counted_whose_checks_claim_nothing_about_speculation():
     suite = default_suite(faults.load("sqrt_acceptance").scenario, None, 0, 64)
-    judged = judge_arm(alone(suite), replace(suite.arms[0], checks={"liveness": {}}))
+    judged = judge_arm(alone(suite), replace(suite.arms[0], checks={"liveness": {}}).judged)
     assert (judged.coverage, judged.floors) == (UNCOUNTED, {})
     assert set(judged.results) == {"liveness"}
 

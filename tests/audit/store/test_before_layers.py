@@ -67,6 +67,17 @@ def test_judged_again_it_has_the_same_verdicts_and_numbers(url):
     assert {after[key]["verdict"] for key in after if key[1] == "bitwise"} == {Verdict.NOT_RUN}
 
 
+def test_the_command_gives_its_verdicts_without_its_suite(url):
+    """Its run states no checks, floors or companions: the store's suite and results do."""
+    result = invoke("judge", "--store", url, "--wide")
+    (line,) = [line for line in result.stdout.splitlines() if "->" in line]
+    # the texts of that store were never read again, so its rows are no longer compared
+    assert line.split(";")[0].split() == ["greedy", "bitwise", "verdict", "inconclusive", "->", "not_run"]
+    assert "19 of 20 results are as before" in result.stdout
+    assert result.exit_code == 1
+    assert "this version has no" not in result.stderr
+
+
 def test_it_is_shown_and_the_gate_blocks_it(url):
     shown = invoke("show", "latest", "--store", url)
     assert (shown.exit_code, shown.stderr) == (0, "")

@@ -1,0 +1,88 @@
+"""Judges a finished run again from its record, without models and without its suite file.
+
+The new results are stored together, as one judgement, beside those before them. A check reads the same evidence as
+before, so a difference comes from another version of the check, or from a changed store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from audit.errors import UserError
+from audit.evidence.environment import actor, environment
+from audit.runs.interim_looks import InterimLook
+from audit.runs.judge import judged_checks
+from audit.runs.recorded_arms import recorded_arms
+from audit.store import NewCheck, NewJudgement, RunStatus, Store, StoredCheck
+
+COMPARED: Final = ("verdict", "n", "statistic", "p_value", "effect", "bound", "margin")
+"""What a result decides by; the wording of messages may improve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One result that differs from the one before it. `changes` are in words; `verdict` if the verdict changed."""
+
+    arm: str
+    check: str
+    changes: tuple[str, ...]
+    verdict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """A run judged again: how many results, which differ, and what this version could not judge."""
+
+    results: int
+    differences: tuple[Difference, ...]
+    unknown: tuple[str, ...]
+
+
+def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Rejudged:
+    """Judge a finished run again and store the judgement.
+
+    Raises:
+        UserError: the run is not finished, or has no results.
+        CannotDecide: a trace is missing or cannot be decoded.
+    """
+    record, before = store.load_run(run), store.checks(run)
+    if record.status is not RunStatus.FINISHED:
+        raise UserError(f"run {run} is {record.status}; only a finished run can be judged again")
+    arms = recorded_arms(record, before, counted=bool(store.coverage(run)))
+    found = tuple(judged_checks(arms.links, arms.checks, partial(store.load_arm, run), announce, _last_look(before)))
+    if not found:
+        raise UserError(f"run {run} has no check that this version knows; nothing was judged")
+    store.add_judgement(run, NewJudgement(actor(), environment(), found))
+    return Rejudged(len(found), tuple(_differences(before, found)), arms.unknown)
+
+
+def _last_look(before: Sequence[StoredCheck]) -> InterimLook | None:
+    """The last look of a run with interim looks: its share of the error probabilities is spent already."""
+    numbers = [look["number"] for each in before if (look := each.details.get("look"))]
+    return InterimLook(max(numbers)) if numbers else None
+
+
+def _differences(before: Sequence[StoredCheck], now: Sequence[NewCheck]) -> Iterator[Difference]:
+    earlier = {(each.arm, each.check): each for each in before}
+    for each in now:
+        old = earlier.get((each.arm, each.name))
+        if old is None:
+            yield Difference(each.arm, each.name, (f"verdict none -> {each.result.verdict}",), verdict=True)
+            continue
+        pairs = {name: (_value(getattr(old, name)), _value(getattr(each.result, name))) for name in COMPARED}
+        changes = tuple(f"{name} {_word(a)} -> {_word(b)}" for name, (a, b) in pairs.items() if a != b)
+        if changes:
+            yield Difference(each.arm, each.name, changes, verdict=old.verdict is not each.result.verdict)
+
+
+def _value(value: Any) -> Any:
+    """As it is stored: NaN is nothing."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
