@@ -17,7 +17,7 @@ from audit.runs.runner import run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
-from tests.audit.runs.test_rounds import ROUND, suite_file
+from tests.audit.runs.round_suites import ROUND, suite_file
 from tests.support.observers import Silent
 
 MORE = ", replay: {}, seed: {}, coupled_equality: {}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from types import SimpleNamespace
 
@@ -19,37 +18,9 @@ from audit.runs.runner import Interrupted, resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
+from tests.audit.runs.round_suites import ROUND, suite_file
 from tests.support.observers import Silent, StopsAfter
 from tests.support.tiers import fast_first
-
-SUITE = """
-version: 1
-name: rounds
-backend: scripted
-seed: {seed}
-models: {{target: 'scripted:1', draft: 'scripted:2'}}
-workloads: [{{name: words, prompts: prompts.jsonl}}]
-sampling: {{max_new_tokens: 30, ignore_eos: true}}
-coverage: {{waive: [small_residual]}}
-arms:
-  - name: chain
-    proposer: {{kind: draft_model, model: draft, gamma: 3}}
-    verifier: chain
-    sampling: {{temperature: 1}}
-    checks: {{acceptance_theory: {{margin: {margin}, alpha: {alpha}}}{more}}}
-    {fault}
-"""
-ROUND = 2 * 6 * 30
-"""Tokens of a round: baseline and candidate, six cases of 30 tokens."""
-
-
-def suite_file(folder, margin=0.1, alpha=0.001, seed=5, fault="", more=""):
-    path = folder / "suite.yaml"
-    fault = f"fault: {fault}" if fault else ""
-    path.write_text(SUITE.format(margin=margin, alpha=alpha, seed=seed, fault=fault, more=more))
-    rows = [{"id": f"w{i}", "prompt": "abc"[: 1 + i % 3] * (i + 1)} for i in range(6)]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture

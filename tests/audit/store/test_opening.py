@@ -12,12 +12,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from audit.errors import CannotDecide, UserError
+from audit.evidence.records import Level
 from audit.store import Store, default_url, migrate
 from audit.store import connection as engines
 from audit.store.connection import open_engine, parse_url, readonly_uri, shown
 from audit.store.health import expected_guards
 from audit.store.models import APPEND_ONLY, REVISION, Base
-from tests.audit.store.build import connected, fill_finished, generation, made_store, start
+from tests.audit.store.build import COUNTS, RESULT, connected, fill_finished, generation, made_store, start
 
 
 def test_default_is_in_the_data_folder_unless_named(monkeypatch, tmp_path):
@@ -226,10 +227,12 @@ def rows_before(connection):
 def fill_every_table(url):
     from datetime import UTC, datetime
 
-    from audit.store import Attachment, StoredDecision
+    from audit.store import Attachment, NewCheck, NewJudgement, StoredDecision
 
     with Store.open(url, create=False) as store:
         run = fill_finished(store)
+        again = NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS)
+        store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))
         store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
         store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
 
