@@ -26,6 +26,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Show the situations that RUN met and how often its checks examined each.",
     ),
     "db": ("audit.commands.db:command", "Maintain the provenance store."),
+    "diff": (
+        "audit.commands.diff:command",
+        "Show what differs between runs A and B: settings, verdicts, acceptance by domain and position, outputs.",
+    ),
     "doctor": (
         "audit.commands.doctor:command",
         "Check this installation; exit 1 if an audit could not run.",

@@ -8,7 +8,7 @@ BEFORE: Final = 24
 AFTER: Final = 16
 
 
-def parting(ours: str, theirs: str) -> str:
+def parting(ours: str, theirs: str, our_name: str = "it", their_name: str = "the baseline") -> str:
     """The end of what both wrote, and how each went on; empty for equal texts. Unprintable characters are escaped.
 
     Texts part at or before the first differing token: different tokens can begin with the same characters.
@@ -17,7 +17,8 @@ def parting(ours: str, theirs: str) -> str:
         return ""
     shorter = min(len(ours), len(theirs))
     at = next((index for index in range(shorter) if ours[index] != theirs[index]), shorter)
-    return f"after {ours[max(0, at - BEFORE) : at]!r} it wrote {_next(ours, at)}, the baseline {_next(theirs, at)}"
+    before = ours[max(0, at - BEFORE) : at]
+    return f"after {before!r} {our_name} wrote {_next(ours, at)}, {their_name} {_next(theirs, at)}"
 
 
 def _next(text: str, at: int) -> str:
