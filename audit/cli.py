@@ -59,7 +59,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.selftest:command",
         "Run deliberately broken arms and clean arms, and judge both.",
     ),
-    "show": ("audit.commands.show:command", "Show RUN (an unambiguous prefix of its id, or `latest`)."),
+    "show": (
+        "audit.commands.show:command",
+        "Show RUN (an unambiguous prefix of its id, or `latest`), or one REQUEST of it token by token.",
+    ),
     "sweep": ("audit.commands.sweep:command", "Find the fastest draft length of each arm of SUITE."),
     "validate": (
         "audit.commands.validate:command",

@@ -1,4 +1,4 @@
-"""`audit show`: one run's facts, arms and verdicts. Only displays stored results."""
+"""`audit show`: one run's facts, arms and verdicts, or one of its requests. Only displays what is stored."""
 
 from __future__ import annotations
 
@@ -22,13 +22,26 @@ CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "
 
 @click.command("show")
 @click.argument("run", default="latest")
+@click.argument("request", required=False)
 @json_option
 @wide_option
 @store_option
-def command(run: str, as_json: bool, store: str) -> None:
-    """Show RUN (an unambiguous prefix of its id, or `latest`)."""
+def command(run: str, request: str | None, as_json: bool, store: str) -> None:
+    """Show RUN (an unambiguous prefix of its id, or `latest`), or one REQUEST of it token by token.
+
+    REQUEST is CASE#SAMPLE, as findings name it, of the first candidate that has it, or ARM/CASE#SAMPLE. Its page has
+    every drafted and emitted token with its role (accepted, rejected, recovered, bonus, plain), p, q, the random
+    number that decided it and the lead of the best score, and what the record says about grammar, tool calls and
+    filters.
+    """
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
+        if request is not None:
+            # imported late: reading a record needs numpy
+            from audit.commands.show_request import show_request
+
+            show_request(opened, opened.load_run(ulid), request, as_json=as_json)
+            return
         shown, drafts, judged = results(opened, ulid), opened.draft_versions(ulid), opened.judgements(ulid)
     if as_json:
         echo_json(shown)

@@ -152,6 +152,15 @@ def tokenizer_digest(files: tuple[ModelFile, ...]) -> str:
     return _digest(files, TOKENIZER_PATTERNS)
 
 
+def digest_of_tokenizer(path: Path, label: str) -> str:
+    """`tokenizer_digest` of a folder, without reading its weights.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    return tokenizer_digest(tuple(_digest_file(path, name, label) for name in _names(path, TOKENIZER_PATTERNS)))
+
+
 def _digest(files: tuple[ModelFile, ...], patterns: tuple[str, ...]) -> str:
     """SHA-256 over the lines `sha256  name`, sorted by name, as sha256sum prints them."""
     chosen = [each for each in files if any(Path(each.name).match(pattern) for pattern in patterns)]

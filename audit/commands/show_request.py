@@ -1,0 +1,95 @@
+"""The page of `audit show RUN REQUEST`: one generation, token by token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from audit.commands.tables import cell, echo_json, echo_rows
+from audit.errors import UserError
+from audit.evidence.records import ArmKind, RequestRecord
+from audit.report.generation import REJECTED, UNREACHED, TokenLine, events, token_lines
+from audit.report.pieces import Pieces, pieces_of
+from audit.store import Store, StoredRun
+
+COLUMNS = ("step", "position", "token", "text", "role", "after", "p", "q", "number", "margin")
+COLOURS: Final = MappingProxyType({"accepted": "green", "recovered": "yellow", "bonus": "cyan", REJECTED: "red"})
+"""Tokens of a step without a draft have no colour."""
+
+
+def show_request(store: Store, run: StoredRun, name: str, *, as_json: bool) -> None:
+    """Print one request.
+
+    Raises:
+        UserError: the run has no such request.
+    """
+    request = find_request(store, run, name)
+    lines = list(token_lines(request.trace))
+    if as_json:
+        echo_json({"request": request.request_id, "text": request.text, "tokens": lines})
+        return
+    pieces = pieces_of(run)
+    header = request.trace.header
+    click.echo(f"request   {cell(request.request_id)}")
+    click.echo(f"rule      {header.protocol}, drafts by {cell(header.proposer)}")
+    click.echo(f"prompt    {len(header.prompt)} tokens{_prompt(header.prompt, pieces)}")
+    click.echo(f"answer    {len(request.tokens)} tokens, ended by {request.finish_reason}")
+    if pieces.text is None:
+        click.echo(f"no texts  {cell(pieces.why)}")
+    click.echo(f"\n{''.join(_painted(lines, pieces))}\n")
+    click.echo(_legend())
+    click.echo()
+    masked = any(line.allowed is not None for line in lines)
+    echo_rows((*COLUMNS, "allowed") if masked else COLUMNS, [_row(line, pieces, masked=masked) for line in lines])
+    for event in events(header.facts):
+        click.echo(cell(event))
+
+
+def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:
+    """The request ARM/CASE#SAMPLE, or CASE#SAMPLE of the first candidate that has it.
+
+    Raises:
+        UserError: the run has no such request.
+    """
+    first = None
+    for arm in sorted(run.arms, key=lambda each: each.kind is not ArmKind.CANDIDATE):
+        record = store.load_arm(run.ulid, arm.name)
+        for request in (*record.requests, *record.failed, *record.refused):
+            if name in (request.key, request.request_id):
+                return request
+            first = first or request.request_id
+    raise UserError(f"run {run.ulid} has no request {name!r}; write one as findings do, such as {first}")
+
+
+def _prompt(tokens: Sequence[int], pieces: Pieces) -> str:
+    return "" if pieces.text is None else f": {cell(''.join(map(pieces.text, tokens)))}"
+
+
+def _painted(lines: Sequence[TokenLine], pieces: Pieces) -> Iterator[str]:
+    """The answer with its tokens coloured by role; what was drafted and not kept stands in brackets."""
+    for line in lines:
+        text = cell(pieces.text(line.token) if pieces.text is not None else f" {line.token}")
+        if line.role in (REJECTED, UNREACHED):
+            yield _colour(f"[{text}]", line.role)
+        else:
+            yield _colour(text, line.role)
+
+
+def _legend() -> str:
+    return ", ".join((*(_colour(role, role) for role in COLOURS), "plain", "[drafted and not kept]"))
+
+
+def _colour(text: str, role: str) -> str:
+    """Coloured on a terminal, unless NO_COLOR is set (no-color.org); click drops colours elsewhere."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=COLOURS.get(role), dim=role == UNREACHED)
+
+
+def _row(line: TokenLine, pieces: Pieces, *, masked: bool) -> tuple[object, ...]:
+    text = "-" if pieces.text is None else repr(pieces.text(line.token))
+    after = None if line.parent is None else "root" if line.parent < 0 else line.parent
+    facts = (line.step, line.position, line.token, text, line.role, after)
+    return (*facts, line.p, line.q, line.uniform, line.margin, *((line.allowed,) if masked else ()))
