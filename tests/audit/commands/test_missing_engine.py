@@ -40,14 +40,17 @@ def suite(tmp_path):
 
 def refused(result, store) -> str:
     assert (result.exit_code, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
+    *started, line = result.stderr.splitlines()
+    assert all(each.startswith("starting ") for each in started)
     assert not store.exists()
     return line
 
 
-def test_a_run_without_vllm_is_one_line(suite, tmp_path):
+def test_a_run_without_vllm_is_one_line_behind_what_it_starts(suite, tmp_path):
     store = tmp_path / "audit.db"
-    line = refused(invoke("run", str(suite), "--store", str(store)), store)
+    result = invoke("run", str(suite), "--store", str(store))
+    line = refused(result, store)
+    assert result.stderr.splitlines()[0].startswith("starting vLLM (no draft) for arm baseline/greedy")
     assert line.startswith(f"audit: {suite}: {tmp_path / 'python'} has no vLLM; run this in an environment")
 
 
