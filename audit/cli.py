@@ -49,6 +49,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Estimate whether SUITE is large enough for its margins, and how long it takes.",
     ),
     "query": ("audit.commands.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
+    "replay": (
+        "audit.commands.replay:command",
+        "Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.",
+    ),
     "resume": (
         "audit.commands.resume:command",
         "Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).",

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from audit.evidence.environment import Environment
 from audit.evidence.excerpts import parting
 from audit.evidence.pairing import Divergence, Pair, divergence
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.store import Store, StoredCheck, StoredRun
+from audit.store.canonical import jsonable
 from engine.core.types import Role
 from engine.record.trace import steps_of
 
@@ -115,6 +117,13 @@ def run_diff(store: Store, a: str, b: str) -> RunDiff:
     settings = tuple(_changes(_settings(first), _settings(second)))
     verdicts = tuple(_changes(_verdicts(store.checks(a)), _verdicts(store.checks(b))))
     return RunDiff(a, b, settings, verdicts, tuple(acceptance), tuple(outputs))
+
+
+def environment_changes(then: Environment, now: Environment) -> tuple[Change, ...]:
+    """What differs between two environments."""
+    both = ({"packages": each.packages, "hardware": each.hardware, "code": each.code} for each in (then, now))
+    a, b = (dict(_flat(jsonable(each), "")) for each in both)
+    return tuple(_changes(a, b))
 
 
 def _shared(a: StoredRun, b: StoredRun) -> list[str]:

@@ -24,11 +24,11 @@ from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import open_backend
-from engine.backends.engine_spec import Backend, ModelFacts
+from engine.backends.engine_spec import Backend, EngineSpec, ModelFacts
 from engine.backends.interface import Engine, Prompt, Starting
-from engine.backends.neighbour import Beside, Company, Mixed, NeighbourEngine, contrasting
+from engine.backends.neighbour import Beside, Mixed, NeighbourEngine, contrasting
 from engine.core.errors import EngineError, NumericsRefused
-from engine.core.types import Request, ToolOffer
+from engine.core.types import Request, SamplingParams, ToolOffer
 from engine.record.effective import Effective
 
 
@@ -103,18 +103,16 @@ def _backend(backend: Backend, planned: Arm, earlier: ReusedRun | None) -> Engin
     engine = backend.arm(planned.plan)
     if earlier is not None and planned.kind in PLAIN:
         return earlier.engine(planned.name, engine)
-    company = _company(planned, engine)
-    return engine if company is None else NeighbourEngine(engine, company)
+    return with_company(engine, planned.plan, planned.sampling)
 
 
-def _company(planned: Arm, engine: Engine) -> Company | None:
-    """The arm's neighbours; an engine that learns from its requests gets only those that the suite asks for."""
-    plan = planned.plan
+def with_company(engine: Engine, plan: EngineSpec, sampling: SamplingParams) -> Engine:
+    """The engine with an arm's neighbours; one that learns from its requests gets only those that a suite asks for."""
     if plan.beside is not None:
-        return Beside(plan.beside)
+        return NeighbourEngine(engine, Beside(plan.beside))
     if not plan.mixed or engine.memory() is not None:
-        return None
-    return Mixed(plan.rows, contrasting(planned.sampling))
+        return engine
+    return NeighbourEngine(engine, Mixed(plan.rows, contrasting(sampling)))
 
 
 @contextlib.contextmanager

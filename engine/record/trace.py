@@ -334,8 +334,9 @@ def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
 
 
-def _header_from_json(data: dict[str, Any]) -> TraceHeader:
-    sampling = data.pop("sampling")
+def sampling_from_json(document: Mapping[str, Any]) -> SamplingParams:
+    """Sampling parameters from their JSON form (`SamplingParams.document`); the seed may be text."""
+    sampling = dict(document)
     structured = sampling.pop("structured", None)
     if structured is not None:
         structured = ConstraintSpec(**structured | {"kind": ConstraintKind(structured["kind"])})
@@ -345,13 +346,18 @@ def _header_from_json(data: dict[str, Any]) -> TraceHeader:
         "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
         "stop": tuple(sampling.pop("stop")),
         "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
+        "seed": int(sampling.pop("seed")),
     }
+    return SamplingParams(**sampling, **pairs)
+
+
+def _header_from_json(data: dict[str, Any]) -> TraceHeader:
     return TraceHeader(
         request=data.pop("request"),
         level=RecordLevel(data.pop("level")),
         protocol=Protocol(data.pop("protocol")),
         stream=int(data.pop("stream")),
-        sampling=SamplingParams(**sampling, **pairs),
+        sampling=sampling_from_json(data.pop("sampling")),
         eos_ids=tuple(data.pop("eos_ids")),
         finish_reason=FinishReason(data.pop("finish_reason")),
         prompt=tuple(data.pop("prompt")),

@@ -1,0 +1,57 @@
+"""`audit replay`: a stored run decoded again from its record, on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from audit.commands.options import json_option, store_option, wide_option
+from audit.commands.tables import cell, echo_json, echo_rows
+from audit.store import Store
+
+ARMS = ("arm", "requests", "same tokens", "recorded digests", "same digests")
+CHANGES = ("environment", "then", "now")
+
+
+@click.command("replay")
+@click.argument("run", default="latest")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@json_option
+@wide_option
+@store_option
+@click.pass_context
+def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: str) -> None:
+    """Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.
+
+    Every decoding arm of our own engines runs with the recorded prompts, parameters, order and batches; nothing is
+    stored. If anything differs, the differences between the run's environment and this one are listed.
+
+    Exit code 0: every token and every recorded digest came again; 1: some did not.
+    """
+    # imported late: parsing a command line needs neither torch nor models
+    import torch
+
+    from audit.evidence.environment import environment
+    from audit.report.run_diff import environment_changes
+    from audit.runs.rerun import run_again
+
+    torch.set_num_threads(threads)
+    with Store.open(store, create=False, read_only=True) as opened:
+        record = opened.load_run(opened.resolve(run))
+        found = run_again(opened, record, lambda arm: click.echo(f"running {arm}", err=True))
+    changes = environment_changes(record.environment, environment())
+    if as_json:
+        echo_json({"run": record.ulid, "arms": found.arms, "left_out": found.left_out, "environment": changes})
+        ctx.exit(0 if found.same else 1)
+    rows = [(each.arm, each.requests, each.same, each.digests, each.same_digests) for each in found.arms]
+    echo_rows(ARMS, rows)
+    for each in found.arms:
+        if each.first is not None:
+            click.echo(f"  {cell(each.first)}")
+    if found.left_out:
+        click.echo(f"left out, because they decode nothing of their own: {cell(', '.join(found.left_out))}")
+    if not found.same and changes:
+        click.echo()
+        echo_rows(CHANGES, [(each.place, cell(each.a), cell(each.b)) for each in changes])
+    words = "the same tokens and the same bits" if found.same else "not the same"
+    click.echo(f"{words}; run {record.ulid}")
+    ctx.exit(0 if found.same else 1)
