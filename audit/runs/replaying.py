@@ -26,7 +26,7 @@ MODEL_KEYS: Final = ("dtype", "loader", "numerics", "device")
 
 
 @dataclass(frozen=True, slots=True)
-class RerunArm:
+class ArmReplay:
     """One arm run again. Requests with the same tokens and text are `same`; digests are those of the deciding rows.
 
     first: the first request that differs, the token from which it does, and the recorded and the new token.
@@ -41,10 +41,10 @@ class RerunArm:
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class RunReplay:
     """A run again: its arms, and the arms that were left out with the reason."""
 
-    arms: tuple[RerunArm, ...]
+    arms: tuple[ArmReplay, ...]
     left_out: tuple[str, ...]
 
     @property
@@ -53,7 +53,7 @@ class Rerun:
         return all((each.same, each.same_digests) == (each.requests, each.digests) for each in self.arms)
 
 
-def run_again(store: Store, run: StoredRun, announce: Callable[[str], None]) -> Rerun:
+def replay_run(store: Store, run: StoredRun, announce: Callable[[str], None]) -> RunReplay:
     """Run every decoding arm again, and compare.
 
     Raises:
@@ -71,7 +71,7 @@ def run_again(store: Store, run: StoredRun, announce: Callable[[str], None]) -> 
     except EngineError as error:
         raise UserError(f"run {run.ulid}: {error}") from error
     names = {each.arm for each in arms}
-    return Rerun(arms, tuple(arm.name for arm in run.arms if arm.name not in names))
+    return RunReplay(arms, tuple(arm.name for arm in run.arms if arm.name not in names))
 
 
 def _models(run: StoredRun) -> dict[str, ModelSource]:
@@ -93,7 +93,7 @@ def _require_models(run: StoredRun, backend: Backend) -> None:
             raise UserError(f"run {run.ulid}: {model.name} ({model.source}) has changed since the run; restore it")
 
 
-def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announce: Callable[[str], None]) -> RerunArm:
+def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announce: Callable[[str], None]) -> ArmReplay:
     announce(arm.name)
     record = store.load_arm(run.ulid, arm.name)
     before = {each.request_id: each for each in (*record.requests, *record.refused)}
@@ -105,7 +105,7 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
     pairs = [(each, made[name]) for name, each in before.items()]
     counts = [_digests(old.trace, decode(new.trace)) for old, new in pairs]
     different = [(old, new) for old, new in pairs if (old.tokens, old.text) != (new.tokens, new.text)]
-    return RerunArm(
+    return ArmReplay(
         arm.name,
         len(pairs),
         len(pairs) - len(different),

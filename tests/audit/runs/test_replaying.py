@@ -11,7 +11,7 @@ import pytest
 
 from audit.errors import UserError
 from audit.runs.prepare import prepare
-from audit.runs.rerun import run_again
+from audit.runs.replaying import replay_run
 from audit.runs.runner import Interrupted, resume, run
 from audit.store import Store
 from audit.suite.loader import load_suite
@@ -86,7 +86,7 @@ def test_grammars_filters_tools_neighbours_and_refused_prompts_come_again(tmp_pa
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
         run(prepare(load_suite(tmp_path / "suite.yaml")), store, Silent())
-        found = run_again(store, store.load_run(store.resolve("latest")), lambda _arm: None)
+        found = replay_run(store, store.load_run(store.resolve("latest")), lambda _arm: None)
     assert found.same, found
     assert {"chain", "beside"} <= {each.arm for each in found.arms}
     assert {each.requests for each in found.arms} == {3}
@@ -103,7 +103,7 @@ def test_a_run_that_was_interrupted_comes_again_call_by_call(tmp_path):
         with pytest.raises(Interrupted) as stopped:
             run(prepare(load_suite(path)), store, StopsAfter(9))
         resume(prepare(load_suite(path)), store, stopped.value.run, Silent())
-        assert run_again(store, store.load_run(stopped.value.run), lambda _arm: None).same
+        assert replay_run(store, store.load_run(stopped.value.run), lambda _arm: None).same
 
 
 def test_another_engine_cannot_be_run_again(tmp_path):
@@ -111,7 +111,7 @@ def test_another_engine_cannot_be_run_again(tmp_path):
     with Store.open(str(tmp_path / "audit.db"), create=False) as store:
         stored = replace(store.load_run(name), suite_document={"backend": "vllm"})
         with pytest.raises(UserError, match="backend vllm decoded it; only our own engines can run it again"):
-            run_again(store, stored, lambda _arm: None)
+            replay_run(store, stored, lambda _arm: None)
 
 
 @pytest.mark.slow
