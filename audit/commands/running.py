@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 
 from audit.commands.tables import cell, echo_rows
 from audit.report.coverage import coverage_lines
+from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
 from audit.report.next_step import next_step
 from audit.report.results import Results, results, write_results
@@ -130,7 +131,8 @@ def print_results(found: Results) -> None:
     echo_rows(ARMS, marked(arm_rows(found.run.arms), faults))
     click.echo()
     echo_rows(VERDICTS, marked(verdict_rows(found.checks), faults))
-    lines = [*finding_lines(found.checks), *lossy_lines(found.run.arms), *account_lines(found.run.arms)]
+    lines = [*finding_lines(found.checks), *defect_lines(found.run.arms, found.checks)]
+    lines += [*lossy_lines(found.run.arms), *account_lines(found.run.arms)]
     lines += coverage_lines(found.coverage)
     if lines:
         click.echo("\n" + "\n".join(cell(line) for line in lines))

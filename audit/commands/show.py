@@ -9,6 +9,7 @@ import click
 
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
+from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
 from audit.report.results import Results, results
 from audit.report.verdicts import account_lines, faults_of, marked
@@ -56,6 +57,8 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
     _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
     for finding in (each for check in shown.checks for each in check.findings[:3]):
         click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
+    for line in defect_lines(shown.run.arms, shown.checks):
+        click.echo(f"  {cell(line)}")
     for judgement in judged:
         version = judgement.code.get("version") or "unknown"
         click.echo(f"\njudged again: by {cell(judgement.actor)}, {cell(judgement.created_at)}, version {cell(version)}")
