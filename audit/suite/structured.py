@@ -13,7 +13,7 @@ from audit.suite.prompts import Workload, WorkloadCases
 from audit.suite.spec import CandidateSpec, Case
 from audit.text.documents import Document, Place, mistake
 from engine.core.errors import InvalidRequest
-from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec
+from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec, schemas_of
 from engine.core.types import SamplingParams
 
 KEY: Final = "structured"
@@ -83,12 +83,12 @@ def _problems(spec: ConstraintSpec) -> Iterator[str]:
     # imported late: suites without grammars need no library
     from engine.constraints.compiled import check
 
-    if spec.kind is ConstraintKind.JSON:
+    for schema in schemas_of(spec):
         try:
-            Draft202012Validator.check_schema(spec.value)
+            Draft202012Validator.check_schema(schema)
         except SchemaError as error:
             where = "/".join(map(str, error.absolute_path)) or "its root"
-            yield f"structured json is no JSON Schema at {where}: {error.message}; correct it"
+            yield f"structured {spec.kind} is no JSON Schema at {where}: {error.message}; correct it"
             return
     try:
         check(spec)

@@ -1,4 +1,4 @@
-"""Grammars by llguidance: JSON Schema, regular expressions, Lark and choice.
+"""Grammars by llguidance: JSON Schema, regular expressions, Lark, choice and structural tags.
 
 The vocabulary gets one more token than the model has, as the library's end token; the caller decides on real ones.
 Two habits of the library matter: a token that is refused, or one rolled back too many, leaves a matcher broken for
@@ -14,7 +14,9 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from engine.constraints.interface import CompiledGrammar, Matcher, TokenSpelling, choice_in_lark
+from engine.constraints.tags_in_lark import tags_in_lark
 from engine.core.errors import InvalidRequest, ModelError
+from engine.core.structural_tag import read_tags
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask
 
@@ -99,6 +101,8 @@ def _grammar(spec: ConstraintSpec) -> str:
         return LLMatcher.grammar_from_regex(spec.source)
     if spec.kind is ConstraintKind.CHOICE:
         return LLMatcher.grammar_from_lark(choice_in_lark(spec))
+    if spec.kind is ConstraintKind.STRUCTURAL_TAG:
+        return LLMatcher.grammar_from_lark(tags_in_lark(read_tags(spec.value)))
     return LLMatcher.grammar_from_lark(spec.source)
 
 

@@ -1,4 +1,4 @@
-"""Grammars by xgrammar: JSON Schema, regular expressions, Lark and choice.
+"""Grammars by xgrammar: JSON Schema, regular expressions, Lark, choice and structural tags.
 
 The vocabulary gets one more token than the model has, as the library's end token; the caller decides on real ones.
 The library ignores some keywords of a schema; these are refused here. In 0.2.8 strings with a length limit allow raw
@@ -16,7 +16,7 @@ import xgrammar
 
 from engine.constraints.interface import CompiledGrammar, Matcher, TokenSpelling, choice_in_lark
 from engine.core.errors import InvalidRequest, ModelError
-from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.structured import ConstraintKind, ConstraintSpec, schemas_of
 from engine.core.types import Mask
 
 IGNORED: Final = frozenset(
@@ -96,12 +96,11 @@ class XgrammarLibrary:
 
     def compile(self, spec: ConstraintSpec) -> CompiledGrammar:
         """As the protocol."""
-        if spec.kind is ConstraintKind.JSON:
-            ignored = next(_ignored(spec.value), None)
-            if ignored is not None:
-                raise InvalidRequest(
-                    f"structured json: xgrammar does not enforce {ignored}; remove it or use library llguidance"
-                )
+        ignored = next((key for schema in schemas_of(spec) for key in _ignored(schema)), None)
+        if ignored is not None:
+            raise InvalidRequest(
+                f"structured {spec.kind}: xgrammar does not enforce {ignored}; remove it or use library llguidance"
+            )
         try:
             return _Grammar(_compiled(self._compiler, spec), self._vocabulary)
         except (RuntimeError, ValueError) as error:
@@ -118,6 +117,8 @@ def _compiled(compiler: xgrammar.GrammarCompiler, spec: ConstraintSpec) -> xgram
         return compiler.compile_regex(spec.source)
     if spec.kind is ConstraintKind.CHOICE:
         return compiler.compile_lark(choice_in_lark(spec))
+    if spec.kind is ConstraintKind.STRUCTURAL_TAG:
+        return compiler.compile_structural_tag(spec.source)
     return compiler.compile_lark(spec.source)
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
+from engine.core.structural_tag import read_tags
 
 DEFAULT_LIBRARY: Final = "llguidance"
 LIBRARY: Final = "library"
@@ -29,15 +30,21 @@ class ConstraintKind(StrEnum):
     """A list of texts, of which the answer is one."""
     GRAMMAR = "grammar"
     """Lark."""
+    STRUCTURAL_TAG = "structural_tag"
+    """Texts that begin a JSON value (`engine.core.structural_tag`)."""
     CASE = "case"
     """That of each case; a request never has it."""
+
+
+WRITTEN_AS_JSON: Final = (ConstraintKind.JSON, ConstraintKind.CHOICE, ConstraintKind.STRUCTURAL_TAG)
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
     """One grammar, and the library that computes its masks.
 
-    source: the schema or the list of choices as canonical JSON; the expression or the grammar as it was written.
+    source: the schema, the structural tag or the list of choices as canonical JSON; the expression or the grammar as it
+        was written.
     """
 
     kind: ConstraintKind
@@ -47,7 +54,7 @@ class ConstraintSpec:
     @property
     def value(self) -> Any:
         """The source as it stands in a suite."""
-        return json.loads(self.source) if self.kind in (ConstraintKind.JSON, ConstraintKind.CHOICE) else self.source
+        return json.loads(self.source) if self.kind in WRITTEN_AS_JSON else self.source
 
     def document(self) -> dict[str, Any]:
         """The form that a suite's key `structured` has; `constraint_of` reads it. With the library alone each case has
@@ -68,7 +75,7 @@ def constraint_of(document: Mapping[str, Any], library: str = DEFAULT_LIBRARY) -
         return ConstraintSpec(ConstraintKind.CASE, "", str(document[LIBRARY]))
     if len(given) != 1:
         count = f"has both {given[0]} and {given[1]}" if given else "has no grammar"
-        raise InvalidRequest(f"structured {count}; write one of json, regex, choice and grammar")
+        raise InvalidRequest(f"structured {count}; write one of json, regex, choice, grammar and structural_tag")
     kind, value = given[0], document[given[0].value]
     chosen = str(document.get(LIBRARY, library))
     if kind is ConstraintKind.JSON:
@@ -76,6 +83,8 @@ def constraint_of(document: Mapping[str, Any], library: str = DEFAULT_LIBRARY) -
             raise InvalidRequest("structured json is no JSON Schema; write an object")
         # the order of the keys stays: it is the order of the properties in the answer
         return ConstraintSpec(kind, json.dumps(value, ensure_ascii=False), chosen)
+    if kind is ConstraintKind.STRUCTURAL_TAG:
+        return ConstraintSpec(kind, json.dumps(read_tags(value).document(), ensure_ascii=False), chosen)
     if kind is ConstraintKind.CHOICE:
         texts = list(value) if isinstance(value, list | tuple) else []
         if not texts or not all(isinstance(text, str) and text for text in texts):
@@ -84,3 +93,10 @@ def constraint_of(document: Mapping[str, Any], library: str = DEFAULT_LIBRARY) -
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"structured {kind} is no text; write the {kind} as a string")
     return ConstraintSpec(kind, value, chosen)
+
+
+def schemas_of(spec: ConstraintSpec) -> tuple[Any, ...]:
+    """The JSON Schemas in a grammar: of the whole answer, or of each tag."""
+    if spec.kind is ConstraintKind.STRUCTURAL_TAG:
+        return tuple(tag.schema for tag in read_tags(spec.value).tags)
+    return (spec.value,) if spec.kind is ConstraintKind.JSON else ()

@@ -1,13 +1,13 @@
 """Schema conformance: finished answers follow their grammar.
 
 Claim: schema. Null: the text of every finished answer follows the request's grammar. Each answer is judged from its
-text alone, never trusting the mask: strict JSON and jsonschema, Python's `re`, comparison with the choices, or the
-other grammar library. Statistic: invalid answers; one is a fault, because a caller parses the text. Every invalid
-answer is laid at one door: decoding, if the grammar library refuses a token of it when it reads the answer again; the
-grammar library, if it accepts the whole answer, whether or not anything was drafted. The baseline's answers are judged
-too, for comparison. Effect: their share; bound: its 99 % Clopper-Pearson upper bound. Answers that a length limit or a
-stop string cut are counted apart. Cannot see: valid answers with wrong content, and a schema's formats, which
-jsonschema treats as remarks.
+text alone, never trusting the mask: strict JSON and jsonschema, Python's `re`, comparison with the choices, a reader
+of structural tags, or the other grammar library. Statistic: invalid answers; one is a fault, because a caller parses
+the text. Every invalid answer is laid at one door: decoding, if the grammar library refuses a token of it when it
+reads the answer again; the grammar library, if it accepts the whole answer, whether or not anything was drafted. The
+baseline's answers are judged too, for comparison. Effect: their share; bound: its 99 % Clopper-Pearson upper bound.
+Answers that a length limit or a stop string cut are counted apart. Cannot see: valid answers with wrong content, and a
+schema's formats, which jsonschema treats as remarks.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
 """Whether a text follows a grammar, judged without the library that masked it.
 
-JSON: `json.loads` without NaN and with control characters refused, then jsonschema. Regular expressions: Python's `re`.
-Choices: comparison. Grammars in Lark: the other grammar library, byte by byte.
+JSON: Python's own reader without NaN and with control characters refused, then jsonschema; alone or in structural
+tags. Regular expressions: Python's `re`. Choices: comparison. Grammars in Lark: the other library, byte by byte.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final
 
 from jsonschema import Draft202012Validator
 
+from audit.checks.schema_conformance.strict_json import strict_decoder
+from audit.checks.schema_conformance.tags import TagReader
 from engine.core.errors import InvalidRequest
+from engine.core.structural_tag import read_tags
 from engine.core.structured import ConstraintKind, ConstraintSpec
 
 QUOTED: Final = 40
@@ -41,6 +43,7 @@ def judge_of(spec: ConstraintSpec) -> Judge:
         ConstraintKind.REGEX: _by_expression,
         ConstraintKind.CHOICE: _by_list,
         ConstraintKind.GRAMMAR: _by_other_library,
+        ConstraintKind.STRUCTURAL_TAG: _by_tags,
     }
     return makers[spec.kind](spec)
 
@@ -50,14 +53,8 @@ def _by_schema(spec: ConstraintSpec) -> Judge:
 
     def judge(text: str) -> Opinion:
         repeated: list[str] = []
-
-        def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-            names = [name for name, _ in items]
-            repeated.extend(name for name in set(names) if names.count(name) > 1)
-            return dict(items)
-
         try:
-            value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=pairs)
+            value = strict_decoder(repeated).decode(text)
         except ValueError as error:
             return Opinion(f"it is no JSON: {error} in {_shown(text)}")
         wrong = next(iter(validator.iter_errors(value)), None)
@@ -67,8 +64,15 @@ def _by_schema(spec: ConstraintSpec) -> Judge:
     return judge
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+def _by_tags(spec: ConstraintSpec) -> Judge:
+    grammar = read_tags(spec.value)
+
+    def judge(text: str) -> Opinion:
+        repeated: list[str] = []
+        wrong = TagReader(grammar, repeated).problem(text)
+        return Opinion(None if wrong is None else f"{wrong} in {_shown(text)}", repeated_keys=bool(repeated))
+
+    return judge
 
 
 def _by_expression(spec: ConstraintSpec) -> Judge:

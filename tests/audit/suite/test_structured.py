@@ -67,6 +67,11 @@ def test_arms_with_a_grammar_run_its_checks_by_default(tmp_path):
         ("16}", "16, min_tokens: 2, structured: {regex: a}}", "min_tokens must be 0 with structured"),
         ("16}", "16, structured: {json: {type: number, minimum: wide}}}", "is no JSON Schema at minimum"),
         ("16}", "16, structured: {regex: a, library: outlines}}", "library"),
+        (
+            "16}",
+            "16, structured: {structural_tag: {triggers: [a]}}}",
+            "suite.yaml:11: structured structural_tag has the key",
+        ),
         ("0.8", "0.8, structured: {json: {uniqueItems: true}, library: xgrammar}", "suite.yaml:25"),
     ],
 )

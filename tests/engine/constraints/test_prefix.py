@@ -11,6 +11,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.structured import ConstraintKind, ConstraintSpec, constraint_of
 from engine.core.types import SamplingParams
 from tests.engine.constraints.arms import LIBRARIES
+from tests.engine.constraints.tagged import tagged
 
 ENDS = (0, 3)
 PERSON = {
@@ -27,6 +28,11 @@ CASES = {
     ),
     "regex": ({"regex": "a(b|c)*d"}, b"abccbd", [b"b", b"ad"[:1] + b"e"]),
     "choice": ({"choice": ["yes", "yes, please", "no"]}, b"yes, please", [b"yea", b"nn"]),
+    "tags": (
+        {"structural_tag": tagged("triggered_tags", triggers=["<f="], at_least_one=True)},
+        b'<f=a>{"x": 1}</f> and <f=b>true</f>.',
+        [b"so", b"<f=c", b"<f=a>1", b'<f=a>{"x": 1}.'],
+    ),
     "lark": ({"grammar": 'start: pair+\npair: "(" pair* ")"'}, b"(()())()", [b")", b"(]"]),
 }
 
@@ -93,6 +99,16 @@ def test_a_complete_answer_leaves_end_tokens_only(library):
         ({"json": {"type": "array", "uniqueItems": True}}, "llguidance", "uniqueItems"),
         ({"json": {"type": "array", "uniqueItems": True}}, "xgrammar", "does not enforce uniqueItems"),
         ({"json": {"properties": {"a": {"not": {}}}}}, "xgrammar", "does not enforce not"),
+        (
+            {"structural_tag": tagged("tags_with_separator", separator="", schema={"not": {}})},
+            "xgrammar",
+            "structural_tag: xgrammar does not enforce not",
+        ),
+        (
+            {"structural_tag": tagged("tags_with_separator", separator="", schema={"type": "array", "contains": {}})},
+            "llguidance",
+            "structural_tag: llguidance refuses it",
+        ),
         ({"grammar": "start: missing"}, "llguidance", "grammar: llguidance refuses it"),
         ({"grammar": "start: missing"}, "xgrammar", "grammar: xgrammar refuses it"),
     ],
