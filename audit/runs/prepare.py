@@ -23,7 +23,7 @@ from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
-from engine.backends import open_backend
+from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelFacts
 from engine.backends.interface import Engine, Prompt, Starting
 from engine.backends.neighbour import Beside, Mixed, NeighbourEngine, contrasting
@@ -166,7 +166,7 @@ def _requests(
     for slot in repeated_slots(suite, planned, repetitions):
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
-        sampling = sampling_of(planned.sampling, slot.case)
+        sampling = sampling_of(planned.sampling, slot.case, ours=REGISTRY[suite.backend].ours)
         requests[key] = Request(name, prompts[slot.case.id], sampling, slot.stream, offer_of(slot.case))
     return requests
 

@@ -24,7 +24,7 @@ from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
 from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
-from audit.suite.structured import each_case, libraries_of, require_case_grammars, require_grammars
+from audit.suite.structured import each_case, require_case_grammars, require_grammars
 from audit.suite.tools import offers_tools, require_tool_choices
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
@@ -107,15 +107,14 @@ class _Loader:
         self._unique("workloads", [workload.name for workload in workloads])
         prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
         cases = tuple(case for each in prompts for case in each.cases)
-        self._defaults, self._offers = each_case(cases), offers_tools(cases)
+        self._defaults, self._offers = each_case(cases, ours=self._kind.ours), offers_tools(cases)
         arms = [
             arm for index, entry in enumerate(data["arms"]) for arm in self._matrix(("arms", index), entry, defaults)
         ]
         self._unique("arms", [entry["name"] for entry in data["arms"]])
         self._unique("arms", [arm.name for arm in arms])
         require_grammars(self._document, arms, ours=self._kind.ours)
-        for workload, found in zip(workloads, prompts, strict=True):
-            require_case_grammars(workload, found, libraries_of(arms))
+        require_case_grammars(self._document, arms, dict(zip(workloads, prompts, strict=True)))
         return Suite(
             name=data["name"],
             path=self._document.path,

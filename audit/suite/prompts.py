@@ -88,10 +88,18 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
         raise mistake(path, number, f"the row has {count}; write exactly one of them")
     if "tools" in row and given != ["messages"]:
         raise mistake(path, number, f"tools need the chat template, which {given[0]} does not use; write messages")
-    problem = _choice_problem(row.get("tools", ()), row.get("tool_choice", workload.tool_choice))
+    problem = _choice_problem(row.get("tools", ()), _choice(workload, row))
     if problem is not None and (row.get("tools") or "tool_choice" in row):
         raise mistake(path, number, problem)
+    if "structured" in row and row.get("tools") and _choice(workload, row) not in ("auto", "none"):
+        problem = "structured beside a tool_choice that demands a call: an answer has one grammar; remove one of them"
+        raise mistake(path, number, problem)
     return row
+
+
+def _choice(workload: Workload, row: Mapping[str, Any]) -> str | Mapping[str, str]:
+    chosen: str | Mapping[str, str] = row.get("tool_choice", workload.tool_choice)
+    return chosen
 
 
 def _choice_problem(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, str]) -> str | None:
@@ -111,7 +119,7 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         domain=row.get("domain", workload.domain),
         messages=tuple(row.get("messages", ())),
         tools=tuple(row.get("tools", ())),
-        tool_choice=row.get("tool_choice", workload.tool_choice),
+        tool_choice=_choice(workload, row),
         prompt=row.get("prompt"),
         tokens=tuple(map(int, row.get("tokens", ()))),
         samples=tuple(map(int, row["samples"])) if "samples" in row else None,

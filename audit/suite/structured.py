@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
@@ -11,27 +11,35 @@ from jsonschema.exceptions import SchemaError
 
 from audit.suite.prompts import Workload, WorkloadCases
 from audit.suite.spec import CandidateSpec, Case
-from audit.text.documents import Document, Place, mistake
+from audit.suite.tools import demands_call
+from audit.text.documents import Document, Place, mistake, quoted
 from engine.core.errors import InvalidRequest
-from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec, schemas_of
+from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec, constraint_of, schemas_of
 from engine.core.types import SamplingParams
 
 KEY: Final = "structured"
 
 
-def sampling_of(sampling: SamplingParams, case: Case) -> SamplingParams:
-    """An arm's parameters for one case: the case's own grammar by the arm's library, else the arm's grammar, if any."""
+def sampling_of(sampling: SamplingParams, case: Case, *, ours: bool = True) -> SamplingParams:
+    """An arm's parameters for one case: the case's own grammar by the arm's library, else the arm's grammar, if any.
+
+    For a case that demands a call `ours`, the built-in engine, makes the grammar; it gets the library alone.
+    """
     given = sampling.structured
     if given is None:
         return sampling
     if case.structured is not None:
         return dataclasses.replace(sampling, structured=dataclasses.replace(case.structured, library=given.library))
-    return dataclasses.replace(sampling, structured=None) if given.kind is ConstraintKind.CASE else sampling
+    alone = given.kind is ConstraintKind.CASE and not (ours and demands_call(case))
+    return dataclasses.replace(sampling, structured=None) if alone else sampling
 
 
-def each_case(cases: Sequence[Case]) -> dict[str, Any]:
-    """The sampling parameter that makes arms take each case's own grammar; nothing if no case has one."""
-    return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if any(case.structured for case in cases) else {}
+def each_case(cases: Sequence[Case], *, ours: bool) -> dict[str, Any]:
+    """The sampling parameter that makes arms take each case's own grammar; nothing if no case has one. The built-in
+    engine (`ours`) has one for each case that demands a call.
+    """
+    found = any(case.structured or (ours and demands_call(case)) for case in cases)
+    return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if found else {}
 
 
 def require_grammars(document: Document, arms: Sequence[CandidateSpec], *, ours: bool) -> None:
@@ -50,17 +58,40 @@ def require_grammars(document: Document, arms: Sequence[CandidateSpec], *, ours:
                 raise document.error(_place(document, arm), problem)
 
 
-def require_case_grammars(workload: Workload, found: WorkloadCases, libraries: Sequence[str]) -> None:
-    """Compile the grammars of a workload's cases with each library.
+def require_case_grammars(
+    document: Document, arms: Sequence[CandidateSpec], found: Mapping[Workload, WorkloadCases]
+) -> None:
+    """Compile the grammars of every workload's cases with each library of the arms.
 
     Raises:
-        UserError: a library refuses a grammar or is not installed; the message has the line.
+        UserError: a library refuses a grammar or is not installed; the message has the line. An arm has a grammar for
+            all cases, and the tool choice of a case makes another one.
     """
-    for line, case in zip(found.lines, found.cases, strict=True):
-        for library in libraries if case.structured is not None else ():
-            assert case.structured is not None
-            for problem in _problems(dataclasses.replace(case.structured, library=library)):
+    for workload, cases in found.items():
+        for line, case in zip(cases.lines, cases.cases, strict=True):
+            for problem in (each for spec in _specs(case, libraries_of(arms)) for each in _problems(spec)):
                 raise mistake(str(workload.path), line, problem)
+            if demands_call(case):
+                _require_no_other(document, arms, case)
+
+
+def _require_no_other(document: Document, arms: Sequence[CandidateSpec], case: Case) -> None:
+    for arm in arms:
+        spec = arm.sampling.structured
+        if spec is not None and spec.kind is not ConstraintKind.CASE:
+            problem = f"a grammar beside case {quoted(case.id)}, whose tool_choice demands a call; remove one of them"
+            raise document.error(_place(document, arm), problem)
+
+
+def _specs(case: Case, libraries: Sequence[str]) -> Iterator[ConstraintSpec]:
+    """The grammars that the case brings: its own, or the arguments of the tools of which it demands one."""
+    for library in libraries:
+        if case.structured is not None:
+            yield dataclasses.replace(case.structured, library=library)
+        for tool in case.tools if demands_call(case) else ():
+            schema = tool.get("function", tool).get("parameters")
+            if schema:
+                yield constraint_of({ConstraintKind.JSON.value: schema}, library)
 
 
 def libraries_of(arms: Sequence[CandidateSpec]) -> list[str]:

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
+from engine.backends.catalogue import ALL_CHOICES, NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.evidence import Declaration
 from engine.core.errors import InvalidRequest
 from engine.core.registry import BACKENDS, EVIDENCE, resolve
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
-    "native": BackendKind(BACKENDS["native"], EVIDENCE["native"], tool_choices=READ_CHOICES, ours=True),
+    "native": BackendKind(BACKENDS["native"], EVIDENCE["native"], tool_choices=ALL_CHOICES, ours=True),
     "scripted": BackendKind(
         BACKENDS["scripted"], EVIDENCE["scripted"], (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True
     ),

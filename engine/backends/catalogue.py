@@ -26,6 +26,8 @@ NAMED = "a name"
 """The kind of a tool choice that names the tool to call."""
 READ_CHOICES = ("auto", "none")
 """What a loop can carry out that constrains no token: to look for calls, or not to."""
+ALL_CHOICES = (*READ_CHOICES, "required", NAMED)
+"""What a loop with grammars can carry out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from engine import proposers, verify
+from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.backends.native_evidence import LEVELS
@@ -62,6 +63,7 @@ class NativeEngine:
         }
         self._tokens = tokens
         self._grammars = Grammars(self._spell, self._target.eos_ids)
+        self._calls = CallGrammars(tokens.write, tokens.template)
         self._plan = plan
         parts = EngineParts(verifier=verify.load(plan.protocol, plan.verifier_options))
         self._parts = break_parts(plan.fault, parts) if plan.fault else parts
@@ -81,6 +83,7 @@ class NativeEngine:
         document = {
             "backend": "native",
             "target": dict(self._target.facts),
+            "context": self._target.context,
             "draft": dict(self._drafts[0].facts) if self._drafts else None,
             "other_drafts": [dict(each.facts) for each in self._drafts[1:]],
             "head": dict(self._head.facts) if self._head else None,
@@ -130,14 +133,13 @@ class NativeEngine:
 
         Raises:
             CapacityError: a request does not fit the target's context.
-            InvalidRequest: the prompt or a sampling parameter names a token that does not exist, or a grammar is
-                refused.
+            InvalidRequest: the prompt or a sampling parameter names a token that does not exist, a grammar is refused,
+                or nothing says how the model writes the call that a request demands.
         """
         for request in requests:
             _require_tokens(request, self._target.vocabulary)
-            _require_free_choice(request)
             needed = len(request.prompt) + request.sampling.max_new_tokens
-            self._grammars.constraint(request.sampling)
+            self._grammars.constraint(self._calls.constrained(request).sampling)
             if needed > self._target.context:
                 raise CapacityError(
                     f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
@@ -169,7 +171,7 @@ class NativeEngine:
             template=tokens.template,
             grammars=grammars,
         )
-        yield from loop.run(requests)
+        yield from loop.run([self._calls.constrained(request) for request in requests])
 
     def anchor_config(self) -> Effective:
         """The pass of `anchor`; opens the reference."""
@@ -178,6 +180,7 @@ class NativeEngine:
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
+        request = self._calls.constrained(request)
         masks = self._grammars.constraint(request.sampling)
         return anchored(self._opened(), request, tokens, self._reading_header(request), self._tokens.decode, masks)
 
@@ -188,6 +191,7 @@ class NativeEngine:
 
     def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's rows on `tokens`, without a fault."""
+        request = self._calls.constrained(request)
         return reread(self._rereader, request, tokens, self._reading_header(request), self._tokens.decode)
 
     def redraft_config(self) -> Effective:
@@ -198,6 +202,7 @@ class NativeEngine:
 
     def redraft(self, request: Request, recorded: Trace) -> Generation | None:
         """The drafts along a record, by the engine's own parts."""
+        request = self._calls.constrained(request)
         tokens = len(request.prompt) + max(len(recorded.token), request.sampling.max_new_tokens)
         capacity = min(tokens + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
         cache = self._target.new_cache(1, capacity)
@@ -279,14 +284,6 @@ def _require_room(target: ModelWithNumerics, drafts: ProposerFacts, gamma: int) 
             f"proposer {drafts.name}: {nodes} tokens read beside each other in one step, {target.numerics.mode} "
             f"numerics have room for {most}; lower gamma or use numerics: exact"
         )
-
-
-def _require_free_choice(request: Request) -> None:
-    """Refuse a call that the request demands: without a grammar, nothing makes the model call."""
-    choice = request.tools.choice if request.tools else "auto"
-    if choice not in ("auto", "none"):
-        told = choice if isinstance(choice, str) else f"with the name {choice['name']}"
-        raise InvalidRequest(f"request {request.id}: tool_choice {told} needs structured outputs; use auto or none")
 
 
 def _require_tokens(request: Request, vocabulary: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.backends.call_grammar import Write
 from engine.backends.interface import Prompt
 from engine.backends.spelling import spelling_of
 from engine.constraints.interface import TokenSpelling
@@ -24,6 +25,9 @@ class PromptTokenizer:
     """How the family writes tool calls; None if its tokenizer does not say it."""
     spell: Callable[[int], TokenSpelling] | None = None
     """Size of the vocabulary -> the bytes of its tokens; None for a tokenizer that takes no grammar."""
+
+    write: Write | None = None
+    """Whole conversations as text; None without a chat template."""
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
@@ -45,5 +49,13 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    template = getattr(tokenizer, "response_template", None)
-    return PromptTokenizer(encode, decode, template, lambda vocabulary: spelling_of(tokenizer, vocabulary))
+    def write(messages: Sequence[Mapping[str, Any]]) -> str:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False))
+
+    return PromptTokenizer(
+        encode,
+        decode,
+        getattr(tokenizer, "response_template", None),
+        lambda vocabulary: spelling_of(tokenizer, vocabulary),
+        write if getattr(tokenizer, "chat_template", None) else None,
+    )

@@ -51,7 +51,7 @@ class TagGrammar:
 
     def document(self) -> dict[str, Any]:
         """The form that xgrammar takes; `read_tags` reads it."""
-        kind = {"type": SEPARATED, "separator": self.separator}
+        kind: dict[str, Any] = {"type": SEPARATED, "separator": self.separator}
         if self.triggers is not None:
             kind = {"type": TRIGGERED, "triggers": list(self.triggers)}
         tags = [

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.core.structural_tag import read_tags
+from engine.core.structural_tag import TagGrammar, read_tags
 
 DEFAULT_LIBRARY: Final = "llguidance"
 LIBRARY: Final = "library"
@@ -84,7 +84,7 @@ def constraint_of(document: Mapping[str, Any], library: str = DEFAULT_LIBRARY) -
         # the order of the keys stays: it is the order of the properties in the answer
         return ConstraintSpec(kind, json.dumps(value, ensure_ascii=False), chosen)
     if kind is ConstraintKind.STRUCTURAL_TAG:
-        return ConstraintSpec(kind, json.dumps(read_tags(value).document(), ensure_ascii=False), chosen)
+        return tag_spec(read_tags(value), chosen)
     if kind is ConstraintKind.CHOICE:
         texts = list(value) if isinstance(value, list | tuple) else []
         if not texts or not all(isinstance(text, str) and text for text in texts):
@@ -93,6 +93,11 @@ def constraint_of(document: Mapping[str, Any], library: str = DEFAULT_LIBRARY) -
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"structured {kind} is no text; write the {kind} as a string")
     return ConstraintSpec(kind, value, chosen)
+
+
+def tag_spec(grammar: TagGrammar, library: str = DEFAULT_LIBRARY) -> ConstraintSpec:
+    """A structural tag as a grammar."""
+    return ConstraintSpec(ConstraintKind.STRUCTURAL_TAG, json.dumps(grammar.document(), ensure_ascii=False), library)
 
 
 def schemas_of(spec: ConstraintSpec) -> tuple[Any, ...]:

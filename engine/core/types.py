@@ -174,6 +174,11 @@ class ToolOffer:
     tools: tuple[Mapping[str, Any], ...]
     choice: str | Mapping[str, str] = "auto"
 
+    @property
+    def demands(self) -> bool:
+        """True if the answer must call a tool."""
+        return self.choice not in ("auto", "none")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -41,8 +41,13 @@ STRUCTURED: Final = 120
 LONG_SEED: Final = 987_655
 LONG_CHARACTERS: Final = 1150
 """Of the conversation before the last question: with it some 450 to 550 tokens."""
+CONTEXTS_SEED: Final = 987_671
+CONTEXT_CHARACTERS: Final = ((20, 0), (20, 150), (20, 420), (24, 850), (12, 1500), (12, 2400))
+"""Conversations, and the characters before the last question; the last ones fill the context of the bundled models."""
 TOOLS_SEED: Final = 987_656
 TOOL_ROWS: Final = 120
+CHOICE_SEED: Final = 987_657
+CHOICE_ROWS: Final = 60
 CODE: Final = (
     "import os\nimport sys\n\n\nclass {Name}:\n    def __init__(self, {arg}):\n        self.{arg} = {arg}\n",
     'def {name}({arg}, default=None):\n    """Return the {arg} of this object.\n',
@@ -91,16 +96,51 @@ def long_rows(count: int) -> list[dict[str, Any]]:
     return [long_row(i, rng) for i in range(count)]
 
 
+def context_rows() -> list[dict[str, Any]]:
+    """Conversations of every length that the bundled models read, from one question to all but an answer."""
+    rng = random.Random(CONTEXTS_SEED)
+    sizes = [size for count, size in CONTEXT_CHARACTERS for _ in range(count)]
+    return [_context_row(index, size, rng) for index, size in enumerate(sizes)]
+
+
+def _context_row(index: int, size: int, rng: Rng) -> dict[str, Any]:
+    messages: list[Mapping[str, Any]] = []
+    while size and (left := size - sum(len(each["content"]) for each in messages)) > 0:
+        asked, answer = rng.choice((story, question, json_object, repeat_text))(rng).messages[:2]
+        spoken = str(answer["content"])
+        # the last answer ends where the size is reached, at a word
+        cut = spoken if len(spoken) <= left else spoken[: max(left - len(asked["content"]), 20)].rpartition(" ")[0]
+        messages += [asked, {**answer, "content": cut}]
+    asked = rng.choice((question, json_object, repeat_words))(rng).messages[0]
+    return {"id": f"context-{index:03d}", "messages": [*messages, asked]}
+
+
 def tool_rows(count: int) -> list[dict[str, Any]]:
     """`count` conversations with tools: half ask for a call, the others go on after one, ask for two, or for none."""
     rng = random.Random(TOOLS_SEED)
     return [_tool_row(index, rng) for index in range(count)]
 
 
+def choice_rows(count: int) -> list[dict[str, Any]]:
+    """`count` conversations whose answer must call a tool: any, or in every second one the tool that is named."""
+    rng = random.Random(CHOICE_SEED)
+    return [_choice_row(index, rng) for index in range(count)]
+
+
+def _choice_row(index: int, rng: Rng) -> dict[str, Any]:
+    make = (_first_call, _first_call, _no_call, _two_calls, _second_call, _first_call)
+    row = _offer_row(index, make[index % len(make)], rng)
+    choice = {"name": rng.choice(row["tools"])["function"]["name"]} if index % 2 else "required"
+    return {**row, "tool_choice": choice}
+
+
 def _tool_row(index: int, rng: Rng) -> dict[str, Any]:
     make = (_first_call, _after_result, _first_call, _second_call, _first_call, _two_calls, _first_call, _no_call)
-    name = make[index % len(make)].__name__.removeprefix("_")
-    dialogue = make[index % len(make)](rng)
+    return _offer_row(index, make[index % len(make)], rng)
+
+
+def _offer_row(index: int, make: Callable[[Rng], Dialogue], rng: Rng) -> dict[str, Any]:
+    name, dialogue = make.__name__.removeprefix("_"), make(rng)
     tools = {tool["function"]["name"]: tool for tool in dialogue.tools}
     return {
         "id": f"{name.replace('_', '-')}-{index:03d}",
@@ -151,6 +191,8 @@ def write_prompts(folder: Path, count: int) -> None:
     more = {
         "long": long_rows(count),
         "tool_calls": tool_rows(TOOL_ROWS),
+        "tool_choices": choice_rows(CHOICE_ROWS),
+        "contexts": context_rows(),
         "structured": structured_rows(STRUCTURED),
     }
     for domain, found in {**prompt_rows(count), **more}.items():

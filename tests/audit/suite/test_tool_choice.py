@@ -7,6 +7,8 @@ import pytest
 from audit.errors import UserError
 from audit.runs.prepare import offer_of
 from audit.suite.loader import load_suite
+from audit.suite.structured import sampling_of
+from engine.core.structured import constraint_of
 from engine.core.types import ToolOffer
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -52,8 +54,13 @@ def test_a_row_comes_before_its_workload_and_that_before_the_suite(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "document", "words"),
     [
-        ([{"tools": [TOOL]}], {"tool_choice": "required"}, "needs structured outputs; write one of: auto, none"),
-        ([{"tools": [TOOL], "tool_choice": {"name": "look"}}], {}, "is a name, which needs structured outputs"),
+        (
+            [{"tools": [TOOL], "tool_choice": "required", "structured": {"regex": "a"}}],
+            {},
+            "rows.jsonl:1: structured beside a tool_choice that demands a call",
+        ),
+        ([{"tools": [TOOL]}], {"tool_choice": "required"}, "is not known to it; write one of: auto, none"),
+        ([{"tools": [TOOL], "tool_choice": {"name": "look"}}], {}, "is a name, which is not known to it"),
         ([{"tools": [TOOL], "tool_choice": {"name": "gaze"}}], {}, 'rows.jsonl:1: tool_choice names "gaze"'),
         ([{"tool_choice": "none"}], {}, "rows.jsonl:1: tool_choice without tools; add them, or remove it"),
         ([{"tools": [TOOL], "tool_choice": "always"}], {}, "rows.jsonl:1: tool_choice"),
@@ -63,6 +70,48 @@ def test_a_row_comes_before_its_workload_and_that_before_the_suite(tmp_path):
 def test_a_choice_that_cannot_be_carried_out_is_one_line(tmp_path, rows, document, words):
     with pytest.raises(UserError) as raised:
         suite_of(tmp_path, rows, **document)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+NATIVE = {"backend": "native", "models": {"target": "bundled:target"}}
+DEMANDING = [{"tools": [TOOL], "tool_choice": "required"}, {"tools": [TOOL]}]
+
+
+def test_the_built_in_engine_makes_the_grammar_of_a_case_that_demands_a_call(tmp_path):
+    suite = suite_of(tmp_path, DEMANDING, **NATIVE)
+    (arm,) = suite.arms
+    found = [sampling_of(arm.sampling, case).structured for case in suite.cases]
+    assert found == [constraint_of({"library": "llguidance"}), None]
+    assert sampling_of(arm.sampling, suite.cases[0], ours=False).structured is None
+    assert {"constraint_replay", "schema_conformance"} <= set(arm.checks)
+
+
+def test_engines_of_others_get_the_choice_alone(tmp_path):
+    (arm,) = suite_of(tmp_path, DEMANDING, **SERVED).arms
+    assert arm.sampling.structured is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "sampling", "words"),
+    [
+        (DEMANDING, {"structured": {"regex": "a"}}, 'a grammar beside case "w/r0", whose tool_choice demands a call'),
+        (DEMANDING, {"min_tokens": 2}, "min_tokens must be 0 with structured"),
+        (
+            [{"tools": [{"name": "look", "parameters": {"type": "objekt"}}], "tool_choice": "required"}],
+            {},
+            "rows.jsonl:1: structured json is no JSON Schema at type",
+        ),
+        (
+            [{"tools": [{"name": "look", "parameters": {"not": {}}}], "tool_choice": {"name": "look"}}],
+            {"structured": {"library": "xgrammar"}},
+            "rows.jsonl:1: structured json: xgrammar does not enforce not",
+        ),
+    ],
+)
+def test_a_demanded_call_beside_what_contradicts_it_is_one_line(tmp_path, rows, sampling, words):
+    with pytest.raises(UserError) as raised:
+        suite_of(tmp_path, rows, sampling=sampling, **NATIVE)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
 

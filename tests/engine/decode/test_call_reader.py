@@ -8,7 +8,6 @@ from engine import faults
 from engine.backends.interface import Prompt
 from engine.backends.scripted import ALPHABET, TEMPLATE, TOOLS
 from engine.backends.tokenizer import tokens_by
-from engine.core.errors import InvalidRequest
 from engine.core.types import Request, SamplingParams, ToolOffer
 from engine.decode.call_reader import CHANGED, NO_TEMPLATE, CallReader, is_read, offer_facts
 from engine.record.tool_calls import parse_calls
@@ -118,12 +117,6 @@ def test_without_a_template_the_record_says_why_there_are_no_calls():
     assert offer_facts(OFFER, None)["tools"]["unread"] == NO_TEMPLATE
     assert not is_read(OFFER, None)
     assert offer_facts(None, TEMPLATE) == {}
-
-
-@pytest.mark.parametrize("choice", ["required", {"name": "letters"}])
-def test_a_call_that_is_demanded_needs_structured_outputs(choice):
-    with pytest.raises(InvalidRequest, match="needs structured outputs; use auto or none"):
-        generated(replace(OFFER, choice=choice))
 
 
 class Templated:
