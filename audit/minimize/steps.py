@@ -141,10 +141,15 @@ def _shorter_prompt(suite: Suite, index: int, trials: Trials) -> Suite:
 
     if REGISTRY[suite.backend].tokens:
         given = case.tokens or trials.prompt_of(suite, case.id)
-        with_tokens = replace(case, messages=(), tools=(), prompt=None, tokens=given)
-        if stays(with_tokens, f"{len(given)} tokens"):
-            fewer = fewest(given, lambda some: stays(replace(with_tokens, tokens=some), f"{len(some)} tokens"), 1)
-            return _with_case(suite, index, replace(with_tokens, tokens=fewer))
+        with_tokens = replace(case, messages=(), prompt=None, tokens=given)
+        plain = replace(with_tokens, tools=())
+        # what reads calls out of the answer needs the tools, though the tokens have them already
+        if case.tools and not stays(plain, f"{len(given)} tokens, no tools"):
+            plain = with_tokens
+        if stays(plain, f"{len(given)} tokens"):
+            plain = _fewer_tools(plain, stays)
+            fewer = fewest(given, lambda some: stays(replace(plain, tokens=some), f"{len(some)} tokens"), 1)
+            return _with_case(suite, index, replace(plain, tokens=fewer))
     return _with_case(suite, index, _shorter_text(case, stays))
 
 
@@ -156,13 +161,17 @@ def _shorter_text(case: Case, stays: Callable[[Case, str], bool]) -> Case:
                 case.prompt, lambda text: bool(text) and stays(replace(case, prompt=text), _size(text))
             ),
         )
-    tools = fewest(case.tools, lambda some: stays(replace(case, tools=some), f"{len(some)} tools"))
-    case = replace(case, tools=tools)
+    case = _fewer_tools(case, stays)
     messages = fewest(case.messages, lambda some: stays(replace(case, messages=some), f"{len(some)} messages"), 1)
     case = replace(case, messages=messages)
     for index in range(len(case.messages)):
         case = _shorter_message(case, index, stays)
     return case
+
+
+def _fewer_tools(case: Case, stays: Callable[[Case, str], bool]) -> Case:
+    tools = fewest(case.tools, lambda some: stays(replace(case, tools=some), f"{len(some)} tools"))
+    return replace(case, tools=tools)
 
 
 def _shorter_message(case: Case, index: int, stays: Callable[[Case, str], bool]) -> Case:

@@ -66,7 +66,11 @@ def _rows(suite: Suite, workload: str) -> str:
 def _row(case: Case) -> dict[str, Any]:
     form: dict[str, Any] = {"tokens": list(case.tokens)} if case.tokens else {"prompt": case.prompt}
     if case.messages:
-        form = {"messages": list(case.messages), **({"tools": list(case.tools)} if case.tools else {})}
+        form = {"messages": list(case.messages)}
+    if case.tools:
+        form |= {"tools": list(case.tools), "tool_choice": case.tool_choice}
+    if case.structured is not None:
+        form["structured"] = {case.structured.kind.value: case.structured.value}
     row = {"id": case.id.removeprefix(f"{case.workload}/"), **form, "domain": case.domain}
     return row if case.samples is None else {**row, "samples": list(case.samples)}
 

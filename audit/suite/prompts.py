@@ -86,8 +86,8 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
     if len(given) != 1:
         count = f"both {' and '.join(given)}" if given else "neither messages nor prompt nor tokens"
         raise mistake(path, number, f"the row has {count}; write exactly one of them")
-    if "tools" in row and given != ["messages"]:
-        raise mistake(path, number, f"tools need the chat template, which {given[0]} does not use; write messages")
+    if "tools" in row and given == ["prompt"]:
+        raise mistake(path, number, "tools need the chat template, which prompt does not use; write messages")
     problem = _choice_problem(row.get("tools", ()), _choice(workload, row))
     if problem is not None and (row.get("tools") or "tool_choice" in row):
         raise mistake(path, number, problem)

@@ -14,6 +14,7 @@ from audit.store import Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
 from engine import backends
+from engine.backends.scripted import TOOLS
 from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 
@@ -240,6 +241,22 @@ def test_messages_and_tools_are_left_out_too(tmp_path, dying, monkeypatch):
     (case,) = place.reproducer().cases
     assert case.messages == ({"role": "user", "content": "e"},)
     assert case.tools == ()
+
+
+@pytest.mark.slow
+def test_tools_stay_beside_tokens_where_the_verdict_is_about_calls(tmp_path):
+    place, lost = Place(tmp_path), arm("lost", "tool_call_equality", "parser_fed_per_chunk", verifier="gumbel")
+    rows = (
+        {"id": f"r{i}", "messages": [{"role": "user", "content": f"once upon {i} there was"}], "tools": [*TOOLS, {}]}
+        for i in range(4)
+    )
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place.ran((SCRIPTED + ROWS).replace("rows.jsonl", "chat.jsonl") + "arms:\n" + lost)
+    told = place.minimized()
+    assert told.exit_code == 0, told.output
+    (case,) = place.reproducer().cases
+    assert len(case.tokens) <= 3
+    assert len(case.tools) == 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,15 @@ from audit.suite.loader import load_suite
 from audit.text.documents import packaged_file
 from engine.core.types import SamplingParams
 
-SUITES = ("quickstart.yaml", "equality.yaml", "medium.yaml", "safety.yaml", "known_bad/typical_undeclared.yaml")
+SUITES = (
+    "quickstart.yaml",
+    "equality.yaml",
+    "medium.yaml",
+    "safety.yaml",
+    "structured.yaml",
+    "tools.yaml",
+    "known_bad/typical_undeclared.yaml",
+)
 
 
 def again(suite, folder):
@@ -44,7 +52,7 @@ def test_parameters_tokens_repetitions_and_company_come_back(tmp_path):
         ignore_eos=True,
     )
     arm = replace(suite.arms[1], sampling=sampling, beside=SamplingParams(top_k=4), checks={"law": {"alpha": 0.01}})
-    case = replace(suite.cases[0], messages=(), tools=(), tokens=(5, 0, 7), samples=(3, 1))
+    case = replace(suite.cases[0], messages=(), tools=({"name": "go"},), tokens=(5, 0, 7), samples=(3, 1))
     other = replace(suite.cases[1], messages=(), tools=(), prompt="x: 'y'\u2028", domain="1e3")
     one = replace(suite, arms=(arm,), samples=1, cases=(case, other), seed=2**62)
     assert again(one, tmp_path) == one

@@ -332,7 +332,6 @@ ROWS = {
     "neither": BrokenRow('{"id": "a"}\n', 1, "neither messages nor prompt"),
     "both": BrokenRow('{"id": "a", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}', 1, "both"),
     "tools without chat": BrokenRow('{"id": "a", "prompt": "x", "tools": []}', 1, "chat template"),
-    "tools with tokens": BrokenRow('{"id": "a", "tokens": [1], "tools": []}', 1, "which tokens does not use"),
     "text and tokens": BrokenRow('{"id": "a", "tokens": [1], "prompt": "x"}', 1, "both prompt and tokens"),
     "no tokens": BrokenRow('{"id": "a", "tokens": []}', 1, "tokens"),
     "tokens that are no ids": BrokenRow('{"id": "a", "tokens": [1, -2]}', 1, "at least 0"),
