@@ -70,6 +70,7 @@ PLANS = {
     "coupled_equality": Plan(
         ("target_rows_shifted", "noise_keyed_by_draw", "tree_mask_leaks", "kv_residue"), 1024, PAIRED
     ),
+    "long_context": Plan(("kv_not_rolled_back", "sqrt_acceptance"), 1024, PAIRED, 256),
     "bitwise": Plan(
         ("target_rows_shifted", "kv_not_rolled_back", "kv_residue", "drafted_rows_in_bfloat16"),
         512,

@@ -54,16 +54,20 @@ def battery(law: LawEvidence, generator: np.random.Generator) -> tuple[Component
 
 
 def _pooled(law: LawEvidence, generator: np.random.Generator) -> Iterator[ComponentTest]:
-    table = law.table
-    everything = np.ones(len(table.depth), dtype=np.bool_)
-    yield from _smooth("tokens ~ p, by rank", "all", table.rank_pit, generator)
-    yield from _smooth("tokens ~ p, by id", "all", table.id_pit, generator)
-    yield from _smooth("tokens ~ p, by q / p", "all", table.ratio_pit, generator)
-    yield from _scores(table, everything, "all")
+    yield from token_tests(law.table, "all", generator)
     if law.process.n >= MIN_TOKENS:
         found, leader = summary(law.process), ranking(law.process, 1)[0]
         name = f"{MIXTURE}, led by {leader.name} (share {leader.share:.2g})"
         yield ComponentTest(name, "all", found.n, found.log_max, found.p, found.log_max, "nats")
+
+
+def token_tests(table: LawTable, stratum: str, generator: np.random.Generator) -> Iterator[ComponentTest]:
+    """The tests of all tokens of a table, whatever their place in a block; the stratum is their name."""
+    everything = np.ones(len(table.depth), dtype=np.bool_)
+    yield from _smooth("tokens ~ p, by rank", stratum, table.rank_pit, generator)
+    yield from _smooth("tokens ~ p, by id", stratum, table.id_pit, generator)
+    yield from _smooth("tokens ~ p, by q / p", stratum, table.ratio_pit, generator)
+    yield from _scores(table, everything, stratum)
 
 
 def _by_depth(table: LawTable, generator: np.random.Generator) -> Iterator[ComponentTest]:

@@ -38,6 +38,7 @@ CLAIMS = {
     "tools",
     "constraint",
     "schema",
+    "contexts",
 }
 
 

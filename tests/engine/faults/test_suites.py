@@ -1,4 +1,6 @@
-"""Every suite of `suites/known_bad` breaks every arm on purpose, and fails, here over scripted models."""
+"""Every suite of `suites/known_bad` breaks every arm on purpose, and fails, here over scripted models where these show
+the fault.
+"""
 
 import json
 from pathlib import Path
@@ -19,10 +21,12 @@ AS_SCRIPTED = {
 
 
 def scripted(suite, folder, broken=True):
-    """A copy of the suite over scripted models, with its faults or without."""
+    """A copy of the suite with its faults or without, over scripted models unless the fault needs weights."""
     lines = suite.read_text(encoding="utf-8").splitlines()
     text = "\n".join(line for line in lines if broken or not line.strip().startswith("fault:"))
-    for ours, theirs in AS_SCRIPTED.items():
+    weights = faults.load(suite.stem).scenario.models == "bundled"
+    changes = {"../prompts": AS_SCRIPTED["../prompts"]} if weights else AS_SCRIPTED
+    for ours, theirs in changes.items():
         assert ours in text, f"{suite.name}: {ours}"
         text = text.replace(ours, theirs)
     copy = folder / suite.name

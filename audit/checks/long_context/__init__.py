@@ -1,0 +1,1 @@
+"""Long context: equality, law and acceptance by the length of the context."""

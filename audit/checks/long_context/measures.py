@@ -1,0 +1,166 @@
+"""What is measured in each bucket: tokens against the baseline's, tokens against p, acceptance against its formula."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.checks.acceptance_theory import expected_acceptance
+from audit.checks.equality import coupled, greedy
+from audit.checks.equality.triage import Instrument, triage
+from audit.checks.law.battery import ComponentTest, token_tests
+from audit.checks.law.check import estimate_leak
+from audit.checks.law.table import LawTable, tabulate
+from audit.checks.long_context.buckets import Bucket, contexts_of
+from audit.evidence.decisions import decisions
+from audit.evidence.pairing import compared, divergence, measure_noise, pair_arms
+from audit.evidence.records import Evidence, RequestRecord
+from audit.evidence.verdicts import Finding
+from audit.stats.acceptance import bernoulli_test
+from audit.stats.binomial import upper_bound
+from engine.core.types import Floats, Protocol, Role
+
+
+class Kind(StrEnum):
+    """What a measure compares."""
+
+    EQUALITY = "equality"
+    LAW = "law"
+    ACCEPTANCE = "acceptance"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One comparison in one bucket.
+
+    n: tokens, or decisions of known probability.
+    effect: share of differing tokens, total variation per token, or difference in rate; None if there is none yet.
+    bound: its upper bound.
+    tests: the tests behind it; none for equality.
+    findings: contradictions, each a fault by itself.
+    unclear: differences that nothing attributes.
+    """
+
+    kind: Kind
+    n: int
+    effect: float | None = None
+    bound: float | None = None
+    tests: tuple[ComponentTest, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unclear: int = 0
+
+
+Measures = Mapping[Bucket, Measure]
+
+
+def equality(evidence: Evidence, found: Sequence[Bucket], confidence: float) -> Measures:
+    """Real divergences from the baseline by the context in which they begin; the evidence must have a baseline."""
+    assert evidence.baseline is not None
+    pairs = pair_arms(evidence.candidate, evidence.baseline).pairs
+    contexts = [contexts_of(pair.candidate)[: compared(pair)] for pair in pairs]
+    counts = {each: sum(int(each.has(part).sum()) for part in contexts) for each in found}
+    real: dict[Bucket, list[Finding]] = {each: [] for each in found}
+    unclear = dict.fromkeys(found, 0)
+    parted = [each for each in map(divergence, pairs) if each is not None]
+    instrument = _instrument(evidence)
+    noise = measure_noise(evidence.baseline, evidence.controls, instrument.margins) if parted else None
+    for each in parted:
+        assert noise is not None
+        judged = triage(each, noise, instrument, {})
+        at = len(each.pair.candidate.trace.header.prompt) + each.index
+        bucket = next((one for one in found if one.low <= at < one.high), found[-1])
+        if judged.kind == "real":
+            finding = judged.finding(noise, instrument.unit)
+            real[bucket].append(dataclasses.replace(finding, message=f"at context {at}: {finding.message}"))
+        elif judged.kind != "numerical":
+            unclear[bucket] += 1
+    return {each: _equality(counts[each], tuple(real[each]), unclear[each], confidence) for each in found}
+
+
+def _equality(tokens: int, real: tuple[Finding, ...], unclear: int, confidence: float) -> Measure:
+    if not tokens:
+        return Measure(Kind.EQUALITY, 0, findings=real, unclear=unclear)
+    count = min(len(real), tokens)
+    bound = upper_bound(count, tokens, confidence)
+    return Measure(Kind.EQUALITY, tokens, count / tokens, bound, findings=real, unclear=unclear)
+
+
+def _instrument(evidence: Evidence) -> Instrument:
+    cold = all(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
+    return greedy.INSTRUMENT if cold else coupled.INSTRUMENT
+
+
+def law(
+    requests: Sequence[RequestRecord], found: Sequence[Bucket], confidence: float, generator: np.random.Generator
+) -> Measures:
+    """Tokens against p by the context of each."""
+    evidence = tabulate(requests, generator)
+    contexts = np.concatenate([contexts_of(request) for request in requests])
+    measures = {}
+    for each in found:
+        table = _part(evidence.table, each.has(contexts))
+        tests = tuple(token_tests(table, each.name, generator))
+        leak = estimate_leak(dataclasses.replace(evidence, table=table), confidence) if tests else None
+        measures[each] = Measure(
+            Kind.LAW,
+            len(table.depth),
+            None if leak is None else leak.effect,
+            None if leak is None else leak.bound,
+            tests,
+        )
+    return measures
+
+
+def _part(table: LawTable, mask: NDArray[np.bool_]) -> LawTable:
+    return LawTable(**{field.name: getattr(table, field.name)[mask] for field in dataclasses.fields(LawTable)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """[n] positions with drafted tokens for which a formula gives the acceptance probability."""
+
+    contexts: NDArray[np.int64]
+    accepted: NDArray[np.bool_]
+    chance: Floats
+
+
+def acceptance(requests: Sequence[RequestRecord], found: Sequence[Bucket], confidence: float) -> Measures:
+    """Accepted tokens against the probability that p, q and the rule give, by the context of each."""
+    parts = [_drafted(request) for request in requests]
+    contexts, accepted, chance = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("contexts", "accepted", "chance")
+    )
+    return {each: _acceptance(each.name, accepted[at], chance[at], confidence) for each, at in _places(found, contexts)}
+
+
+def _places(found: Sequence[Bucket], contexts: NDArray[np.int64]) -> list[tuple[Bucket, NDArray[np.bool_]]]:
+    return [(each, each.has(contexts)) for each in found]
+
+
+def _drafted(request: RequestRecord) -> _Drafted:
+    made = decisions(request)
+    chance = expected_acceptance(made)
+    kept = ~np.isnan(chance)
+    return _Drafted(contexts_of(request)[kept], np.asarray(made.role[kept] == Role.ACCEPTED), chance[kept])
+
+
+def _acceptance(name: str, accepted: NDArray[np.bool_], chance: Floats, confidence: float) -> Measure:
+    if not len(accepted):
+        return Measure(Kind.ACCEPTANCE, 0)
+    test = bernoulli_test(accepted, chance, confidence)
+    effect = (test.observed - test.expected) / test.n
+    component = ComponentTest("accepted ~ p, q and the rule", name, test.n, test.z, test.p, effect, "acceptance rate")
+    return Measure(Kind.ACCEPTANCE, test.n, effect, max(abs(test.low), abs(test.high)), (component,))
+
+
+def kinds_of(protocol: Protocol, cold: bool) -> tuple[Kind, ...]:
+    """What an arm of a rule shows; `cold` at temperature 0."""
+    if cold or protocol is Protocol.GUMBEL:
+        return (Kind.EQUALITY,)
+    # the block rule decides on a draft as a whole: no formula by place
+    return (Kind.LAW,) if protocol is Protocol.BLOCK else (Kind.LAW, Kind.ACCEPTANCE)
