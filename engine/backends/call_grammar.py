@@ -24,6 +24,8 @@ Write = Callable[[Sequence[Mapping[str, Any]]], str]
 """Messages -> the conversation's text by the chat template."""
 KNOWN: Final = (ParsedCall("first_name", {"first_key": 1}), ParsedCall("second_name", {"second_key": 2}))
 """The calls that are written."""
+EACH: Final = ConstraintSpec(ConstraintKind.CASE, "", DEFAULT_LIBRARY)
+"""The grammar of a request that has none: its own, by the default library."""
 INSTEAD: Final = "use tool_choice auto or none"
 
 
@@ -132,19 +134,23 @@ class CallGrammars:
         self._form: CallForm | None = None
 
     def constrained(self, request: Request) -> Request:
-        """The request with the grammar of the calls that it demands, by its own library; others as they are.
+        """The request with the grammar of the calls that it demands, by its own library; others as they are, and so is
+        one that has this grammar already, such as one that is read from a record.
 
         Raises:
             InvalidRequest: the request has a grammar of its own too, or nothing says how the family writes calls.
         """
         if request.tools is None or not request.tools.demands:
             return request
-        given = request.sampling.structured
-        if given is not None and given.kind is not ConstraintKind.CASE:
-            problem = f"has a grammar ({given.kind}) and tool_choice {choice_text(request.tools)}, which is another one"
-            raise InvalidRequest(f"request {request.id} {problem}; remove structured, or {INSTEAD}")
-        library = DEFAULT_LIBRARY if given is None else given.library
-        spec = grammar_of(self._known_form(request), request.tools, library)
+        given = request.sampling.structured or EACH
+        if given.kind not in (ConstraintKind.CASE, ConstraintKind.STRUCTURAL_TAG):
+            raise _two_grammars(request, request.tools, given)
+        spec = grammar_of(self._known_form(request), request.tools, given.library)
+        if given.kind is ConstraintKind.STRUCTURAL_TAG:
+            # a record keeps the grammar's text, and the tools with their keys in another order
+            if given.value != spec.value:
+                raise _two_grammars(request, request.tools, given)
+            return request
         return replace(request, sampling=replace(request.sampling, structured=spec))
 
     def _known_form(self, request: Request) -> CallForm:
@@ -158,6 +164,11 @@ class CallGrammars:
             choice = choice_text(request.tools)
             raise InvalidRequest(f"request {request.id}: tool_choice {choice}, but the target {lacks}; {INSTEAD}")
         return self._form
+
+
+def _two_grammars(request: Request, offer: ToolOffer, given: ConstraintSpec) -> InvalidRequest:
+    problem = f"has a grammar ({given.kind}) and tool_choice {choice_text(offer)}, which is another one"
+    return InvalidRequest(f"request {request.id} {problem}; remove structured, or {INSTEAD}")
 
 
 def choice_text(offer: ToolOffer) -> str:

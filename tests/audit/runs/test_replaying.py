@@ -97,6 +97,28 @@ def test_grammars_filters_tools_neighbours_and_refused_prompts_come_again(tmp_pa
     assert "has changed since the run; restore it" in result.stderr
 
 
+DEMANDING = """
+version: 1
+name: demanding
+models: {target: 'bundled:target'}
+workloads: [{name: words, prompts: prompts.jsonl, tool_choice: required}]
+sampling: {max_new_tokens: 32}
+arms:
+  - name: greedy
+    proposer: {kind: ngram, gamma: 3}
+    verifier: greedy
+    checks: [constraint_replay]
+"""
+
+
+def test_demanded_calls_come_again(tmp_path):
+    (tmp_path / "suite.yaml").write_text(DEMANDING)
+    (tmp_path / "prompts.jsonl").write_text(json.dumps(PROMPTS[2]) + "\n")
+    with Store.open(str(tmp_path / "audit.db"), create=True) as store:
+        run(prepare(load_suite(tmp_path / "suite.yaml")), store, Silent())
+        assert replay_run(store, store.load_run(store.resolve("latest")), lambda _arm: None).same
+
+
 def test_a_run_that_was_interrupted_comes_again_call_by_call(tmp_path):
     path = suite_file(tmp_path, more=", replay: {}")
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:

@@ -21,6 +21,7 @@ from engine.record.tool_calls import parse_calls
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.engine.constraints.arms import LIBRARIES
+from tests.engine.constraints.tagged import tagged
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 GO = {"name": "go"}
@@ -50,6 +51,7 @@ def wrote(form, join="\n"):
     return write
 
 
+OTHER = constraint_of({"structural_tag": tagged("tags_with_separator", separator="")})
 HERE = '<call>{"name": "%(name)s", "arguments": %(arguments)s}</call>'
 
 
@@ -120,9 +122,16 @@ def test_the_library_of_the_request_is_used():
     assert spec.library == "xgrammar"
 
 
+def test_a_request_that_has_the_grammar_already_stays_as_it_is():
+    grammars = CallGrammars(wrote(HERE), TEMPLATE)
+    once = grammars.constrained(offered("required"))
+    assert grammars.constrained(once) == once
+
+
 @pytest.mark.parametrize(
     ("write", "template", "structured", "words"),
     [
+        (wrote(HERE), TEMPLATE, OTHER, "has a grammar .structural_tag. and tool_choice required"),
         (wrote(HERE), TEMPLATE, constraint_of({"regex": "a"}), "has a grammar .regex. and tool_choice required"),
         (wrote(HERE), None, None, "has no response_template"),
         (None, TEMPLATE, None, "writes no calls that a grammar can follow"),
