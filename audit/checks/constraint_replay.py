@@ -23,6 +23,7 @@ from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
+from engine.backends.evidence import Part
 from engine.record.trace import Trace
 
 FACT: Final = "constraint"
@@ -51,7 +52,9 @@ def _applies(evidence: Evidence) -> str | None:
 
 def _foresee(params: Params, design: Design) -> str | None:
     del params
-    return None if design.structured else NO_GRAMMAR
+    if not design.structured:
+        return NO_GRAMMAR
+    return None if design.shown.gives(Part.MASKS) else NoEvidence(ONE_ACCOUNT)
 
 
 @dataclass(frozen=True, slots=True)

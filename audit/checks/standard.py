@@ -30,8 +30,10 @@ CALLS: Final = ("tool_call_equality",)
 """Where prompts offer tools and the arm must agree with its baseline token by token; with fewer answers than a margin
 needs, the check would leave a sampled arm undecided.
 """
-CONSTRAINED: Final = ("constraint_replay", "schema_conformance")
+CONSTRAINED: Final = ("schema_conformance",)
 """Where requests have a grammar."""
+MASKED: Final = ("constraint_replay",)
+"""Where the backend records its masks too."""
 REDRAFTED: Final = ("draft_anchor",)
 """For the project's own proposers, which draft again along the record."""
 FOREIGN: Final = ("liveness", "configuration", "reconciliation")
@@ -49,13 +51,14 @@ DECISIONS: Final = 3
 
 
 def standard_checks(
-    level: int, *, ours: bool, decoded: bool = True, calls: bool = False, constrained: bool = False
+    level: int, *, ours: bool, decoded: bool = True, calls: bool = False, constrained: bool = False, masks: bool = True
 ) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine; `decoded` if
     the tokens are decoded a second time, `calls` if the arm's tool calls must be the baseline's, `constrained` if
-    requests have a grammar.
+    requests have a grammar, whose masks are on record with `masks`.
     """
-    text = (DECODED if decoded else ()) + (CALLS if calls else ()) + (CONSTRAINED if constrained else ())
+    grammar = ((*MASKED, *CONSTRAINED) if masks else CONSTRAINED) if constrained else ()
+    text = (DECODED if decoded else ()) + (CALLS if calls else ()) + grammar
     if level >= DECISIONS:
         return (*FULL, *REDRAFTED, *text) if ours else (*FOREIGN, *FULL, *HONOURED, *text)
     return (*TOKENS, *REDRAFTED, *text) if ours else (*SERVED, *text)

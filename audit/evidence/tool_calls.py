@@ -26,12 +26,16 @@ class AnsweredOffer:
 
     template: how the family writes calls; None if the engine does not say it, as a server does not.
     finish: why the answer ended, in the server's own word; empty for the built-in engine.
+    parallel: the request allowed several calls.
+    streamed: what a server read out of the same tokens in a stream; None if it was not asked, or they are not the same.
     """
 
     offer: ToolOffer
     parsed: ParsedCalls
     template: ResponseTemplate | None
     finish: str = ""
+    parallel: bool = True
+    streamed: ParsedCalls | None = None
 
 
 def offers_tools(request: RequestRecord) -> bool:
@@ -56,10 +60,16 @@ def answered(request: RequestRecord) -> AnsweredOffer | None:
     fact = request.trace.header.facts.get(FACT)
     if not isinstance(fact, Mapping) or "calls" not in fact:
         return None
-    calls = tuple(ParsedCall(str(call["name"]), call.get("arguments")) for call in fact["calls"])
     offer = ToolOffer(tuple(fact["offered"]), fact.get("choice", "auto"))
     finish = str(request.trace.header.facts.get("finish", ""))
-    return AnsweredOffer(offer, ParsedCalls(calls, fact.get("problem")), fact.get("template"), finish)
+    streamed = _calls_of(fact["streamed"]) if "streamed" in fact else None
+    parallel = bool(fact.get("parallel", True))
+    return AnsweredOffer(offer, _calls_of(fact), fact.get("template"), finish, parallel, streamed)
+
+
+def _calls_of(fact: Mapping[str, Any]) -> ParsedCalls:
+    calls = tuple(ParsedCall(str(call["name"]), call.get("arguments")) for call in fact["calls"])
+    return ParsedCalls(calls, fact.get("problem"))
 
 
 def reread(request: RequestRecord, answer: AnsweredOffer) -> ParsedCalls | None:
@@ -112,11 +122,19 @@ def defect(request: RequestRecord, answer: AnsweredOffer) -> str | None:
         problem = _call_defect(call, answer.offer.tools)
         if problem is not None:
             return problem
-    return _choice_defect(answer) or _finish_defect(answer)
+    return _choice_defect(answer) or _finish_defect(answer) or stream_defect(answer)
+
+
+def stream_defect(answer: AnsweredOffer) -> str | None:
+    """How a server's reading of the streamed tokens differs from that of the whole answer; None if it does not."""
+    found = None if answer.streamed is None else difference(answer.streamed, answer.parsed)
+    return None if found is None else f"streamed, {found} as in the whole answer"
 
 
 def _choice_defect(answer: AnsweredOffer) -> str | None:
     choice, calls = answer.offer.choice, answer.parsed.calls
+    if len(calls) > 1 and not answer.parallel:
+        return f"it makes {len(calls)} calls although parallel_tool_calls is false"
     if choice == "none" and calls:
         return "it calls a tool although tool_choice is none"
     if choice == "required" and not calls:

@@ -113,8 +113,8 @@ class _Loader:
         ]
         self._unique("arms", [entry["name"] for entry in data["arms"]])
         self._unique("arms", [arm.name for arm in arms])
-        require_grammars(self._document, arms, ours=self._kind.ours)
-        require_case_grammars(self._document, arms, dict(zip(workloads, prompts, strict=True)))
+        require_grammars(self._document, arms, self._backend)
+        require_case_grammars(self._document, arms, dict(zip(workloads, prompts, strict=True)), self._backend)
         return Suite(
             name=data["name"],
             path=self._document.path,
@@ -307,6 +307,7 @@ class _Loader:
             decoded=Part.DECODED in parts,
             calls=self._offers and exact and Part.CALLS in shown.parts,
             constrained=sampling.structured is not None,
+            masks=Part.MASKS in shown.parts,
         )
         return [*wanted, *(() if plan.stream is None else stream_checks(filters=bool(plan.stream.filters)))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
@@ -13,6 +13,7 @@ from audit.suite.prompts import Workload, WorkloadCases
 from audit.suite.spec import CandidateSpec, Case
 from audit.suite.tools import demands_call
 from audit.text.documents import Document, Place, mistake, quoted
+from engine.backends import REGISTRY, grammar_problem
 from engine.core.errors import InvalidRequest
 from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec, constraint_of, schemas_of
 from engine.core.types import SamplingParams
@@ -42,36 +43,44 @@ def each_case(cases: Sequence[Case], *, ours: bool) -> dict[str, Any]:
     return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if found else {}
 
 
-def require_grammars(document: Document, arms: Sequence[CandidateSpec], *, ours: bool) -> None:
-    """Compile the grammar of every arm that has one for all cases.
+Problems = Callable[[ConstraintSpec], Iterator[str]]
+"""Why a backend's arms cannot have a grammar."""
+
+
+def require_grammars(document: Document, arms: Sequence[CandidateSpec], backend: str) -> None:
+    """Raise where an arm has a grammar for all cases that the backend cannot carry out.
 
     Raises:
-        UserError: a library refuses a grammar or is not installed, or the backend has no grammars.
+        UserError: a library refuses a grammar or is not installed, or the backend or its server has no such grammars.
     """
     for arm in arms:
         spec = arm.sampling.structured
-        if spec is not None and not ours:
-            problem = "only the backends native and scripted have grammars; remove structured"
+        if spec is None:
+            continue
+        known = REGISTRY[backend]
+        if not known.ours and known.asked is None:
+            having = ", ".join(name for name, kind in REGISTRY.items() if kind.ours or kind.asked)
+            problem = f"backend {backend} has no grammars, these have: {having}; remove structured"
             raise document.error(_place(document, arm), problem)
-        if spec is not None and spec.kind is not ConstraintKind.CASE:
-            for problem in _problems(spec):
-                raise document.error(_place(document, arm), problem)
+        for problem in problems_of(document, [arm], backend)(spec) if spec.kind is not ConstraintKind.CASE else ():
+            raise document.error(_place(document, arm), problem)
 
 
 def require_case_grammars(
-    document: Document, arms: Sequence[CandidateSpec], found: Mapping[Workload, WorkloadCases]
+    document: Document, arms: Sequence[CandidateSpec], found: Mapping[Workload, WorkloadCases], backend: str
 ) -> None:
-    """Compile the grammars of every workload's cases with each library of the arms.
+    """Raise where a workload's case has a grammar that the arms cannot have.
 
     Raises:
-        UserError: a library refuses a grammar or is not installed; the message has the line. An arm has a grammar for
-            all cases, and the tool choice of a case makes another one.
+        UserError: a library refuses a grammar or is not installed, or the server has no such grammars; the message has
+            the line. An arm has a grammar for all cases, and the tool choice of a case makes another one.
     """
+    ours, problems = REGISTRY[backend].ours, problems_of(document, arms, backend)
     for workload, cases in found.items():
         for line, case in zip(cases.lines, cases.cases, strict=True):
-            for problem in (each for spec in _specs(case, libraries_of(arms)) for each in _problems(spec)):
+            for problem in (each for spec in _specs(case, ours=ours) for each in problems(spec)):
                 raise mistake(str(workload.path), line, problem)
-            if demands_call(case):
+            if ours and demands_call(case):
                 _require_no_other(document, arms, case)
 
 
@@ -83,20 +92,37 @@ def _require_no_other(document: Document, arms: Sequence[CandidateSpec], case: C
             raise document.error(_place(document, arm), problem)
 
 
-def _specs(case: Case, libraries: Sequence[str]) -> Iterator[ConstraintSpec]:
-    """The grammars that the case brings: its own, or the arguments of the tools of which it demands one."""
-    for library in libraries:
-        if case.structured is not None:
-            yield dataclasses.replace(case.structured, library=library)
-        for tool in case.tools if demands_call(case) else ():
-            schema = tool.get("function", tool).get("parameters")
-            if schema:
-                yield constraint_of({ConstraintKind.JSON.value: schema}, library)
+def _specs(case: Case, *, ours: bool) -> Iterator[ConstraintSpec]:
+    """The grammars that the case brings: its own, or in our loop the arguments of the tools of which it demands one."""
+    if case.structured is not None:
+        yield case.structured
+    for tool in case.tools if ours and demands_call(case) else ():
+        schema = tool.get("function", tool).get("parameters")
+        if schema:
+            yield constraint_of({ConstraintKind.JSON.value: schema})
 
 
-def libraries_of(arms: Sequence[CandidateSpec]) -> list[str]:
-    """The libraries that the arms use."""
-    return sorted({arm.sampling.structured.library for arm in arms if arm.sampling.structured is not None})
+def problems_of(document: Document, arms: Sequence[CandidateSpec], backend: str) -> Problems:
+    """What is wrong with a grammar in those of the arms that have one: for our loop each arm's library compiles it;
+    another engine is asked whether it can be requested at the arm and at its baseline.
+    """
+    wanting = [arm for arm in arms if arm.sampling.structured is not None]
+    if REGISTRY[backend].ours:
+        libraries = sorted({arm.sampling.structured.library for arm in wanting if arm.sampling.structured is not None})
+        return lambda spec: (
+            problem for library in libraries for problem in _problems(dataclasses.replace(spec, library=library))
+        )
+    shared = document.data.get("engine", {})
+    settings = [each for arm in wanting for each in (shared, {**shared, **arm.engine})]
+
+    def problems(spec: ConstraintSpec) -> Iterator[str]:
+        yield from _schema_problems(spec)
+        for engine in settings:
+            problem = grammar_problem(backend, engine, spec)
+            if problem is not None:
+                yield problem
+
+    return problems
 
 
 def _place(document: Document, arm: CandidateSpec) -> Place:
@@ -109,11 +135,8 @@ def _place(document: Document, arm: CandidateSpec) -> Place:
     return ("arms", index)
 
 
-def _problems(spec: ConstraintSpec) -> Iterator[str]:
-    """Why a grammar cannot be used, at most one reason."""
-    # imported late: suites without grammars need no library
-    from engine.constraints.compiled import check
-
+def _schema_problems(spec: ConstraintSpec) -> Iterator[str]:
+    """Why a JSON Schema in a grammar is none, at most one reason."""
     for schema in schemas_of(spec):
         try:
             Draft202012Validator.check_schema(schema)
@@ -121,6 +144,17 @@ def _problems(spec: ConstraintSpec) -> Iterator[str]:
             where = "/".join(map(str, error.absolute_path)) or "its root"
             yield f"structured {spec.kind} is no JSON Schema at {where}: {error.message}; correct it"
             return
+
+
+def _problems(spec: ConstraintSpec) -> Iterator[str]:
+    """Why a grammar cannot be used, at most one reason."""
+    # imported late: suites without grammars need no library
+    from engine.constraints.compiled import check
+
+    wrong = list(_schema_problems(spec))
+    if wrong:
+        yield from wrong
+        return
     try:
         check(spec)
     except InvalidRequest as error:

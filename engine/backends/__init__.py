@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from engine.backends.catalogue import ALL_CHOICES, NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.evidence import Declaration
 from engine.core.errors import InvalidRequest
 from engine.core.registry import BACKENDS, EVIDENCE, resolve
+from engine.core.structured import ConstraintSpec
 
 REGISTRY: Final[Mapping[str, BackendKind]] = {
     "native": BackendKind(BACKENDS["native"], EVIDENCE["native"], tool_choices=ALL_CHOICES, ours=True),
@@ -55,6 +56,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         options="engine-openai",
         tokens=False,
         tool_choices=(*READ_CHOICES, "required", NAMED),
+        asked="engine.backends.openai.structured:problem_of",
     ),
 }
 
@@ -62,6 +64,15 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
 def declared(backend: str) -> Declaration:
     """The evidence in the backend's records; imports neither torch nor the engine behind it."""
     found: Declaration = resolve({backend: REGISTRY[backend].evidence}, backend, "backend")
+    return found
+
+
+def grammar_problem(backend: str, engine: Mapping[str, Any], spec: ConstraintSpec) -> str | None:
+    """Why an arm of another engine, with these engine settings, cannot have a grammar; None if it can."""
+    named = REGISTRY[backend].asked
+    if named is None:
+        return f"backend {backend} has no grammars; remove structured"
+    found: str | None = resolve({backend: named}, backend, "backend")(engine, spec)
     return found
 
 

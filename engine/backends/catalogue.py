@@ -42,6 +42,8 @@ class BackendKind:
     options: name of the JSON schema of the suite's `engine` mapping; None if it takes none.
     tokens: accepts prompts as token ids.
     tool_choices: the kinds of tool choice that it can carry out; NAMED for the name of one tool.
+    asked: `module:function` of `(engine settings, grammar) -> problem or None`, for a server that is asked;
+        None if it cannot be asked.
     ours: decodes with the built-in engine's loop, so a suite may choose weights, numerics and faults.
     """
 
@@ -53,4 +55,5 @@ class BackendKind:
     options: str | None = None
     tokens: bool = True
     tool_choices: tuple[str, ...] = ("auto",)
+    asked: str | None = None
     ours: bool = False

@@ -19,7 +19,8 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
         RecordLevel.TOKENS: (
             0,
-            frozenset((Part.TEXT, Part.DECODED, Part.CALLS, Part.TOKENS, Part.DRAFTS, Part.COUNTS)) | OWN_PASSES,
+            frozenset((Part.TEXT, Part.DECODED, Part.CALLS, Part.MASKS, Part.TOKENS, Part.DRAFTS, Part.COUNTS))
+            | OWN_PASSES,
         ),
         # without rows, decisions cannot be recomputed
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS, Part.NUMBERS))),

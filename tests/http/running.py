@@ -9,7 +9,8 @@ from tests.audit.invoke import invoke
 SUITES = Path(__file__).parents[2] / "suites" / "openai"
 SHORT = {
     "limit: 16": "limit: 2",
-    "limit: 24": "limit: 3",
+    "tool_calls.jsonl}": "tool_calls.jsonl, limit: 4}",
+    "structured.jsonl}": "structured.jsonl, limit: 8}",
     "samples: 8": "samples: 2",
     "served:my-model": "served:bundled",
     "max_new_tokens: 128": "max_new_tokens: 40",
@@ -27,6 +28,11 @@ class Ran:
     def verdicts(self):
         with Store.open(str(self.store), create=False, read_only=True) as store:
             return {each.check: each for each in store.checks(store.resolve("latest"))}
+
+    def every(self):
+        """The results of all arms."""
+        with Store.open(str(self.store), create=False, read_only=True) as store:
+            return list(store.checks(store.resolve("latest")))
 
     def arm(self, name):
         with Store.open(str(self.store), create=False, read_only=True) as store:

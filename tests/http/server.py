@@ -10,15 +10,17 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Prompt
+from engine.core.structured import constraint_of
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
 from engine.record.trace import decode
+from tests.http.calls import read_calls, read_messages, streamed_calls
 from tests.http.script import Misdeed, Script
 
 MODEL = "bundled"
@@ -62,6 +64,8 @@ class Settings:
 
     disorder: the text of the last token of each pair comes first, as from a detokenizer that reads a step backwards.
     early: a stream gives so many tokens' text before their ids.
+    loose: it ignores grammars.
+    calls: how it reads calls out of answers to requests with tools (`tests.http.calls`); empty leaves them in the text.
     """
 
     ids: bool = True
@@ -69,6 +73,8 @@ class Settings:
     key: str = ""
     disorder: bool = False
     early: int = 0
+    loose: bool = False
+    calls: str = ""
     metrics: bool = True
     models: tuple = (MODEL,)
     fail: Script = field(default_factory=Script)
@@ -78,13 +84,21 @@ class Settings:
     most_open: int = 0
 
 
+def grammar_of(body):
+    """The grammar in the words of OpenAI, of vLLM, of SGLang or of TensorRT-LLM."""
+    form = body.get("response_format", {})
+    if form.get("type") == "json_schema":
+        return constraint_of({"json": form["json_schema"]["schema"]})
+    return constraint_of(body["structured_outputs"]) if "structured_outputs" in body else None
+
+
 def sampling_of(body):
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     values = {name: body[name] for name in names if name in body}
     most = body.get("max_completion_tokens", body.get("max_tokens", 16))
     more = {name: body[name] for name in ("ignore_eos", "min_tokens") if name in body}
     stops = {"stop": tuple(body.get("stop", ())), "stop_token_ids": tuple(body.get("stop_token_ids", ()))}
-    return SamplingParams(max_new_tokens=most, **values, **more, **stops)
+    return SamplingParams(max_new_tokens=most, **values, **more, **stops, structured=grammar_of(body))
 
 
 @dataclass
@@ -109,10 +123,22 @@ class Reply:
         if self.settings.ids and self.body.get("return_token_ids"):
             told["token_ids"] = list(self.found.tokens[begin:end])
         role = {"message" if whole else "delta": {"role": "assistant", "content": text}}
+        if whole and self.calls:
+            role["message"] |= {"content": None, "tool_calls": self.calls}
         return {**told, **(role if self.chat else {"text": text})}
 
+    @property
+    def calls(self):
+        """The calls of the whole answer, in OpenAI's form."""
+        if not self.settings.calls or not self.body.get("tools") or self.body.get("tool_choice") == "none":
+            return []
+        return read_calls(self.text(), self.body["tools"])
+
     def ending(self):
-        return {"finish_reason": WORDS[self.found.finish_reason], "stop_reason": self.stop_reason()}
+        told = WORDS[self.found.finish_reason]
+        if told == "stop" and self.calls and self.settings.calls != "stop":
+            told = "tool_calls"
+        return {"finish_reason": told, "stop_reason": self.stop_reason()}
 
     def stop_reason(self):
         if self.found.finish_reason is not FinishReason.STOP:
@@ -183,10 +209,12 @@ class Reply:
             said = last[sent:upto]
             sent = upto
             if self.chat:
-                choice["delta"]["content"] = said
+                choice["delta"]["content"] = None if self.calls else said
             else:
                 choice["text"] = said
             parts.append({**self.head(), "choices": [choice]})
+        for delta in streamed_calls(self.calls, self.settings.calls):
+            parts.append({**self.head(), "choices": [{"index": 0, "delta": {"tool_calls": [delta]}}]})
         closing = {"index": 0, "delta": {}} if self.chat else {"index": 0, "text": ""}
         parts.append({**self.head(), "choices": [{**closing, **self.ending()}]})
         parts.append({**self.head(), "choices": [], **self.rest()})
@@ -265,9 +293,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, body):
         chat = self.path.endswith("/chat/completions")
-        asked = Prompt(tuple(body["messages"]), tuple(body.get("tools", ()))) if chat else body["prompt"]
+        asked = Prompt(read_messages(body["messages"]), tuple(body.get("tools", ()))) if chat else body["prompt"]
         asked = Prompt(text=asked) if isinstance(asked, str) else asked
-        found, trace = self.server.engine.generate(asked, sampling_of(body), body["seed"])
+        sampling = sampling_of(body)
+        if self.server.settings.loose:
+            sampling = replace(sampling, structured=None)
+        found, trace = self.server.engine.generate(asked, sampling, body["seed"])
         decoded = self.server.decode
         # what each token adds to the text: a character of several tokens comes with its last
         texts = ["", *(decoded(found.tokens[: i + 1]) for i in range(len(found.tokens)))]

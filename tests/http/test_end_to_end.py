@@ -11,6 +11,7 @@ from tests.http.script import Misdeed, Script
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("http")]
 KEY = "sk-end-to-end-0123456789"
+LONGER = {"max_new_tokens: 40": "max_new_tokens: 64"}
 MORE = {"server: vllm": "server: vllm, backoff_s: 0.01, tries: 3"}
 ALLOWED = {Verdict.CERTIFIED, Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
 
@@ -90,6 +91,31 @@ def test_tool_calls_read_otherwise_in_a_stream_are_found(serve, audit):
     verdicts = found.verdicts()
     assert verdicts["greedy_equality"].details["divergences"]["real"] == 0
     assert "the streamed text differs" in verdicts["reconciliation"].summary
+
+
+def test_the_tools_suite_passes_and_a_lost_call_of_a_stream_is_a_fault(serve, audit):
+    with serve(calls="sound") as baseline, serve(gamma=3, calls="sound") as candidate:
+        sound = audit("tools", baseline, candidate, **LONGER, **MORE)
+    assert sound.code == 0, sound.output
+    assert sound.verdicts()["tool_call_equality"].details["with_calls"] > 0
+    with serve(calls="sound") as baseline, serve(gamma=3, calls="lost") as candidate:
+        found = audit("tools", baseline, candidate, **LONGER, **MORE)
+    verdicts = found.verdicts()
+    assert found.code == 1
+    assert verdicts["greedy_equality"].details["divergences"]["real"] == 0
+    assert verdicts["tool_call_equality"].verdict is Verdict.FAULT
+    assert "streamed, call 1 is no call" in verdicts["tool_call_equality"].findings[0].message
+
+
+def test_the_structured_suite_passes_and_answers_that_leave_their_grammar_are_a_fault(serve, audit):
+    wrong = Script(always=Misdeed(swap=('"content": "', '"content": "\\u0001')))
+    with serve() as baseline, serve(gamma=3) as candidate:
+        sound = audit("structured", baseline, candidate, **LONGER, **MORE)
+    assert sound.code == 0, sound.output
+    with serve() as baseline, serve(gamma=3, fail=wrong) as candidate:
+        found = audit("structured", baseline, candidate, **LONGER, **MORE)
+    assert found.code == 1
+    assert found.verdicts()["schema_conformance"].verdict is Verdict.FAULT
 
 
 def test_the_sampling_suite_reaches_verdicts(serve, audit):

@@ -10,6 +10,7 @@ from .setting import REFERENCE
 
 pytestmark = pytest.mark.vllm
 DRAFT = {"method": "draft_model", "model": str(REFERENCE / "medium_draft"), "num_speculative_tokens": 3}
+LONGER = {"max_new_tokens: 40": "max_new_tokens: 96"}
 NUMBERED = ("liveness", "configuration", "reconciliation", "greedy_equality", "logprob_closeness")
 
 
@@ -48,16 +49,51 @@ def test_tokens_and_log_probabilities_are_the_plain_servers(servers, tmp_path, s
     assert counted["drafted"] == pytest.approx(times * sum(each["speculation"]["drafted"] for each in facts), rel=0.05)
 
 
-def test_calls_of_tools_whole_and_streamed(servers, tmp_path):
-    found = run_suite("tools", servers[0].url, servers[1].url, tmp_path, **{"max_new_tokens: 40": "max_new_tokens: 96"})
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_calls_of_tools_whole_and_streamed(servers, tmp_path, choice):
+    changes = {
+        **LONGER,
+        "tool_calls.jsonl}": "tool_calls.jsonl, limit: 12}",
+        "tool_choice: auto": f"tool_choice: {choice}",
+    }
+    found = run_suite("tools", servers[0].url, servers[1].url, tmp_path, **changes)
     verdicts = found.verdicts()
     for each in verdicts.values():
         print(each.check, each.verdict.value, each.summary)
     assert {each.verdict for each in verdicts.values()} == {Verdict.CERTIFIED}
-    facts, _ = facts_of(found)
+    facts, failed = facts_of(found)
+    assert failed == []
+    assert {each["tools"]["choice"] for each in facts} == {choice}
     calls = [call for each in facts for call in each.get("tool_calls", ())]
-    assert calls
+    assert bool(calls) is (choice != "none")
     assert all(call["valid"] for call in calls)
+    assert all(
+        each["tools"]["streamed"]["calls"] == each["tools"]["calls"] for each in facts if "streamed" in each["tools"]
+    )
+
+
+def test_calls_are_lost_beside_sampled_requests(servers, tmp_path):
+    """On a CPU, drafted rows of mixed batches have undefined temperatures (upstream issue 55005)."""
+    changes = {**LONGER, "tool_calls.jsonl}": "tool_calls.jsonl, limit: 12}", "stream: both": "stream: streamed"}
+    changes["    checks:"] = "    beside: {temperature: 1}\n    checks:"
+    found = run_suite("tools", servers[0].url, servers[1].url, tmp_path, **changes)
+    verdict = found.verdicts()["tool_call_equality"]
+    print(verdict.summary, [each.message for each in verdict.findings])
+    assert verdict.verdict is Verdict.FAULT
+    assert found.code == 1
+
+
+@pytest.mark.parametrize("way", ["whole", "streamed"])
+def test_answers_under_grammars_of_every_kind(servers, tmp_path, way):
+    changes = {**LONGER, "structured.jsonl}": "structured.jsonl, limit: 12}"}
+    changes["server: vllm"] = f"server: vllm, stream: {way}"
+    found = run_suite("structured", servers[0].url, servers[1].url, tmp_path, **changes)
+    for each in found.every():
+        print(each.arm, each.check, each.verdict.value, each.summary)
+        assert each.verdict is Verdict.CERTIFIED, each.summary
+    assert found.code == 0
+    kinds = {each.trace.header.sampling.structured.kind for each in found.arm("speculating")[0]}
+    assert kinds == {"json", "regex", "choice", "grammar"}
 
 
 def test_a_parameter_that_a_drafting_server_refuses_is_on_record(servers, tmp_path):

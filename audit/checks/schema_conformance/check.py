@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from audit.checks.constraint_replay import FACT, NO_GRAMMAR, constrained
 from audit.checks.interface import Check, Design, Params, needs_nothing
-from audit.checks.schema_conformance.judges import Judge, judge_of
+from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
@@ -29,6 +29,7 @@ from engine.core.structured import ConstraintSpec
 from engine.core.types import FinishReason
 
 MAX_FINDINGS: Final = 20
+INSTEAD: Final = "the server answers with {} instead of a text"
 DECODING: Final = "decoding"
 LIBRARY: Final = "library"
 UNKNOWN: Final = "unknown"
@@ -51,7 +52,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 def finished_text(request: RequestRecord) -> str | None:
     """The text of an answer that an end token ended, without that token; None for one that was cut."""
     if request.finish_reason is FinishReason.EOS:
-        return request.text
+        return str(_facts(request).get("content", request.text))
     stops = request.trace.header.sampling.stop_token_ids
     if request.finish_reason is FinishReason.STOP and request.tokens and request.tokens[-1] in stops:
         account = _facts(request)
@@ -110,7 +111,8 @@ def _judge(requests: Iterable[RequestRecord], judges: _Judges) -> _Judged:
         if text is None:
             cut += 1
             continue
-        opinion = judges.of(spec)(text)
+        instead = _facts(request).get("instead")
+        opinion = judges.of(spec)(text) if instead is None else Opinion(silent=INSTEAD.format(instead))
         repeated += opinion.repeated_keys
         if opinion.silent is not None:
             silent[opinion.silent] += 1

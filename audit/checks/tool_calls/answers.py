@@ -17,6 +17,7 @@ from audit.evidence.tool_calls import (
     difference,
     offers_tools,
     reread,
+    stream_defect,
     unread_reason,
 )
 from engine.record.tool_calls import ParsedCalls
@@ -29,7 +30,8 @@ class JudgedAnswer:
     """One request of the candidate.
 
     calls: the number of its calls.
-    misread: how the engine's calls differ from those in its own text; None if they agree, or nobody can tell.
+    misread: how the engine's calls differ from those in its own text, or in a stream of the same tokens as the
+        baseline's do not; None if they agree, or nobody can tell.
     apart: how its calls differ from the baseline's; None if they are equal.
     kind: of such a difference, as `audit.checks.equality.triage.KINDS`; empty where the arms are independent.
     ours, theirs: why the candidate's and the baseline's answer is not valid; None if it is.
@@ -89,7 +91,7 @@ def _judged(pair: Pair, ours: AnsweredOffer, theirs: AnsweredOffer, kind_of: Kin
         request_id=pair.candidate.request_id,
         step=0 if parted is None else parted.step,
         calls=len(ours.parsed.calls),
-        misread=_misread(pair.candidate, ours),
+        misread=_misread(pair.candidate, ours) or _misstreamed(ours, theirs),
         apart=apart,
         kind="" if apart is None else kind_of(pair),
         ours=defects[0],
@@ -122,6 +124,11 @@ def _misread(request: RequestRecord, answer: AnsweredOffer) -> str | None:
         return None
     found = difference(answer.parsed, own)
     return None if found is None else f"the engine's {found} as its text has it{_why(answer.parsed)}"
+
+
+def _misstreamed(ours: AnsweredOffer, theirs: AnsweredOffer) -> str | None:
+    """A server whose stream differs in both arms has a parser that is wrong without speculation too."""
+    return stream_defect(ours) if stream_defect(theirs) is None else None
 
 
 def _why(parsed: ParsedCalls) -> str:

@@ -18,14 +18,16 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.evidence import level_of, rule_of
-from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts, tool_facts
+from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
 from engine.backends.openai.metrics import change, counters
 from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, body_of, require_known
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
 from engine.backends.openai.settings import Api, OpenAISettings, Streaming
+from engine.backends.openai.structured import judged_facts
 from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of
+from engine.backends.openai.tool_calls import tool_facts
 from engine.backends.openai.workers import results
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
@@ -169,7 +171,8 @@ class OpenAIEngine:
             )
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
         facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
-        facts |= tool_facts(request, answer)
+        facts |= tool_facts(self._parts.settings, request, asked, answer)
+        facts |= judged_facts(request.sampling.structured, answer)
         rules = rules_of(self._parts.settings)
         facts |= decoded_facts(TextSource(request, answer, asked.streamed, read, codec, rules))
         lead = read.lead if request.sampling.plain_scores else ()

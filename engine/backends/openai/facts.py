@@ -6,7 +6,6 @@ password.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,9 +16,9 @@ from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
-from engine.core.types import Protocol, Request
+from engine.backends.openai.tool_calls import parsed
+from engine.core.types import Protocol
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.tool_calls import ParsedCall, ParsedCalls, calls_to_json, offer_to_json
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
@@ -62,6 +61,7 @@ def arm_facts(
         "tokens": TokenOrigin.SERVER.value if settings.dialect.token_ids else origin.value,
         "response_format": settings.response_format,
         "tool_choice": settings.tool_choice,
+        "parallel_tool_calls": settings.parallel_tool_calls,
         "body": dict(settings.body),
         "proposer": plan.proposer or "plain",
         "protocol": protocol.value,
@@ -99,36 +99,10 @@ def request_facts(
     if answer.speculation is not None:
         facts["speculation"] = dict(answer.speculation)
     if answer.tool_calls:
-        facts["tool_calls"] = [{"name": each.name, **_parsed(each.arguments)} for each in answer.tool_calls]
+        facts["tool_calls"] = [{"name": each.name, **parsed(each.arguments)} for each in answer.tool_calls]
     if settings.response_format is not None and settings.response_format.get("type") in ("json_schema", "json_object"):
-        facts["json"] = _parsed(answer.content)
+        facts["json"] = parsed(answer.content)
     return facts
-
-
-def tool_facts(request: Request, answer: Completion) -> dict[str, Any]:
-    """The fact `tools` of one answer: the offer, and the calls that the server read; empty without an offer."""
-    if request.tools is None:
-        return {}
-    read = [(call.name, _parsed(call.arguments)) for call in answer.tool_calls]
-    wrong = next(
-        (f"the arguments of {name}: {parsed['problem']}" for name, parsed in read if not parsed["valid"]), None
-    )
-    whole = tuple(ParsedCall(name, parsed["value"]) for name, parsed in read if parsed["valid"])
-    return {
-        "tools": {**offer_to_json(request.tools), "parser": "the server", **calls_to_json(ParsedCalls(whole, wrong))}
-    }
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """The result of a JSON parser independent of the server."""
-    try:
-        return {"valid": True, "value": json.loads(text, parse_constant=_no_constant)}
-    except (ValueError, RecursionError) as error:
-        return {"valid": False, "problem": str(error)[:200]}
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def reconciled(

@@ -8,11 +8,13 @@ know is refused, never dropped.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.backends.interface import Prompt
 from engine.backends.openai.settings import Api, OpenAISettings
+from engine.backends.openai.structured import keys_of
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request, SamplingParams
 
@@ -37,7 +39,9 @@ def body_of(
     )
     special = {"return_token_ids": True} if settings.dialect.token_ids else {}
     seed = seed_of(request, salt, settings.dialect.seed_bits)
-    return {"model": model, **asked, **_sampling(settings, request.sampling), "seed": seed, **special, **settings.body}
+    form = keys_of(settings, request.sampling.structured)
+    sampling = _sampling(settings, request.sampling)
+    return {"model": model, **asked, **form, **sampling, "seed": seed, **special, **settings.body}
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,14 +56,39 @@ def seed_of(request: Request, salt: str, bits: int) -> int:
 
 
 def _chat(settings: OpenAISettings, prompt: Prompt) -> dict[str, Any]:
-    told: dict[str, Any] = {"messages": [dict(each) for each in prompt.messages], **_logprobs(settings)}
+    told: dict[str, Any] = {"messages": _messages(prompt.messages), **_logprobs(settings)}
     if prompt.tools:
         told["tools"] = [_tool(each) for each in prompt.tools]
     if prompt.tools and (choice := choice_of(settings, prompt)) is not None:
         told["tool_choice"] = choice
+    if prompt.tools and settings.parallel_tool_calls is not None:
+        told["parallel_tool_calls"] = settings.parallel_tool_calls
     if settings.response_format is not None:
         told["response_format"] = settings.response_format
     return told
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages in OpenAI's form; prompts may give calls by name and arguments alone, and results in their order."""
+    written, waiting, count = [], list[str](), 0
+    for message in messages:
+        made = dict(message)
+        if made.get("tool_calls"):
+            made["tool_calls"] = [_call(call, count + at) for at, call in enumerate(made["tool_calls"])]
+            count += len(made["tool_calls"])
+            waiting = [call["id"] for call in made["tool_calls"]]
+        if made.get("role") == "tool" and "tool_call_id" not in made and waiting:
+            made["tool_call_id"] = waiting.pop(0)
+        written.append(made)
+    return written
+
+
+def _call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+    function = dict(call.get("function", call))
+    if not isinstance(function.get("arguments"), str):
+        function["arguments"] = json.dumps(function.get("arguments", {}), ensure_ascii=False)
+    function.pop("id", None)
+    return {"id": str(call.get("id", f"call_{number}")), "type": "function", "function": function}
 
 
 def choice_of(settings: OpenAISettings, prompt: Prompt) -> Any:
@@ -110,8 +139,12 @@ def require_known(settings: OpenAISettings, name: str, sampling: SamplingParams)
         InvalidRequest: names the parameter and the servers that know it.
     """
     known = {*settings.dialect.extras, "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"}
-    known |= {"stop", "max_new_tokens", "seed"}
+    known |= {"stop", "max_new_tokens", "seed", "structured"}
     for ours in SamplingParams.__dataclass_fields__:
         if ours not in known and getattr(sampling, ours) != getattr(OFF, ours):
             mend = "no server takes token ids for it" if ours == "bad_words" else "or set server to a kind that has it"
             raise InvalidRequest(f"{name}: a server of kind {settings.server} has no {ours}; remove it; {mend}")
+    try:
+        keys_of(settings, sampling.structured)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{name}: {error}") from error

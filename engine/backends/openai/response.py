@@ -140,13 +140,14 @@ class Collector:
             self.pieces.extend(_pieces(_mapping(choice["logprobs"], "logprobs")))
         said = choice.get("message", choice.get("delta"))
         count = len(self.content)
-        told = self._said(_mapping(said if said is not None else {"content": choice.get("text")}, "the message"))
+        message = _mapping(said if said is not None else {"content": choice.get("text")}, "the message")
+        told = self._said(message, whole="message" in choice)
         if self.token_ids is not None:
             before = self.chunks[-1].characters if self.chunks else 0
             self.chunks.append(StreamChunk(before + sum(map(len, self.content[count:])), len(self.token_ids)))
         return told
 
-    def _said(self, message: Mapping[str, Any]) -> bool:
+    def _said(self, message: Mapping[str, Any], *, whole: bool) -> bool:
         told = False
         reasoning = "reasoning" if message.get("reasoning") else "reasoning_content"
         for key, into in (("content", self.content), (reasoning, self.reasoning), ("refusal", self.refusal)):
@@ -154,15 +155,17 @@ class Collector:
                 into.append(_text(message[key], key))
                 told = True
         for place, call in enumerate(_list(message.get("tool_calls") or (), "tool_calls")):
-            self._call(place, _mapping(call, "the tool call"))
+            self._call(place if whole else None, _mapping(call, "the tool call"))
             told = True
         return told
 
-    def _call(self, place: int, call: Mapping[str, Any]) -> None:
-        """A call or a part of one; parts of one call have the same index."""
-        index = call.get("index", place)
-        function = _mapping(call.get("function", {}), "function")
-        if not isinstance(index, int):
+    def _call(self, place: int | None, call: Mapping[str, Any]) -> None:
+        """A call or, without its place, a part of one; parts of one call have the same index."""
+        index = place if call.get("index") is None else call["index"]
+        function = _mapping(call.get("function") or {}, "function")
+        if index is None:
+            raise malformed("a part of a tool call has no index")
+        if not _whole(index):
             raise malformed("the index of a tool call is no number")
         for key, into in (("name", self.names), ("arguments", self.arguments)):
             into.setdefault(index, [])

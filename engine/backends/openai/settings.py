@@ -84,6 +84,7 @@ OWNED: Final = frozenset(
         "top_logprobs",
         "tools",
         "tool_choice",
+        "parallel_tool_calls",
         "response_format",
         "return_token_ids",
         *_COMMON,
@@ -114,6 +115,7 @@ class OpenAISettings:
     metrics_url: str | None = None
     proxy: str | None = None
     tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: Mapping[str, Any] | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
 

@@ -98,7 +98,61 @@ def test_mistakes_in_a_row_name_the_line(tmp_path, row, words):
     assert words in str(error.value)
 
 
+def served(folder, row, **engine):
+    """A suite at an endpoint whose only case has a grammar."""
+    (folder / "rows.jsonl").write_text(
+        json.dumps({"id": "a", "prompt": "Yes?", **({"structured": row} if row else {})})
+    )
+    arm = {"name": "a", "proposer": {"kind": "served", "gamma": 2}, "verifier": "greedy"}
+    document = {
+        "version": 1,
+        "name": "served",
+        "backend": "openai",
+        "models": {"target": "served:m"},
+        "engine": {"url": "http://127.0.0.1:8000/v1", **engine},
+        "workloads": [{"name": "w", "prompts": "rows.jsonl"}],
+        "arms": [arm],
+    }
+    path = folder / "suite.yaml"
+    path.write_text(json.dumps(document, indent=1))
+    return path
+
+
+def test_an_endpoint_is_asked_for_grammars_and_judged_without_masks(tmp_path):
+    (arm,) = load_suite(served(tmp_path, {"choice": ["yes", "no"]}, server="vllm")).arms
+    assert "schema_conformance" in arm.checks
+    assert "constraint_replay" not in arm.checks
+    # its own library compiles the grammar: what ours refuses is not refused here
+    assert (
+        load_suite(served(tmp_path, {"json": {"type": "array", "uniqueItems": True}})).cases[0].structured is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "engine", "words"),
+    [
+        ({"regex": "a"}, {}, "rows.jsonl:1: a server of kind openai has no structured regex on the chat route"),
+        ({"json": {"type": "objekt"}}, {}, "rows.jsonl:1: structured json is no JSON Schema at type"),
+        ({"json": {}}, {"api": "completions"}, "rows.jsonl:1: a server of kind openai has no structured json"),
+        ({"json": {}}, {"response_format": {"type": "text"}}, "structured and engine.response_format both ask"),
+    ],
+)
+def test_what_a_server_cannot_be_asked_for_names_the_line(tmp_path, row, engine, words):
+    with pytest.raises(UserError) as error:
+        load_suite(served(tmp_path, row, **engine))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_grammar_of_an_endpoints_arms_names_its_place(tmp_path):
+    path = served(tmp_path, None)
+    document = {**json.loads(path.read_text()), "sampling": {"structured": {"choice": ["a"]}}}
+    path.write_text(json.dumps(document, indent=1))
+    with pytest.raises(UserError, match=r"suite\.yaml:\d+: a server of kind openai has no structured choice"):
+        load_suite(path)
+
+
 def test_engines_without_grammars_refuse_them(tmp_path):
     text = WITH_REGEX.replace("seed: 7", "seed: 7\nbackend: transformers").replace("kind: ngram", "kind: prompt_lookup")
-    with pytest.raises(UserError, match="only the backends native and scripted have grammars"):
+    with pytest.raises(UserError, match="backend transformers has no grammars, these have: native, scripted"):
         load_suite(written(tmp_path, text))
