@@ -1,24 +1,26 @@
 """Configuration: the engine runs with the requested settings.
 
 Claim: configuration. Null: every setting that the suite requests is in effect, in
-the arm and in its baseline. Statistic: settings whose effective value, read from
-the running engine, differs from the requested one; one is a fault, because every
-other verdict would then describe a different engine. Cannot see: settings that the
-backend does not read back, and an engine that reports one thing and does another
-(see honoured).
+the arm and in its baseline, and every setting of a request in that request.
+Statistic: settings whose effective value, read from the running engine, differs
+from the requested one; one is a fault, because every other verdict would then
+describe a different engine. Cannot see: settings that the backend does not read
+back, and an engine that reports one thing and does another (see honoured).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.interface import Check, Design, Params, needs_nothing
-from audit.evidence.records import Evidence, Level
+from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from engine.record.effective import Effective, LoopOwner
+from engine.record.requests import account_of
 
+MAX_FINDINGS = 20
 WHOLE_ARM = "the arm"
 BASELINE = "the baseline"
 OURS = "the backend decodes here: it runs what it is given, or not at all"
@@ -57,6 +59,24 @@ class SettingsPair:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """The settings of an arm's requests: those that differ, and those that no request reports."""
+
+    asked: int = 0
+    findings: tuple[Finding, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def _of_requests(arm: ArmRecord | None) -> RequestSettings:
+    """Each request's settings. One request may report none, as no stop string ended it; all of them may not."""
+    accounts = [] if arm is None else [(each.request_id, account_of(each.trace.header.facts)) for each in arm.requests]
+    differing = (Finding(name, 0, line) for name, account in accounts for line in account.differences)
+    every = {name for _, account in accounts for name in account.requested}
+    known = {name for _, account in accounts for name in account.effective}
+    return RequestSettings(len(every), tuple(differing), tuple(sorted(every - known)))
+
+
 def _settings(place: str, effective: Effective) -> SettingsPair:
     return SettingsPair(place, effective.requested, effective.in_effect)
 
@@ -66,23 +86,35 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     ours = _settings(WHOLE_ARM, evidence.candidate.effective)
     # a misconfigured baseline makes every comparison with it worthless
     theirs = _settings(BASELINE, evidence.baseline.effective if evidence.baseline is not None else Effective())
-    findings = [*ours.findings, *theirs.findings]
+    requests, plain = _of_requests(evidence.candidate), _of_requests(evidence.baseline)
+    findings = [*ours.findings, *theirs.findings, *requests.findings, *plain.findings]
     unread = [*ours.unread, *(f"{BASELINE}'s {key}" for key in theirs.unread)]
+    unread += [*requests.unread, *(f"{BASELINE}'s {key}" for key in plain.unread)]
     if findings:
-        named = (each.message if each.request == WHOLE_ARM else f"{BASELINE}'s {each.message}" for each in findings)
-        verdict, summary = Verdict.FAULT, "; ".join(named)
+        verdict, summary = Verdict.FAULT, _differences(findings)
     elif unread:
         verdict, summary = Verdict.INCONCLUSIVE, f"not read back from the engine: {', '.join(unread)}"
     else:
-        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} requested settings are in effect"
+        own = f", and {requests.asked} of its requests" if requests.asked else ""
+        verdict, summary = Verdict.CERTIFIED, f"all {len(ours.requested)} requested settings are in effect{own}"
     return CheckResult(
         verdict=verdict,
         summary=summary,
         n=len(ours.requested) + len(theirs.requested),
         statistic=float(len(findings)),
-        findings=tuple(findings),
+        findings=tuple(findings[:MAX_FINDINGS]),
         details={"requested": dict(ours.requested), "effective": dict(ours.effective)},
     )
+
+
+def _differences(findings: Sequence[Finding]) -> str:
+    """Every difference of an engine, and the first of its requests."""
+    engines = [each for each in findings if each.request in (WHOLE_ARM, BASELINE)]
+    others = [each for each in findings if each.request not in (WHOLE_ARM, BASELINE)]
+    named = [each.message if each.request == WHOLE_ARM else f"{BASELINE}'s {each.message}" for each in engines]
+    if others:
+        named.append(f"settings of {len({each.request for each in others})} requests, first {others[0].message}")
+    return "; ".join(named)
 
 
 CHECK = Check(

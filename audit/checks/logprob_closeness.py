@@ -5,7 +5,8 @@ tokens differ from the reference's by no more than `margin` on average, or by
 `times_floor` of what two plain runs differ by (the A/A floor), and have no
 systematic shift above `bias_margin` or the floor. References: the baseline, where
 the tokens have to be equal (temperature 0, shared randomness), and the anchor arm,
-which reads the candidate's own tokens. Statistic: mean absolute and mean signed
+which reads the candidate's own tokens; of prompts, where they were requested, the
+anchor arm or else the baseline. Statistic: mean absolute and mean signed
 difference in nats; effect and bound: the mean absolute one with its 99 % upper
 bound, of the worse reference. Intervals are cluster-robust, with the prompt as
 unit. A single difference above `max_single` and ten times the floor's largest is a
@@ -15,7 +16,7 @@ tokens that were not emitted, and faults that the reference shares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
+OF_PROMPT = "prompt_logprobs"
+"""Of a record's facts: the log-probability of each token of the prompt, None for the first."""
 FLOOR_TIMES = 10.0
 """Factor on the largest difference between two plain runs, the limit of a single difference."""
 POWER = 0.9
@@ -43,14 +46,22 @@ POWER = 0.9
 
 @dataclass(frozen=True, slots=True)
 class LogprobChanges:
-    """[n] candidate minus reference at equal prefixes; `pair` and `index` locate each, `prompt` is the cluster."""
+    """[n] at equal prefixes; `pair` and `index` locate each, `prompt` is the cluster."""
 
     reference: str
-    value: Floats
+    ours: Floats
+    theirs: Floats
     pair: NDArray[np.int64]
     index: NDArray[np.int64]
     prompt: NDArray[np.int64]
     pairs: tuple[Pair, ...]
+    part: str = "token"
+    """Of what the index counts tokens."""
+
+    @property
+    def value(self) -> Floats:
+        """[n] candidate minus reference."""
+        return self.ours - self.theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +105,57 @@ def _equal_tokens(evidence: Evidence) -> bool:
     return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
 
 
-def changes(ours: ArmRecord, theirs: ArmRecord, reference: str) -> LogprobChanges:
-    """Differences over the tokens before a pair diverges; places without a reference number are left out."""
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """[t] log-probabilities of the same tokens."""
+
+    ours: Floats
+    theirs: Floats
+
+
+def _of_answer(pair: Pair) -> _Sides:
+    """Those of the tokens before the pair diverges."""
+    left, right = pair.candidate.trace.logprob, pair.baseline.trace.logprob
+    shared = min(agreeing(pair.candidate.tokens, pair.baseline.tokens), len(left), len(right))
+    return _Sides(left[:shared], right[:shared])
+
+
+def _of_prompt(pair: Pair) -> _Sides:
+    """Those of the prompt's tokens; the first has none."""
+    sides = (each.trace.header.facts.get(OF_PROMPT) or () for each in (pair.candidate, pair.baseline))
+    left, right = (np.array([np.nan if x is None else x for x in side][1:], dtype=np.float64) for side in sides)
+    shared = min(len(left), len(right))
+    return _Sides(left[:shared], right[:shared])
+
+
+def changes(
+    ours: ArmRecord, theirs: ArmRecord, reference: str, sides: Callable[[Pair], _Sides] = _of_answer
+) -> LogprobChanges:
+    """Differences at equal prefixes; places without a reference number are left out."""
     pairs = pair_arms(ours, theirs).pairs
     cases = sorted({pair.candidate.case_id for pair in pairs})
-    value, owner, index, prompt = [np.empty(0)], [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
+    left, right = [np.empty(0)], [np.empty(0)]
+    owner, index, prompt = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
     for i, pair in enumerate(pairs):
-        left, right = pair.candidate.trace.logprob, pair.baseline.trace.logprob
-        shared = min(agreeing(pair.candidate.tokens, pair.baseline.tokens), len(left), len(right))
-        kept = np.flatnonzero(np.isfinite(right[:shared]))
-        value.append(left[kept] - right[kept])
+        both = sides(pair)
+        kept = np.flatnonzero(np.isfinite(both.theirs))
+        left.append(both.ours[kept])
+        right.append(both.theirs[kept])
         owner.append(np.full(len(kept), i))
         index.append(kept)
         prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))
     at, place, cluster = (np.concatenate(each).astype(np.int64) for each in (owner, index, prompt))
-    return LogprobChanges(reference, np.concatenate(value), at, place, cluster, pairs)
+    part = "prompt token" if sides is _of_prompt else "token"
+    return LogprobChanges(reference, np.concatenate(left), np.concatenate(right), at, place, cluster, pairs, part)
+
+
+def _prompt_changes(evidence: Evidence) -> list[LogprobChanges]:
+    """Of prompts whose log-probabilities were requested; empty if none were."""
+    if not any(each.trace.header.facts.get(OF_PROMPT) for each in evidence.candidate.requests):
+        return []
+    anchor = evidence.companions.get(ArmKind.ANCHOR)
+    other, name = (anchor, "anchor") if anchor is not None else (evidence.baseline, "baseline")
+    return [] if other is None else [changes(evidence.candidate, other, f"{name} over prompts", _of_prompt)]
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -117,6 +164,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         found.append(changes(evidence.candidate, evidence.baseline, "baseline"))
     if ArmKind.ANCHOR in evidence.companions:
         found.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor"))
+    found += _prompt_changes(evidence)
     empty = next((each.reference for each in found if not len(each.value)), None)
     if empty is not None:
         return CheckResult(Verdict.INCONCLUSIVE, f"no log-probability is recorded at a prefix shared with the {empty}")
@@ -180,11 +228,11 @@ def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, s
 
 def _single(found: LogprobChanges, i: int, most: float) -> Finding:
     pair, index = found.pairs[int(found.pair[i])], int(found.index[i])
-    ours, theirs = float(pair.candidate.trace.logprob[index]), float(pair.baseline.trace.logprob[index])
-    message = (
-        f"token {index}: log-probability {ours:.6g}, the {found.reference} has {theirs:.6g}; more than {most:.3g} apart"
-    )
-    step = Divergence(pair, index, None, ended=False).step
+    ours, theirs = float(found.ours[i]), float(found.theirs[i])
+    # the first token of a prompt has no number, so that its second is the first of these
+    place = index + 1 if found.part != "token" else index
+    message = f"{found.part} {place}: log-probability {ours:.6g}, the {found.reference} has {theirs:.6g}; more than {most:.3g} apart"
+    step = 0 if found.part != "token" else Divergence(pair, index, None, ended=False).step
     return Finding(pair.candidate.request_id, step, message)
 
 

@@ -8,6 +8,7 @@ which measures the engine's own numerical noise. This module runs nothing itself
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +26,8 @@ from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.stream.interface import StreamSpec
 
 LEVELS = tuple(RecordLevel)
+OF_REQUESTS: Final = ("request", "adapters")
+"""Settings of an engine that change the requests themselves, so that the baseline has them too."""
 COMPANION_REQUESTS = 16
 """Requests of a companion arm; few suffice, because its findings are deterministic or appear quickly."""
 
@@ -83,10 +86,20 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What a baseline shares with its candidates: the sampling parameters, and the filters over the text."""
+    """What a baseline shares with its candidates: the sampling parameters, the filters over the text, and the backend's
+    settings of requests.
+    """
 
     sampling: SamplingParams
     stream: StreamSpec | None
+    requests: str
+    """The settings as a JSON object."""
+
+
+def _terms(suite: Suite, arm: CandidateSpec) -> _Terms:
+    engine = {**suite.engine, **arm.engine}
+    shared = {name: engine[name] for name in OF_REQUESTS if name in engine}
+    return _Terms(arm.sampling, arm.stream, json.dumps(shared, sort_keys=True))
 
 
 def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
@@ -110,7 +123,7 @@ def plan_arms(suite: Suite) -> tuple[Arm, ...]:
     """List baselines, controls, then the candidates in the suite's order, each followed by its companions."""
     groups: dict[_Terms, list[CandidateSpec]] = {}
     for arm in suite.arms:
-        groups.setdefault(_Terms(arm.sampling, arm.stream), []).append(arm)
+        groups.setdefault(_terms(suite, arm), []).append(arm)
     names = _baseline_names(groups, {arm.name for arm in suite.arms})
     baselines, controls, candidates = [], [], {}
     for terms, arms in groups.items():
@@ -246,7 +259,8 @@ def _baseline_names(groups: Iterable[_Terms], taken: set[str]) -> dict[_Terms, s
 def _plain(suite: Suite, name: str, kind: ArmKind, terms: _Terms, level: RecordLevel, rows: int) -> Arm:
     """The target alone, sampled by Gumbel-max so that coupled arms can be compared token by token."""
     sampling = terms.sampling
-    plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=suite.engine, stream=terms.stream)
+    settings = {**suite.engine, **json.loads(terms.requests)}
+    plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=settings, stream=terms.stream)
     return Arm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
 
 

@@ -7,8 +7,9 @@ emitted. The weights are read only for that pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
@@ -119,12 +120,14 @@ class LocalTarget:
         }
         return stated(LoopOwner.OWN, document)
 
-    def anchor(self, request: Request, tokens: Sequence[int], plan: EngineSpec) -> Generation:
-        """The reference's rows at every one of `tokens`, as a plain generation with the given tokens."""
+    def anchor(
+        self, request: Request, tokens: Sequence[int], plan: EngineSpec, facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> Generation:
+        """The reference's rows at every one of `tokens`, as a plain generation with the given tokens and `facts`."""
         if plan.protocol not in (Protocol.GREEDY, Protocol.GUMBEL):
             raise InvalidRequest(f"a reference pass has no {plan.protocol} rule")
         given = ForeignEngine(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)
-        header = header_of(request, given, FinishReason.LENGTH, {})
+        header = header_of(request, given, FinishReason.LENGTH, dict(facts))
         return anchored(self.reference(), request, tokens, header, self.tokens.decode)
 
 

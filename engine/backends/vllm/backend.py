@@ -9,7 +9,9 @@ from typing import Any
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
+from engine.backends.vllm.adapters import AdapterTargets, AnchorPass
 from engine.backends.vllm.facts import effective_of, evidence_problems, is_lossless, level_of, rule_of
+from engine.backends.vllm.features import whole_groups
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.reconcile import NOTHING, Reconciliation, reconcile_counters
 from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall
@@ -34,6 +36,7 @@ class VllmEngine:
     setting: VllmSettings
     target: LocalTarget
     pool: EnginePool
+    adapters: AdapterTargets
 
     def capabilities(self) -> Capabilities:
         """The record's level, or that of text and log-probabilities if the hooks could not be installed."""
@@ -86,7 +89,7 @@ class VllmEngine:
             return
         self.require(requests)
         asking = GenerateCall(self.pool, self.setting, self.plan.level is not RecordLevel.TOKENS, self.plan.rows)
-        size = max(LEAST, AT_ONCE * self.plan.rows)
+        size = whole_groups(max(LEAST, AT_ONCE * self.plan.rows), self.setting.terms)
         for at in range(0, len(requests), size):
             for batch in asking.ask(requests[at : at + size]):
                 yield from self._generations(batch)
@@ -96,8 +99,10 @@ class VllmEngine:
         return self.target.anchor_config("vllm", self.plan)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
-        """The reference's rows on `tokens`, without vLLM."""
-        return self.target.anchor(request, tokens, self.plan)
+        """The reference's rows on `tokens`, without vLLM; an adapter's changes are in the reference's weights."""
+        terms = self.setting.terms
+        wanted = AnchorPass(self.plan, terms.adapter_of(request), "prompt_logprobs" in terms.chosen(request))
+        return self.adapters.anchor(request, tokens, wanted)
 
     def _facts(self) -> Mapping[str, Any]:
         return self.pool.facts(self.setting)
@@ -119,7 +124,7 @@ class VllmEngine:
             lossless=is_lossless(facts),
         )
         drawn = facts["worker"]["draft_sample_method"] == "probabilistic"
-        return RecordOptions(observed, drawn, self.target.decoded)
+        return RecordOptions(observed, drawn, self.target.decoded, self.setting.terms)
 
 
 def _counted(batch: CallOutcomes) -> Reconciliation:

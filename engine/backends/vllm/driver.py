@@ -20,7 +20,8 @@ from engine.backends.vllm import compat as guard
 from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
 from engine.backends.vllm.installed import installed
 from engine.backends.vllm.memory import free_memory, require_memory
-from engine.backends.vllm.public_api import counters, output_of, settings_of
+from engine.backends.vllm.public_api import counters, outputs_of, settings_of
+from engine.backends.vllm.submit import answers_of, prepare_prefixes, require_device, submit
 
 CPU_CACHE: Final = 2**30
 """Default size of the key-value cache on a CPU, in bytes."""
@@ -77,8 +78,10 @@ class Driver:
 
     def _generate(self, asked: Mapping[str, Any]) -> None:
         self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"]))
-        before = counters(self._engine)
         requests = asked["requests"]
+        if "prefix" in asked:
+            prepare_prefixes(self._engine, asked["prefix"], requests)
+        before = counters(self._engine)
         width = len(requests) if asked["together"] else 1
         for at in range(0, len(requests), width or 1):
             self._run(requests[at : at + width])
@@ -93,14 +96,16 @@ class Driver:
         for request in requests:
             try:
                 params = sampling_params(request["sampling"])
-                engine.add_request(request["id"], {"prompt_token_ids": request["prompt"]}, params)
+                submit(engine, request, params)
             except _refusals() as error:
-                self.say(op="refused", id=request["id"], message=_one_line(error))
+                for name in answers_of(request):
+                    self.say(op="refused", id=name, message=_one_line(error))
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
                     taken = round((time.perf_counter() - begun) * 1e6)
-                    self.say(op="output", latency_us=taken, **output_of(output))
+                    for answer in outputs_of(output):
+                        self.say(op="output", latency_us=taken, **answer)
             if time.monotonic() - self._said > ALIVE_EVERY:
                 self.say(op="alive")
 
@@ -125,18 +130,14 @@ def start(job: Mapping[str, Any]) -> Any:
     """The engine.
 
     Raises:
-        ValueError: model runner V2 was requested on a machine without a GPU.
+        ValueError: a setting that needs a GPU, on a machine without one.
         MemoryError: too little memory is free for an engine on a CPU.
         Exception: whatever vLLM raises.
     """
     from vllm import LLM
     from vllm.platforms import current_platform
 
-    if job["model_runner"] == "v2" and not current_platform.is_cuda_alike():
-        device = current_platform.device_name
-        raise ValueError(
-            f"model runner v2 needs a GPU, here there is {device}; write model_runner: v1, or leave it out"
-        )
+    require_device(job, current_platform)
     arguments = dict(job["arguments"])
     if current_platform.is_cpu():
         # vLLM would take a share of the machine's memory

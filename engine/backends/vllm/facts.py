@@ -12,6 +12,7 @@ from typing import Any, Final
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.local_target import LocalTarget
 from engine.backends.vllm import evidence
+from engine.backends.vllm.features import adapter_facts
 from engine.backends.vllm.options import VllmSettings
 from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import Effective, LoopOwner, stated
@@ -65,6 +66,7 @@ def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, An
         "worker": {name: value for name, value in worker.items() if name not in ("problems", "steps", "seconds")},
         "repair": setting.job["repair"],
         "installed": facts["installed"],
+        **adapter_facts(setting.terms.adapters),
         "requested": dict(setting.requested),
         "effective": {name: runs[name] for name in setting.requested if name in runs},
         "evidence": {"level": level_of(plan.level, facts, setting), "problems": problems},

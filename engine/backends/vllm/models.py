@@ -13,6 +13,7 @@ from engine.backends import REGISTRY
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget, facts_of
+from engine.backends.vllm.adapters import AdapterTargets
 from engine.backends.vllm.backend import VllmEngine
 from engine.backends.vllm.options import EXTENSION, ModelFolders, VllmSettings, setting_of
 from engine.backends.vllm.supervise import EnginePool
@@ -39,6 +40,7 @@ class VllmBackend:
         self._places = ModelFolders(
             self._target.folder.resolve(), folders, self._target.context, models["target"].dtype
         )
+        self._adapters = AdapterTargets(models["target"], self._target)
         self._extension = extension
         self._pool = EnginePool()
         self._wide: dict[str, VllmSettings] = {}
@@ -57,16 +59,18 @@ class VllmBackend:
             raise InvalidRequest(f"vLLM has no proposer {plan.proposer!r}; it has: {', '.join(kind.proposers or ())}")
         if plan.fault is not None:
             raise InvalidRequest(f"fault {plan.fault}: faults are of the native backend; remove it")
-        setting = setting_of(plan, self._places, self._extension)
+        adapters = self._adapters.opened(plan.engine.get("adapters", {}))
+        setting = setting_of(plan, replace(self._places, adapters=adapters), self._extension)
         if setting.narrow:
             setting = self._sharing(setting)
         else:
             self._wide.setdefault(setting.likeness, setting)
-        return VllmEngine(plan, setting, self._target, self._pool)
+        return VllmEngine(plan, setting, self._target, self._pool, self._adapters)
 
     def close(self) -> None:
         """End all engines."""
         self._pool.close()
+        self._adapters.close()
 
     def _sharing(self, setting: VllmSettings) -> VllmSettings:
         """The engine of an arm before this one that is otherwise the same."""

@@ -9,14 +9,18 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import schemas
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request
+
+if TYPE_CHECKING:
+    from engine.models.adapters import Adapter
 
 EXTENSION: Final = "engine.backends.vllm.hooks.worker.RecordingWorker"
 SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.LoggingScheduler"
@@ -31,6 +35,8 @@ OURS: Final = (
     "start_timeout_s",
     "restarts",
     "engines",
+    "adapters",
+    KEY,
 )
 """Settings that have no vLLM argument of the same name."""
 DTYPES: Final = ("float32", "bfloat16", "float16")
@@ -44,12 +50,13 @@ GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class ModelFolders:
-    """Folders of the target and of the drafts by name, the target's context and its dtype."""
+    """Folders of the target and of the drafts by name, the target's context and dtype, and the arm's adapters."""
 
     target: Path
     drafts: Mapping[str, Path]
     context: int
     dtype: str
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class VllmSettings:
     """Number of engines at once; each holds the weights."""
     narrow: bool
     """One request at a time: any otherwise equal engine fits."""
+    terms: RequestTerms = field(default_factory=RequestTerms)
+    """Settings of the arm's requests, which engines do not differ by."""
 
     @property
     def key(self) -> str:
@@ -103,6 +112,7 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
         "seed": 0,
         "async_scheduling": False,
         **{name: value for name, value in given.items() if name not in OURS},
+        **adapter_arguments(places.adapters),
     }
     draft = None if plan.proposer is None else speculative(plan, places)
     arguments = {
@@ -133,6 +143,7 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
         restarts=given.get("restarts", 4),
         engines=given.get("engines", 2),
         narrow=plan.rows == 1 and "max_num_seqs" not in given,
+        terms=terms_of(plan, places.adapters),
     )
 
 

@@ -16,13 +16,18 @@ COUNTERS: Final = {
 """vLLM's counters by the names in the records."""
 
 
-def output_of(output: Any) -> dict[str, Any]:
-    """A finished request, JSON-able. `logprobs` None if none were requested; `steps` is None without speculation."""
-    (said,) = output.outputs
+def outputs_of(output: Any) -> list[dict[str, Any]]:
+    """The answers of a finished request, JSON-able: one, or several samples, named as vLLM's core names them."""
+    several = len(output.outputs) > 1
+    return [_output_of(output, said, f"{said.index}_" if several else "") for said in output.outputs]
+
+
+def _output_of(output: Any, said: Any, sample: str) -> dict[str, Any]:
+    """One answer. `logprobs` None if none were requested; `steps` is None without speculation."""
     tokens = [int(each) for each in said.token_ids]
     metrics = said.spec_decode_metrics
     return {
-        "id": output.request_id,
+        "id": f"{sample}{output.request_id}",
         "tokens": tokens,
         "text": said.text,
         "finish_reason": said.finish_reason,
@@ -32,7 +37,22 @@ def output_of(output: Any) -> dict[str, Any]:
         if metrics is None
         else {"accepted": list(metrics.per_step_accepted), "drafted": list(metrics.per_step_drafted)},
         "cached_tokens": output.num_cached_tokens,
+        "samples": len(output.outputs),
+        "prompt_logprobs": None if output.prompt_logprobs is None else _of_prompt(output),
     }
+
+
+def _of_prompt(output: Any) -> dict[str, Any]:
+    """The prompt's own log-probabilities, None for its first token, and how many of the largest every place has."""
+    rows = output.prompt_logprobs
+    own = _own_logprobs([row or {} for row in rows], list(output.prompt_token_ids))
+    return {"own": own, "ranks": min((_ranks(row) for row in rows[1:]), default=None)}
+
+
+def _ranks(row: Any) -> int:
+    """The largest k for which the row has the k largest; a token of the prompt may stand beside them."""
+    ranks = {each.rank for each in row.values()}
+    return next(k for k in range(len(ranks) + 1) if k + 1 not in ranks)
 
 
 def _own_logprobs(rows: Any, tokens: list[int]) -> list[float | None]:
@@ -70,9 +90,18 @@ def settings_of(config: Any) -> dict[str, Any]:
         "kv_cache_dtype": str(cache.cache_dtype),
         "block_size": cache.block_size,
         "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        "scheduling_policy": str(schedule.policy),
+        "logits_processors": [str(each) for each in model.logits_processors or ()],
+        **_adapters(config.lora_config),
         "compilation_mode": _word(config.compilation_config.mode),
     }
     return {"engine": settled, "speculative": None if draft is None else _speculative(draft)}
+
+
+def _adapters(lora: Any) -> dict[str, Any]:
+    if lora is None:
+        return {"enable_lora": False}
+    return {"enable_lora": True, "max_loras": lora.max_loras, "max_lora_rank": lora.max_lora_rank}
 
 
 def _speculative(draft: Any) -> dict[str, Any]:

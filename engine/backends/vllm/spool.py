@@ -24,6 +24,8 @@ class SpooledStep:
 
     drafted: tuple[int, ...]
     emitted: tuple[int, ...]
+    priority: int | None = field(default=None, compare=False)
+    """The request's, in the scheduler's record."""
 
     @property
     def accepted(self) -> int:
@@ -45,6 +47,8 @@ class SpooledRows:
     numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     last: Mapping[str, float] = field(default_factory=dict)
     round: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the worker's batch holds for the request (`hooks.batch_settings`)."""
 
 
 def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
@@ -91,6 +95,7 @@ def _split(frame: Frame) -> Iterator[_NamedStep]:
                 own,
                 {name: float(each[index]) for name, each in lasts.items()},
                 frame.header["step"],
+                request.get("settings", {}),
             ),
         )
         row, node = row + len(emitted), node + len(drafted)
@@ -115,7 +120,8 @@ class SchedulerLog:
                     break
                 self._at += len(line)
                 for each in json.loads(line):
-                    found.setdefault(each["id"], []).append(SpooledStep(tuple(each["drafted"]), tuple(each["emitted"])))
+                    step = SpooledStep(tuple(each["drafted"]), tuple(each["emitted"]), each.get("priority"))
+                    found.setdefault(each["id"], []).append(step)
         return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.backends.vllm.features import Asked, grouped, message_of
 from engine.backends.vllm.options import VllmSettings, sampling_of
 from engine.backends.vllm.process import EngineDied, EngineProcess, Launch, interpreter
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
@@ -162,16 +163,19 @@ class GenerateCall:
         """Send the requests once; answers from before the engine's death count."""
         engine = self._pool.engine(self._setting)
         self._calls += 1
-        names = {f"{self._calls}.{index}": request for index, request in enumerate(requests)}
+        asked = grouped(requests, self._setting.terms, self._calls)
+        names = {name: request for each in asked for name, request in each.by_answer().items()}
         spool = engine.home / f"worker-{self._calls}"
         said: dict[str, Mapping[str, Any]] = {}
         first = requests[0].id
         call, died = CallFacts(name=first), None
         try:
-            for answer in engine.ask(self._message(names, str(spool))):
+            for answer in engine.ask(self._message(asked, str(spool))):
                 if answer["op"] == "done":
-                    call = CallFacts(answer["counters"], tuple(answer["problems"]), first)
-                else:
+                    # samples that nobody asked for are counted too
+                    complete = all(len(each.requests) == each.samples for each in asked)
+                    call = CallFacts(answer["counters"] if complete else {}, tuple(answer["problems"]), first)
+                elif answer["id"] in names:
                     said[answer["id"]] = answer
         except EngineDied as error:
             died = error
@@ -185,12 +189,11 @@ class GenerateCall:
         )
         return CallOutcomes(call, tuple(outcomes), died)
 
-    def _message(self, names: Mapping[str, Request], spool: str) -> dict[str, Any]:
-        requests = [
-            {"id": name, "prompt": list(each.prompt), "sampling": sampling_of(each, self._setting.logprobs)}
-            for name, each in names.items()
-        ]
+    def _message(self, asked: Sequence[Asked], spool: str) -> dict[str, Any]:
+        terms = self._setting.terms
+        requests = [message_of(each, terms, sampling_of(each.requests[0], self._setting.logprobs)) for each in asked]
         return {
+            **({"prefix": terms.settings["prefix"]} if "prefix" in terms.settings else {}),
             "op": "generate",
             "spool": spool,
             "rows": self._rows,

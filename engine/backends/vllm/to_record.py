@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
+from engine.backends.vllm.features import RequestTerms, Witnessed, request_facts
 from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
@@ -35,6 +36,7 @@ class RecordOptions:
     observed: ForeignEngine
     drawn: bool
     decode: Decoder
+    terms: RequestTerms = field(default_factory=RequestTerms)
 
 
 def generation_of(
@@ -54,7 +56,7 @@ def generation_of(
     steps = _steps(outcome, told, found)
     observed = _cut(steps, len(tokens), request, reading.drawn)
     facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading.decode)
-    facts |= _rounds(steps[: len(observed)], call)
+    facts |= _rounds(steps[: len(observed)], call) | request_facts(reading.terms, request, _witnessed(outcome))
     header = header_of(request, reading.observed, reason, facts)
     trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
     return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)
@@ -77,6 +79,11 @@ def told_of(outcome: RequestOutcome) -> SourceReports:
         metrics=None if steps is None else RequestMetrics(tuple(steps["accepted"]), tuple(steps["drafted"])),
         open_end=isinstance(answer["stop_reason"], str),
     )
+
+
+def _witnessed(outcome: RequestOutcome) -> Witnessed:
+    worker = None if outcome.worker is None else tuple(each.settings for each in outcome.worker if each.settings)
+    return Witnessed(outcome.answer, worker, outcome.scheduler[0].priority if outcome.scheduler else None)
 
 
 def _reason(answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:

@@ -9,6 +9,7 @@ death. The hook passes everything on unchanged.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -28,7 +29,7 @@ class LoggingScheduler(Scheduler):  # type: ignore[misc]  # vLLM ships no annota
         if self.specaudit_scheduler_log is None:
             path = self.vllm_config.additional_config[KEY]["scheduler"]
             self.specaudit_scheduler_log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open while it runs
-        self.specaudit_scheduler_log.write(line_of(scheduler_output, model_runner_output) + "\n")
+        self.specaudit_scheduler_log.write(line_of(scheduler_output, model_runner_output, self.requests) + "\n")
         self.specaudit_scheduler_log.flush()
         return super().update_from_output(scheduler_output, model_runner_output)
 
@@ -37,12 +38,17 @@ class AsyncLoggingScheduler(LoggingScheduler, AsyncScheduler):  # type: ignore[m
     """The same for asynchronous scheduling, where drafted tokens are placeholders when they are scheduled."""
 
 
-def line_of(scheduler_output: Any, model_runner_output: Any) -> str:
-    """One step as JSON: for each request the drafted and the emitted tokens."""
+def line_of(scheduler_output: Any, model_runner_output: Any, requests: Mapping[str, Any]) -> str:
+    """One step as JSON: for each request the drafted and the emitted tokens, and its priority."""
     sampled, index = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
     drafted = scheduler_output.scheduled_spec_decode_tokens
     steps = [
-        {"id": name, "drafted": [int(each) for each in drafted.get(name, ())], "emitted": _tokens(sampled[index[name]])}
+        {
+            "id": name,
+            "drafted": [int(each) for each in drafted.get(name, ())],
+            "emitted": _tokens(sampled[index[name]]),
+            "priority": requests[name].priority if name in requests else None,
+        }
         for name in scheduler_output.num_scheduled_tokens
         if sampled and name in index
     ]

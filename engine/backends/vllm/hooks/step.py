@@ -10,7 +10,7 @@ vLLM's worker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -38,6 +38,8 @@ class StepBatch:
     """[D]"""
     sampled: NDArray[Any]
     """[B, most + 1] with a negative number behind the end of each row."""
+    settings: tuple[Mapping[str, Any], ...] = ()
+    """[B] what the batch holds for each request; empty if the runner is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
     kept = [i for i, gone in enumerate(batch.discarded) if not gone]
     first = tuple(accumulate(batch.counts, initial=0))
     requests = [
-        {"id": batch.names[i], "drafted": batch.drafted[first[i] : first[i + 1]], "emitted": emitted[i]} for i in kept
+        {"id": batch.names[i], "drafted": batch.drafted[first[i] : first[i + 1]], "emitted": emitted[i]}
+        | ({"settings": batch.settings[i]} if batch.settings else {})
+        for i in kept
     ]
     nodes = [node for i in kept for node in range(first[i], first[i + 1])]
     arrays: dict[str, NDArray[Any]] = {}

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.hooks import runner_facts
+from engine.backends.vllm.hooks.batch_settings import batch_settings
 from engine.backends.vllm.hooks.spool_writer import SpoolWriter
 from engine.backends.vllm.hooks.step import DecisionRows, RowsMisplaced, StepBatch, best_of, frame_of
 from engine.backends.vllm.patches import repair
@@ -231,6 +232,7 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
         counts=counts,
         drafted=tuple(metadata.draft_token_ids.tolist()) if metadata is not None else (),
         sampled=output.sampled_token_ids.cpu().numpy(),
+        settings=batch_settings(runner.input_batch),
     )
 
 
