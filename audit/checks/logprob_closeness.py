@@ -231,7 +231,8 @@ def _single(found: LogprobChanges, i: int, most: float) -> Finding:
     ours, theirs = float(found.ours[i]), float(found.theirs[i])
     # the first token of a prompt has no number, so that its second is the first of these
     place = index + 1 if found.part != "token" else index
-    message = f"{found.part} {place}: log-probability {ours:.6g}, the {found.reference} has {theirs:.6g}; more than {most:.3g} apart"
+    numbers = f"log-probability {ours:.6g}, the {found.reference} has {theirs:.6g}"
+    message = f"{found.part} {place}: {numbers}; more than {most:.3g} apart"
     step = 0 if found.part != "token" else Divergence(pair, index, None, ended=False).step
     return Finding(pair.candidate.request_id, step, message)
 

@@ -35,7 +35,6 @@ class Situation:
 
 
 PROMPTS: Final = "add prompts or samples"
-NOT_RECORDED: Final = "no backend records it yet"
 
 
 def _entries() -> tuple[Situation, ...]:
@@ -83,7 +82,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("long_prompt", p, context.long_prompt, f"add prompts of {context.CHUNK} tokens or more"),
         Situation("shared_prefix", p, context.shared_prefix, "add prompts that begin alike, or raise samples"),
         Situation("block_border", p, context.block_border, "raise max_new_tokens"),
-        Situation("preempted", p, None, NOT_RECORDED),
+        Situation("preempted", p, context.preempted, "give the engine less memory than its requests need together"),
         Situation("tree_branch", t, drafting.tree_branch, "use a proposer that drafts trees, and add prompts"),
         Situation("tree_deep", t, drafting.tree_deep, "use a proposer that drafts deep trees, and add prompts"),
         Situation("context_short", c, context.context_short, "add short prompts"),

@@ -26,6 +26,12 @@ def shared_prefix(view: RequestView) -> Mask:
     return view.once(view.shared_prefix)
 
 
+def preempted(view: RequestView) -> Mask | None:
+    """Requests that were preempted at least once; None if the engine does not say so."""
+    count = view.trace.header.facts.get("preemptions")
+    return None if count is None else view.once(bool(count))
+
+
 def first_token(view: RequestView) -> Mask:
     """The first token of an answer."""
     return view.once(True)

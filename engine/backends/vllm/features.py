@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.vllm.spool import SpooledStep
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request
 
@@ -151,12 +152,12 @@ class Witnessed:
     """What the engine showed of one request.
 
     worker: for each step of the worker, what its batch held for the request; None without such a record.
-    priority: the scheduler's; None without its record.
+    scheduler: the last step of the scheduler; None without its record.
     """
 
     answer: Mapping[str, Any]
     worker: tuple[Mapping[str, Any], ...] | None
-    priority: int | None
+    scheduler: SpooledStep | None
 
 
 def request_facts(terms: RequestTerms, request: Request, seen: Witnessed) -> dict[str, Any]:
@@ -185,8 +186,8 @@ def _effective(request: Request, seen: Witnessed) -> dict[str, Any]:
         one = seen.worker[0]["adapter"]
         found["adapter"] = one if len(adapters) == 1 else " and ".join(adapters)
         found["unseeded"] = not any(step["seeded"] for step in seen.worker)
-    if seen.priority is not None:
-        found["priority"] = seen.priority
+    if seen.scheduler is not None and seen.scheduler.priority is not None:
+        found["priority"] = seen.scheduler.priority
     if answer.get("samples") is not None:
         found["n"] = answer["samples"]
     if answer.get("prompt_logprobs") is not None:

@@ -25,7 +25,8 @@ class SpooledStep:
     drafted: tuple[int, ...]
     emitted: tuple[int, ...]
     priority: int | None = field(default=None, compare=False)
-    """The request's, in the scheduler's record."""
+    preemptions: int | None = field(default=None, compare=False)
+    """The request's, so far; both in the scheduler's record."""
 
     @property
     def accepted(self) -> int:
@@ -120,7 +121,8 @@ class SchedulerLog:
                     break
                 self._at += len(line)
                 for each in json.loads(line):
-                    step = SpooledStep(tuple(each["drafted"]), tuple(each["emitted"]), each.get("priority"))
+                    drafted, emitted = tuple(each["drafted"]), tuple(each["emitted"])
+                    step = SpooledStep(drafted, emitted, each.get("priority"), each.get("preemptions"))
                     found.setdefault(each["id"], []).append(step)
         return found
 

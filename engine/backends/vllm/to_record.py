@@ -83,7 +83,7 @@ def told_of(outcome: RequestOutcome) -> SourceReports:
 
 def _witnessed(outcome: RequestOutcome) -> Witnessed:
     worker = None if outcome.worker is None else tuple(each.settings for each in outcome.worker if each.settings)
-    return Witnessed(outcome.answer, worker, outcome.scheduler[0].priority if outcome.scheduler else None)
+    return Witnessed(outcome.answer, worker, outcome.scheduler[-1] if outcome.scheduler else None)
 
 
 def _reason(answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:
@@ -115,6 +115,8 @@ def _facts(
         "stop_reason": answer["stop_reason"],
         "cached_tokens": answer["cached_tokens"],
     }
+    if outcome.scheduler and outcome.scheduler[-1].preemptions is not None:
+        facts["preemptions"] = outcome.scheduler[-1].preemptions
     if call.counters and call.counters.get("preemptions"):
         facts["preemptions_of_call"] = call.counters["preemptions"]
     if any("entropy" in each.numbers or "entropy" in each.last for each in steps):

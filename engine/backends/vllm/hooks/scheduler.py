@@ -39,7 +39,7 @@ class AsyncLoggingScheduler(LoggingScheduler, AsyncScheduler):  # type: ignore[m
 
 
 def line_of(scheduler_output: Any, model_runner_output: Any, requests: Mapping[str, Any]) -> str:
-    """One step as JSON: for each request the drafted and the emitted tokens, and its priority."""
+    """One step as JSON: for each request its drafted and emitted tokens, its priority, and its preemptions so far."""
     sampled, index = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
     drafted = scheduler_output.scheduled_spec_decode_tokens
     steps = [
@@ -47,12 +47,16 @@ def line_of(scheduler_output: Any, model_runner_output: Any, requests: Mapping[s
             "id": name,
             "drafted": [int(each) for each in drafted.get(name, ())],
             "emitted": _tokens(sampled[index[name]]),
-            "priority": requests[name].priority if name in requests else None,
+            **_known_of(requests.get(name)),
         }
         for name in scheduler_output.num_scheduled_tokens
         if sampled and name in index
     ]
     return json.dumps([step for step in steps if step["emitted"]])
+
+
+def _known_of(request: Any) -> dict[str, Any]:
+    return {} if request is None else {"priority": request.priority, "preemptions": request.num_preemptions}
 
 
 def _tokens(row: Any) -> list[int]:
