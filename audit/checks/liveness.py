@@ -46,7 +46,7 @@ class Lost:
 
     n: int
     requests: tuple[RequestRecord, ...] = ()
-    refused: int = 0
+    refused: tuple[RequestRecord, ...] = ()
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -72,8 +72,9 @@ def _kind(request: RequestRecord) -> str:
 def _lost(arm: ArmRecord | None, *, refusals: bool) -> Lost:
     if arm is None:
         return Lost(0)
+    refused = tuple(each for each in arm.failed if refusals and _kind(each) == REFUSED)
     kept = tuple(each for each in arm.failed if not (refusals and _kind(each) == REFUSED))
-    return Lost(len(arm.requests) + len(arm.failed), kept, len(arm.failed) - len(kept))
+    return Lost(len(arm.requests) + len(arm.failed), kept, refused)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -102,8 +103,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _summary(ours: Lost, plain: Lost, bound: float) -> str:
-    allowed = f"; {ours.refused} refused, which the suite allows" if ours.refused else ""
-    answered = f"all {ours.n - ours.refused} requests were answered"
+    count = len(ours.refused)
+    allowed = f"; {count} refused, which the suite allows: {_reason(ours.refused[0])}" if count else ""
+    answered = f"all {ours.n - count} requests were answered"
     if not ours.requests and not plain.requests:
         return f"{answered}, at most {bound:.2g} are not{allowed}"
     if not ours.requests:
@@ -139,7 +141,11 @@ def _findings(ours: Lost, plain: Lost) -> tuple[Finding, ...]:
 
 
 def _words(request: RequestRecord) -> str:
-    return f"{_kind(request)}: {_error(request).get('message', 'no reason is recorded')}"
+    return f"{_kind(request)}: {_reason(request)}"
+
+
+def _reason(request: RequestRecord) -> str:
+    return str(_error(request).get("message", "no reason is recorded"))
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:

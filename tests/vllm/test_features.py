@@ -1,0 +1,105 @@
+"""The packaged suites of features: the cells of the page; what they rest on; and a mix-up of adapters is found."""
+
+import json
+
+import pytest
+
+from engine.backends.vllm.options import EXTENSION
+from engine.core.errors import ModelError
+from engine.core.types import Protocol, SamplingParams
+from engine.record.trace import decode
+from tests.support.vllm_features_page import NUMBERS, cells
+
+from .arms import NGRAM, answered, backend, plan, requests
+from .packaged import verdicts
+
+pytestmark = pytest.mark.vllm
+
+SWAPPING = "tests.vllm.swapping.Swapping"
+PROMPTS = [tuple(range(40 + 7 * i, 70 + 9 * i)) for i in range(8)]
+
+
+@pytest.mark.parametrize("suite", ["features", "features-cache", "features-adapters"])
+def test_every_cell_is_as_the_page_says(tmp_path, suite):
+    code, found = verdicts(tmp_path, suite)
+    kept = json.loads(NUMBERS.read_text(encoding="utf-8"))[suite]
+    assert cells({"checks": found.values()}) == kept
+    assert code == (1 if any(text.startswith("finding") for text in kept.values()) else 0)
+
+
+def test_your_own_logits_processors_are_refused_with_a_draft():
+    vllm = backend()
+    asked = plan("ngram", options=NGRAM, engine={"logits_processors": ["tests.vllm.processors:Unchanged"]})
+    try:
+        with pytest.raises(ModelError, match="not supported when speculative decoding is enabled"):
+            vllm.arm(asked).effective_config()
+    finally:
+        vllm.close()
+
+
+@pytest.fixture(scope="module", params=[EXTENSION, SWAPPING], ids=["right", "swapped"])
+def served(request):
+    """Requests of two adapters and of none in one batch, by an engine that serves them and by one that swaps two."""
+    vllm = backend(extension=request.param)
+    settings = {"adapters": {"one": "made:1", "two": "made:2"}, "request": {"adapter": ["one", "two", None]}}
+    engine = vllm.arm(plan("ngram", options=NGRAM, engine=settings))
+    asked = requests(PROMPTS, lengths=(12,))
+    yield engine, answered(engine, asked), request.param == EXTENSION
+    vllm.close()
+
+
+def test_the_record_states_the_adapter_of_every_request(served):
+    engine, found, _ = served
+    accounts = [each.facts["request"] for each in found.values()]
+    assert {each["requested"]["adapter"] for each in accounts} == {"one", "two", None}
+    assert all(each["effective"] == each["requested"] for each in accounts)
+    digests = engine.effective_config().document["adapters"]
+    named = {each["requested"]["adapter"]: each.get("adapter_sha256") for each in accounts}
+    assert named == {None: None} | {name: digests[name]["sha256"] for name in ("one", "two")}
+
+
+def test_rows_are_those_of_the_merged_weights_unless_adapters_are_swapped(served):
+    """The engine's own account is the same in both; the reference's rows are not."""
+    engine, found, right = served
+    worst = {"one": 0.0, "two": 0.0, None: 0.0}
+    for each in found.values():
+        anchor = engine.anchor(each.request, each.tokens)
+        name = each.facts["request"]["requested"]["adapter"]
+        worst[name] = max(worst[name], distance(each, anchor))
+    assert worst[None] < 1e-3
+    assert (max(worst.values()) < 1e-3) is right
+    assert (min(worst["one"], worst["two"]) > 0.1) is not right
+
+
+def distance(generation, anchor):
+    ours, theirs = generation.facts["logprobs"], decode(anchor.trace).logprob.tolist()
+    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_requests_of_a_higher_priority_start_first():
+    vllm = backend()
+    settings = {"scheduling_policy": "priority", "max_num_seqs": 2, "request": {"priority": [5, 0]}}
+    engine = vllm.arm(plan("ngram", options=NGRAM, engine=settings))
+    try:
+        found = answered(engine, requests(PROMPTS, lengths=(12,)))
+    finally:
+        vllm.close()
+    starts = {0: [], 5: []}
+    for each in found.values():
+        starts[each.facts["request"]["effective"]["priority"]].append(each.facts["rounds"][0][0])
+    assert all(starts.values())
+    assert max(starts[0]) < min(starts[5])
+
+
+def test_a_sampled_request_without_a_seed_has_no_generator_and_draws_anew():
+    vllm = backend()
+    engine = vllm.arm(
+        plan("ngram", Protocol.CHAIN, options=NGRAM, engine={"repair": "all", "request": {"unseeded": True}})
+    )
+    asked = requests(PROMPTS, SamplingParams(temperature=1.0), lengths=(24,))
+    try:
+        first, again = answered(engine, asked), answered(engine, asked)
+    finally:
+        vllm.close()
+    assert all(each.facts["request"]["effective"] == {"unseeded": True} for each in first.values())
+    assert any(first[name].tokens != again[name].tokens for name in first)
