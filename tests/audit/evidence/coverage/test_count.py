@@ -43,10 +43,11 @@ UNREACHED = {
     "tree_deep",
     "mixed_parameters",
     "filter",
+    "preempted",
 }
 
-UNRECORDED = {"mixed_parameters", "filter"}
-"""Of other requests, and of arms with a stream."""
+UNRECORDED = {"mixed_parameters", "filter", "preempted"}
+"""Of other requests, of arms with a stream, and of engines that preempt."""
 
 
 def arm_of(setup: Setup, wanted: list[Request], shape: str) -> ArmRecord:
@@ -150,7 +151,21 @@ def test_each_trace_is_decoded_once():
     assert decoded == list(range(5))
     assert coverage == count(arm, {"all": every_token})
     recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
-    assert recognised - {"filter"} == set(coverage.occurred)
+    assert recognised - {"filter", "preempted"} == set(coverage.occurred)
+
+
+def test_requests_that_were_preempted_count_once_and_only_where_the_engine_says_so():
+    setup = setup_of("draft_model", protocol=Protocol.CHAIN, gamma=GAMMA, rows=2)
+    arm = arm_of(setup, ragged(3, SAMPLINGS[0]), "chain")
+
+    def told(request, facts):
+        header = replace(request.trace.header, facts=facts)
+        return replace(request, trace=replace(request.trace, header=header))
+
+    counts = zip(arm.requests, (2, 0, 1), strict=True)
+    known = replace(arm, requests=tuple(told(each, {"preemptions": number}) for each, number in counts))
+    assert count(known, {}).occurred["preempted"] == 2
+    assert "preempted" not in count(arm, {}).occurred
 
 
 def test_a_part_of_the_tokens_is_a_part_of_the_count():
