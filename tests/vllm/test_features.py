@@ -8,7 +8,7 @@ from engine.backends.vllm.options import EXTENSION
 from engine.core.errors import ModelError
 from engine.core.types import Protocol, SamplingParams
 from engine.record.trace import decode
-from tests.support.vllm_features_page import NUMBERS, cells
+from tests.support.vllm_features_page import NUMBERS, SUITES, cells
 
 from .arms import NGRAM, answered, backend, plan, requests
 from .packaged import verdicts
@@ -19,7 +19,7 @@ SWAPPING = "tests.vllm.swapping.Swapping"
 PROMPTS = [tuple(range(40 + 7 * i, 70 + 9 * i)) for i in range(8)]
 
 
-@pytest.mark.parametrize("suite", ["features", "features-cache", "features-adapters"])
+@pytest.mark.parametrize("suite", SUITES)
 def test_every_cell_is_as_the_page_says(tmp_path, suite):
     code, found = verdicts(tmp_path, suite)
     kept = json.loads(NUMBERS.read_text(encoding="utf-8"))[suite]
