@@ -52,3 +52,40 @@ def test_a_baseline_that_is_not_what_was_asked_for_is_a_fault():
     assert found.verdict is Verdict.FAULT
     assert found.summary == "the baseline's drafts: requested False, effective True"
     assert with_baseline(good, (False, {})).verdict is Verdict.INCONCLUSIVE
+
+
+def of_requests(*accounts):
+    answers = [answered(i, {"request": {"requested": a, "effective": b}}) for i, (a, b) in enumerate(accounts)]
+    settings = {"requested": {"gamma": 3}, "effective": {"gamma": 3}}
+    return evaluate(CHECK, evidence(answers, effective=settings), {})
+
+
+def test_a_request_served_with_another_setting_is_a_fault():
+    right = ({"adapter": "one"}, {"adapter": "one"})
+    assert of_requests(right, right).verdict is Verdict.CERTIFIED
+    found = of_requests(right, ({"adapter": None}, {"adapter": "one"}), ({"adapter": "two"}, {"adapter": "one"}))
+    assert found.verdict is Verdict.FAULT
+    first = "request's adapter: requested None, effective 'one'"
+    assert found.summary == f"settings of 2 requests, first {first}"
+    assert [each.request for each in found.findings] == ["candidate/case-1#0", "candidate/case-2#0"]
+
+
+def test_a_setting_that_no_request_shows_is_not_certified_and_one_that_some_show_is():
+    silent = ({"include_stop_str_in_output": True}, {})
+    shown = ({"include_stop_str_in_output": True}, {"include_stop_str_in_output": True})
+    assert of_requests(silent, shown).verdict is Verdict.CERTIFIED
+    found = of_requests(silent, silent)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.summary.endswith(": include_stop_str_in_output")
+
+
+def test_settings_of_the_baseline_s_requests_are_compared_too():
+    settings = {"requested": {"gamma": 3}, "effective": {"gamma": 3}}
+    good, bad = (
+        evidence(
+            [answered(1, {"request": {"requested": {"n": 2}, "effective": {"n": n}}})], effective=settings
+        ).candidate
+        for n in (2, 1)
+    )
+    assert evaluate(CHECK, Evidence(good, good), {}).verdict is Verdict.CERTIFIED
+    assert evaluate(CHECK, Evidence(good, bad), {}).verdict is Verdict.FAULT

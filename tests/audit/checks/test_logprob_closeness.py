@@ -135,3 +135,36 @@ def test_faults_of_the_catalogue(name):
     anchored = Evidence(broken.candidate, companions={ArmKind.ANCHOR: clean.candidate})
     assert verdict(anchored).verdict is Verdict.FAULT
     assert verdict(replace(anchored, candidate=clean.candidate)).verdict is Verdict.CERTIFIED
+
+
+def of_prompts(arm, shift=0.0, first=0):
+    """The arm with log-probabilities of prompts on record, from request `first` on."""
+    requests = []
+    for i, each in enumerate(arm.requests):
+        said = [None, *(-1.0 - 0.1 * ((7 * i + k) % 5) + shift for k in range(20))]
+        facts = {} if i < first else {"prompt_logprobs": said}
+        header = replace(each.trace.header, facts={**each.trace.header.facts, **facts})
+        requests.append(replace(each, trace=replace(each.trace, header=header)))
+    return replace(arm, requests=tuple(requests))
+
+
+def with_prompts(evidence, **named):
+    return replace(evidence, candidate=of_prompts(evidence.candidate, **named), baseline=of_prompts(evidence.baseline))
+
+
+def test_log_probabilities_of_prompts_are_compared_where_they_were_requested():
+    plain = evidence_of(SETUPS["greedy"])
+    assert "baseline over prompts" not in verdict(plain).summary
+    good = verdict(with_prompts(plain, first=2))
+    assert good.verdict is Verdict.CERTIFIED, good.summary
+    assert good.details["baseline over prompts"]["tokens"] == 20 * 10
+    bad = verdict(with_prompts(plain, shift=-0.5))
+    assert bad.verdict is Verdict.FAULT
+    assert "against the baseline over prompts: mean absolute difference 0.5" in bad.summary
+
+
+def test_a_finding_names_the_prompt_s_token():
+    plain = evidence_of(SETUPS["greedy"])
+    far = with_prompts(plain, shift=-3.0)
+    found = verdict(far)
+    assert found.findings[0].message.startswith("prompt token 1: log-probability -4, ")
