@@ -1,10 +1,12 @@
-"""Fixes for three defects of vLLM 0.32, applied in a running engine so that other effects can be seen alone.
+"""Fixes for four defects of vLLM 0.32, applied in a running engine so that other effects can be seen alone.
 
 `expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k,
 top-p) are spread over the rows into a copy that is thrown away, so they hold uninitialised memory. Two: top-k over
 zero rows takes the maximum of an empty tensor and ends the engine. `min_tokens`, in the first model runner: the row
 behind a draft is masked by the answer's length before the draft, so that an answer cannot end there although it is
-long enough. The effective configuration of a repaired engine states the repair. A version without these names raises
+long enough. `chunked_seed`, on CPUs: for a request with a seed whose prompt is not read to its end, the runner takes
+back a number by the generator's offset, which generators on CPUs lack, and the engine ends. The effective
+configuration of a repaired engine states the repair. A version without these names raises
 AttributeError.
 """
 
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 EXPAND: Final = "expand"
 MIN_TOKENS: Final = "min_tokens"
+CHUNKED_SEED: Final = "chunked_seed"
 ALL: Final = "all"
 
 
@@ -25,13 +28,17 @@ def repair(kind: str) -> None:
     Raises:
         AttributeError: this version lacks the names to replace.
     """
+    from vllm.platforms import current_platform
     from vllm.v1.sample import rejection_sampler
     from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     if kind in (EXPAND, ALL):
         repair_rows(rejection_sampler)
     if kind in (MIN_TOKENS, ALL):
         repair_lengths(rejection_sampler.RejectionSampler, MinTokensLogitsProcessor)
+    if kind in (CHUNKED_SEED, ALL) and current_platform.is_cpu():
+        repair_seeds(GPUModelRunner)
 
 
 def repair_rows(module: Any) -> None:
@@ -98,3 +105,32 @@ def _drafted_counts(processors: list[Any], drafted: list[int]) -> Iterator[None]
     finally:
         for each in processors:
             each.specaudit_drafted = None
+
+
+def repair_seeds(runner: Any) -> None:
+    """Take back by its state what a generator drew for a token that is discarded; raises as `repair`.
+
+    Args:
+        runner: the class GPUModelRunner.
+    """
+    sample, bookkeeping = runner._sample, runner._bookkeeping_sync
+    assert callable(sample)
+    assert callable(bookkeeping)
+
+    def undoing_sample(self: Any, *args: Any, **named: Any) -> Any:
+        generators = self.input_batch.generators
+        drawn = {row: each.get_state() for row, each in generators.items() if self.discard_request_mask.np[row]}
+        output = sample(self, *args, **named)
+        for row, state in drawn.items():
+            generators[row].set_state(state)
+        return output
+
+    def silent_bookkeeping(self: Any, *args: Any, **named: Any) -> Any:
+        batch = self.input_batch
+        generators, batch.generators = batch.generators, {}
+        try:
+            return bookkeeping(self, *args, **named)
+        finally:
+            batch.generators = generators
+
+    runner._sample, runner._bookkeeping_sync = undoing_sample, silent_bookkeeping

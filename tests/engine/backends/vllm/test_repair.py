@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.backends.vllm.patches import expanded, repair_lengths, repair_rows
+from engine.backends.vllm.patches import expanded, repair_lengths, repair_rows, repair_seeds
 
 
 def test_every_drafted_row_has_its_requests_value():
@@ -65,3 +65,37 @@ def test_the_row_behind_a_draft_is_masked_by_its_own_place():
     with pytest.raises(RuntimeError):
         broken.forward(batch[0], "broken", torch.zeros(4, 5), rest)
     assert forbidden(processor.apply(torch.zeros(4, 5))) == {0, 2}, "and after a failure"
+
+
+class Runner:
+    """As vLLM's on a CPU: every row draws, and what a discarded row drew is taken back by an offset."""
+
+    def __init__(self, discarded):
+        self.discard_request_mask = SimpleNamespace(np=discarded)
+        generators = {row: torch.Generator().manual_seed(row) for row in range(len(discarded))}
+        self.input_batch = SimpleNamespace(generators=generators)
+
+    def _sample(self, logits):
+        return [torch.rand(1, generator=each).item() for each in self.input_batch.generators.values()]
+
+    def _bookkeeping_sync(self, tokens):
+        for row, gone in enumerate(self.discard_request_mask.np):
+            generator = self.input_batch.generators.get(row)
+            if gone and generator is not None:
+                generator.set_offset(generator.get_offset() - 4)
+        return tokens
+
+
+def test_a_seeded_request_whose_prompt_is_read_in_parts_draws_as_if_it_were_not():
+    with pytest.raises(RuntimeError, match="offset"):
+        Runner([True])._bookkeeping_sync([])
+    repaired = type("Copy", (Runner,), {})
+    repair_seeds(repaired)
+    runner = repaired([True, False])
+    first = runner._sample(None)
+    assert runner._bookkeeping_sync(first) == first
+    assert len(runner.input_batch.generators) == 2
+    runner.discard_request_mask.np = [False, False]
+    second = runner._sample(None)
+    assert second[0] == first[0], "the first number of the answer"
+    assert second[1] != first[1]
