@@ -22,8 +22,9 @@ def test_the_page_shows_the_kept_results(numbers):
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_every_arm_of_the_suites_has_a_result_and_every_result_an_arm(suite, numbers):
-    assert set(numbers[suite]) == set(arms_of(suite))
+def test_a_suite_that_ran_has_a_result_for_every_arm_and_no_other(suite, numbers):
+    """The cells of a suite that has not run yet say that they are untried."""
+    assert set(numbers[suite]) in (set(arms_of(suite)), set())
     assert not [text for text in numbers[suite].values() if text.startswith("undecided")]
 
 
@@ -33,7 +34,7 @@ def test_no_cell_is_silent(suite, numbers):
     cells = [text.strip() for row in rows for text in row.strip("|").split("|")]
     assert len(cells) == len(rows) * (1 + 2 * len(METHODS))
     assert all(cells)
-    assert "untried" not in cells
+    assert ("untried" in cells) is (not numbers[suite])
 
 
 def test_a_cell_says_what_the_checks_found():
