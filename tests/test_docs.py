@@ -128,7 +128,8 @@ def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
 def test_no_page_describes_what_is_not_registered():
     folders = ("proposers", "verifiers", "backends", "checks", "filters")
     pages = {(folder, path.stem) for folder in folders for path in (DOCS / folder).glob("*.md")}
-    assert pages ^ set(REGISTERED) == set()
+    # a page of tables beside its backend's own
+    assert pages ^ set(REGISTERED) == {("backends", "vllm-features")}
 
 
 def test_the_index_links_every_page():

@@ -1,8 +1,10 @@
 """The packaged suites of features: the cells of the page; what they rest on; and a mix-up of adapters is found."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from engine.backends.vllm.options import EXTENSION
 from engine.core.errors import ModelError
@@ -103,3 +105,36 @@ def test_a_sampled_request_without_a_seed_has_no_generator_and_draws_anew():
         vllm.close()
     assert all(each.facts["request"]["effective"] == {"unseeded": True} for each in first.values())
     assert any(first[name].tokens != again[name].tokens for name in first)
+
+
+LONG = [tuple(range(40 + 9 * i, 220 + 25 * i)) for i in range(4)]
+IN_PARTS = {"enable_chunked_prefill": True, "max_num_batched_tokens": 64, "enable_prefix_caching": False, "restarts": 0}
+
+
+def in_parts(vllm, rows=4, **engine):
+    """Sampled answers to long prompts, without a draft."""
+    asked = replace(plan(None, Protocol.GUMBEL, engine={**IN_PARTS, **engine}), rows=rows)
+    return answered(vllm.arm(asked), requests(LONG, SamplingParams(temperature=1.0), lengths=(12,)))
+
+
+def test_a_long_prompt_with_a_seed_ends_an_engine_on_a_cpu_and_a_repaired_one_answers_it():
+    """With the same numbers alone and in a batch, where other steps read the parts."""
+    vllm = backend()
+    try:
+        together, alone = (in_parts(vllm, rows, repair="chunked_seed") for rows in (4, 1))
+        assert {name: each.tokens for name, each in together.items()} == {
+            name: each.tokens for name, each in alone.items()
+        }
+        stock = [each.facts["error"]["message"] for each in in_parts(vllm).values() if "error" in each.facts]
+    finally:
+        vllm.close()
+    assert any("offset" in each for each in stock) is not offsets()
+
+
+def offsets():
+    """Whether generators on CPUs have an offset: asked of torch, not of its version."""
+    try:
+        torch.Generator().get_offset()
+    except RuntimeError:
+        return False
+    return True
