@@ -166,6 +166,9 @@ def request_facts(terms: RequestTerms, request: Request, seen: Witnessed) -> dic
     if not terms.settings:
         return {}
     known = _effective(request, seen)
+    if asked.get("prefix") == COLD:
+        # the driver fails unless vLLM forgot all prefixes; within a call, requests may still read those of others
+        known["prefix"] = COLD
     # requests of the target alone, among others with an adapter
     asked |= {"adapter": None} if "adapter" in terms.settings and "adapter" not in asked else {}
     facts: dict[str, Any] = {

@@ -55,7 +55,7 @@ def generation_of(
     whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
     steps = _steps(outcome, told, found)
     observed = _cut(steps, len(tokens), request, reading.drawn)
-    facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading.decode)
+    facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading)
     facts |= _rounds(steps[: len(observed)], call) | request_facts(reading.terms, request, _witnessed(outcome))
     header = header_of(request, reading.observed, reason, facts)
     trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
@@ -127,16 +127,21 @@ def _facts(
     return facts | ({"level": INCOMPLETE, "why": "; ".join(why)} if why else {})
 
 
-def _decoded(outcome: RequestOutcome, decode: Decoder) -> dict[str, Any]:
+def _decoded(outcome: RequestOutcome, reading: RecordOptions) -> dict[str, Any]:
     """The second decoding by the rules of vLLM's outputs, whose defaults the driver keeps.
 
-    Special tokens are skipped, and so is the token that ended the answer. A stop string is cut from the text, but its
-    tokens stay on record: the text is then the beginning of this decoding.
+    Special tokens are skipped, and so is the token that ended the answer, unless the text keeps what ended it. A stop
+    string is cut from the text, but its tokens stay on record: the text is then the beginning of this decoding.
     """
     answer = outcome.answer
     by_token = answer["finish_reason"] == "stop" and not isinstance(answer["stop_reason"], str)
-    found = decode(outcome.request.prompt, answer["tokens"][:-1] if by_token else answer["tokens"])
-    return undecoded(NO_DECODING) if found is None else found.facts()
+    shown = bool(reading.terms.chosen(outcome.request).get("include_stop_str_in_output"))
+    cut = by_token and not shown
+    found = reading.decode(outcome.request.prompt, answer["tokens"][:-1] if cut else answer["tokens"])
+    if found is None:
+        return undecoded(NO_DECODING)
+    facts = found.facts()
+    return facts | ({"decoding": {**facts.get("decoding", {}), "stop_shown": True}} if shown else {})
 
 
 def _rounds(steps: Sequence[SpooledRows], call: CallFacts) -> dict[str, Any]:
