@@ -56,7 +56,7 @@ def test_the_record_states_the_adapter_of_every_request(served):
     accounts = [each.facts["request"] for each in found.values()]
     assert {each["requested"]["adapter"] for each in accounts} == {"one", "two", None}
     assert all(each["effective"] == each["requested"] for each in accounts)
-    digests = engine.effective_config().document["adapters"]
+    digests = engine.effective_config().facts["adapters"]
     named = {each["requested"]["adapter"]: each.get("adapter_sha256") for each in accounts}
     assert named == {None: None} | {name: digests[name]["sha256"] for name in ("one", "two")}
 

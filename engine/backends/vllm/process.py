@@ -169,7 +169,9 @@ class EngineProcess:
         """The last line of the log that names an error, other than that the engine is dead."""
         text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
         found = [match.group(1).strip() for match in ERROR_LINE.finditer(text)]
-        telling = [line for line in found if "EngineDead" not in line and besides not in line and _says(line)]
+        # of a process that waited for the failing one
+        echoes = ("EngineDead", "WorkerProc initialization failed", besides)
+        telling = [line for line in found if not any(each in line for each in echoes) and _says(line)]
         return telling[-1][:300] if telling else None
 
     def close(self) -> None:
