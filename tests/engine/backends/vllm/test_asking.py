@@ -68,7 +68,7 @@ def test_all_are_answered_by_one_engine(pool, python):
 
 def test_an_engine_says_what_it_starts_until_it_has_been_started(pool, python):
     plans = [EngineSpec(Protocol.CHAIN), EngineSpec(Protocol.CHAIN, "ngram", 3)]
-    plain, drafting = (VllmEngine(plan, setting(python), None, pool) for plan in plans)
+    plain, drafting = (VllmEngine(plan, setting(python), None, pool, None) for plan in plans)
     assert isinstance(drafting, Starting)
     assert (plain.starts(), drafting.starts()) == ("vLLM (no draft)", "vLLM (ngram, 3 tokens)")
     assert NeighbourEngine(drafting, Beside(SamplingParams())).starts() == "vLLM (ngram, 3 tokens)"
