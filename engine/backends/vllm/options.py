@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import schemas
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request
 
@@ -103,6 +104,7 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
         "seed": 0,
         "async_scheduling": False,
         **{name: value for name, value in given.items() if name not in OURS},
+        **structured_config(plan),
     }
     draft = None if plan.proposer is None else speculative(plan, places)
     arguments = {
@@ -180,7 +182,7 @@ def _requested(
     plan: EngineSpec, asked: Mapping[str, Any], draft: DraftConfig | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     runner = {"model_runner": given["model_runner"]} if given.get("model_runner", "auto") != "auto" else {}
-    plain = {name: value for name, value in asked.items() if not isinstance(value, dict)}
+    plain = {name: value for name, value in asked.items() if not isinstance(value, dict)} | requested_config(asked)
     if draft is None:
         return {**plain, **runner}
     drawn = {"draft_sample_method": "greedy"} if plan.proposer in DRAWING else {}
@@ -216,5 +218,6 @@ def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
         "stop": (list(asked.stop), []),
         "stop_token_ids": (list(asked.stop_token_ids), []),
         "seed": (None if asked.greedy else seed_of(request), None),
+        "structured_outputs": (None if asked.structured is None else structured_params(asked.structured), None),
     }
     return found | {name: value for name, (value, off) in optional.items() if value != off}
