@@ -44,6 +44,16 @@ def test_calls_are_those_of_the_target_alone(tools):
     }
 
 
+def test_forbidden_drawn_drafts_bend_the_law(tmp_path):
+    """The token in the place of a dropped draft comes from p instead of the residual; masks and answers are right."""
+    code, found = verdicts(tmp_path, "forbidden")
+    assert code == 1
+    assert {check for (_, check), each in found.items() if each["verdict"] != "certified"} == {"law"}
+    law = found["forbidden-drafts", "law"]
+    assert law["verdict"] == "fault"
+    assert any("has no residual mass" in each["message"] for each in law["findings"])
+
+
 def cell(checks):
     faults = sorted(check for check, each in checks.items() if each["verdict"] == "fault")
     return f"finding: {', '.join(faults)}" if faults else "certified"
