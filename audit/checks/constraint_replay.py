@@ -43,11 +43,21 @@ def account_of(trace: Trace) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) and isinstance(found.get("masks"), list) else None
 
 
+def unread_of(trace: Trace) -> str | None:
+    """Why the backend made no second account of a request's masks; None if it does not say."""
+    found = trace.header.facts.get(FACT)
+    reason = found.get("unread") if isinstance(found, Mapping) else None
+    return None if reason is None else str(reason)
+
+
 def _applies(evidence: Evidence) -> str | None:
     if not constrained(evidence):
         return NO_GRAMMAR
-    accounts = (each for each in evidence.candidate.requests if account_of(each.trace) is not None)
-    return None if next(accounts, None) is not None else NoEvidence(ONE_ACCOUNT)
+    requests = evidence.candidate.requests
+    if any(account_of(each.trace) is not None for each in requests):
+        return None
+    reasons = (unread_of(each.trace) for each in requests)
+    return NoEvidence(next((reason for reason in reasons if reason is not None), ONE_ACCOUNT))
 
 
 def _foresee(params: Params, design: Design) -> str | None:

@@ -126,4 +126,15 @@ DEFECTS: Final = (
         frozenset({"seed"}),
         lambda arm: _vllm(arm) and _worker(arm, "draft_sample_method") == "probabilistic",
     ),
+    KnownDefect(
+        "vLLM 0.32 drops a drawn draft that a grammar forbids and draws its place from p instead of the residual",
+        "no report found",
+        frozenset({"law"}),
+        lambda arm: (
+            _vllm(arm)
+            and _worker(arm, "draft_sample_method") == "probabilistic"
+            and bool(_sampling(arm, "temperature"))
+            and bool(_sampling(arm, "structured"))
+        ),
+    ),
 )

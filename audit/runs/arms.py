@@ -18,6 +18,7 @@ from audit.checks.bitwise import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.suite.spec import CandidateSpec, Suite, sources
 from audit.suite.streams import RequestSlot
+from audit.suite.structured import library_of
 from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmSettings
@@ -259,8 +260,14 @@ def _baseline_names(groups: Iterable[_Terms], taken: set[str]) -> dict[_Terms, s
 def _plain(suite: Suite, name: str, kind: ArmKind, terms: _Terms, level: RecordLevel, rows: int) -> Arm:
     """The target alone, sampled by Gumbel-max so that coupled arms can be compared token by token."""
     sampling = terms.sampling
-    settings = {**suite.engine, **json.loads(terms.requests)}
-    plan = EngineSpec(_plain_rule(sampling), rows=rows, level=level, engine=settings, stream=terms.stream)
+    plan = EngineSpec(
+        _plain_rule(sampling),
+        rows=rows,
+        level=level,
+        engine={**suite.engine, **json.loads(terms.requests)},
+        stream=terms.stream,
+        library=library_of(sampling),
+    )
     return Arm(name, kind, plan, _seeded(suite, sampling), _samples(suite, sampling))
 
 
@@ -284,6 +291,7 @@ def _candidate(suite: Suite, arm: CandidateSpec, baseline: str, control: str | N
         beside=arm.beside,
         mixed=_mixed(suite, arm),
         stream=arm.stream,
+        library=library_of(arm.sampling),
     )
     sampling, samples = _seeded(suite, arm.sampling), _samples(suite, arm.sampling)
     return Arm(arm.name, ArmKind.CANDIDATE, plan, sampling, samples, arm, baseline, control)

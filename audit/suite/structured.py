@@ -35,6 +35,11 @@ def sampling_of(sampling: SamplingParams, case: Case, *, ours: bool = True) -> S
     return dataclasses.replace(sampling, structured=None) if alone else sampling
 
 
+def library_of(sampling: SamplingParams) -> str | None:
+    """The grammar library of an arm's requests; None without grammars."""
+    return None if sampling.structured is None else sampling.structured.library
+
+
 def each_case(cases: Sequence[Case], *, ours: bool) -> dict[str, Any]:
     """The sampling parameter that makes arms take each case's own grammar; nothing if no case has one. The built-in
     engine (`ours`) has one for each case that demands a call.

@@ -46,6 +46,8 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         ),
         rules=("greedy", "chain", "block"),
         options="engine-vllm",
+        tool_choices=READ_CHOICES,
+        asked="engine.backends.vllm.structured:grammar_problem",
     ),
     "openai": BackendKind(
         BACKENDS["openai"],

@@ -57,6 +57,9 @@ class EngineSpec:
     stream: StreamSpec | None = None
     """The text is recorded as it leaves, through these filters; None records the whole text only."""
 
+    library: str | None = None
+    """The grammar library of the arm's requests, for backends that choose it once per engine; None without grammars."""
+
     @property
     def drafts(self) -> tuple[str, ...]:
         """All models that draft, in the arm's order."""

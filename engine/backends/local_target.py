@@ -22,6 +22,7 @@ from engine.models.loading import OpenedSource, load_model, load_tokenizer, open
 from engine.models.reference_pass import Reference, TransformersReference, anchored
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
+from engine.record.tool_calls import ResponseTemplate
 
 
 class LocalTarget:
@@ -61,6 +62,16 @@ class LocalTarget:
         if self._tokenizer is None:
             raise ModelError(f"{self._source.source}: the target has no tokenizer; add tokenizer.json to its folder")
         return tokens_by(self._tokenizer, self._source.source)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer as transformers loads it; None if there is none."""
+        return self._tokenizer
+
+    @property
+    def template(self) -> ResponseTemplate | None:
+        """How the family writes tool calls; None if its tokenizer does not say it."""
+        return getattr(self._tokenizer, "response_template", None)
 
     def bare(self, text: str) -> tuple[int, ...]:
         """A text's tokens, without those that begin or end a prompt.

@@ -19,6 +19,7 @@ from engine.core.types import (
     Examined,
     FinishReason,
     Floats,
+    Mask,
     Proposal,
     Protocol,
     QKind,
@@ -61,6 +62,8 @@ class ForeignStep:
     uniforms: tuple[float, ...] = ()
     """[N] the acceptance numbers, where they are known."""
     timing: Timing = field(default_factory=Timing)
+    allowed: Mask | None = None
+    """[E, V] the grammar's masks on the rows; None without a grammar, or where they are not known."""
 
     @property
     def examined(self) -> int:
@@ -142,6 +145,7 @@ def _record(index: int, step: ForeignStep, history: Sequence[int], header: Trace
         logits=rows,
         scores=None if header.sampling.plain_scores or step.logits is None else _scores(step, history, header),
         timing=step.timing,
+        allowed=step.allowed,
     )
 
 
@@ -167,7 +171,8 @@ def _scores(step: ForeignStep, history: Sequence[int], header: TraceHeader) -> F
     assert step.logits is not None
     seen = list(history)
     rows = []
-    for row, token in zip(step.logits, step.emitted, strict=True):
-        rows.append(transform(row, seen, len(header.prompt), header.sampling, header.eos_ids).scores)
+    for at, (row, token) in enumerate(zip(step.logits, step.emitted, strict=True)):
+        allowed = None if step.allowed is None else step.allowed[at]
+        rows.append(transform(row, seen, len(header.prompt), header.sampling, header.eos_ids, allowed).scores)
         seen.append(token)
     return np.stack(rows)

@@ -11,7 +11,7 @@ from . import setting
 from .setting import REFERENCE, Case, serve
 
 HERE = Path(__file__).parent
-LONGEST = {HERE / name for name in ("test_suites.py", "test_repaired.py", "test_plan.py")}
+LONGEST = {HERE / name for name in ("test_suites.py", "test_repaired.py", "test_plan.py", "test_structured_suites.py")}
 
 
 def pytest_collection_modifyitems(items):

@@ -9,4 +9,4 @@ RENAMED = dataclasses.replace(guard.V1[1], path="rejection_sample_with_another_n
 
 
 class Renamed(RecordingWorker):
-    points_v1 = (guard.V1[0], RENAMED)
+    points_v1 = (guard.V1[0], RENAMED, *guard.V1[2:])

@@ -34,11 +34,12 @@ OFF: Final[Mapping[str, Any]] = {
     "logit_bias": (),
     "bad_words": (),
     "min_tokens": 0,
+    "structured": None,
 }
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "truncation": ("top_k", "top_p", "min_p"),
     "penalty": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
-    "mask": ("logit_bias", "bad_words", "min_tokens"),
+    "mask": ("logit_bias", "bad_words", "min_tokens", "structured"),
 }
 
 

@@ -10,10 +10,13 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
 from engine.backends.vllm.adapters import AdapterTargets, AnchorPass
+from engine.backends.vllm.answers import AnswerFacts
 from engine.backends.vllm.facts import effective_of, evidence_problems, is_lossless, level_of, rule_of
 from engine.backends.vllm.features import whole_groups
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.reconcile import NOTHING, Reconciliation, reconcile_counters
+from engine.backends.vllm.second_masks import SecondMasks
+from engine.backends.vllm.structured import structured_params
 from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall
 from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.core.errors import CapacityError, InvalidRequest
@@ -58,9 +61,11 @@ class VllmEngine:
         return self.target.encode(prompt)
 
     def require(self, requests: Sequence[Request]) -> None:
-        """Check token ids and lengths; vLLM itself refuses parameters that it lacks."""
+        """Check token ids, lengths and notations of grammars; vLLM itself refuses parameters that it lacks."""
         context = self.setting.job["arguments"]["max_model_len"]
         for request in requests:
+            if request.sampling.structured is not None:
+                structured_params(request.sampling.structured)
             wrong = [token for token in request.prompt if not 0 <= token < self.target.vocabulary]
             if wrong:
                 raise InvalidRequest(
@@ -124,7 +129,13 @@ class VllmEngine:
             lossless=is_lossless(facts),
         )
         drawn = facts["worker"]["draft_sample_method"] == "probabilistic"
-        return RecordOptions(observed, drawn, self.target.decoded, self.setting.terms)
+        masks = facts["worker"]["model_runner"] == "v1"
+        return RecordOptions(observed, drawn, self.target.decoded, self.setting.terms, masks, self._answered().facts)
+
+    def _answered(self) -> AnswerFacts:
+        target = self.target
+        seconds = SecondMasks(target.tokenizer, target.vocabulary, target.eos_ids, self._facts())
+        return AnswerFacts(seconds, target.template, target.decoded)
 
 
 def _counted(batch: CallOutcomes) -> Reconciliation:

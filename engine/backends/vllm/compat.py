@@ -58,8 +58,13 @@ V1: Final = (
         ),
     ),
     HookPoint("vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", ("logits", "k", "p")),
+    HookPoint(
+        "vllm.v1.worker.gpu_model_runner",
+        "apply_grammar_bitmask",
+        ("scheduler_output", "grammar_output", "input_batch", "logits"),
+    ),
 )
-"""Model runner V1: a step's raw rows, its verification, and the law of the tokens after a draft."""
+"""Model runner V1: a step's raw rows, its verification, the law of tokens after a draft, and the grammars' masks."""
 
 V2: Final = (
     HookPoint("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),
@@ -77,6 +82,7 @@ SCHEDULER: Final = (
         "Scheduler.update_from_output",
         ("self", "scheduler_output", "model_runner_output"),
     ),
+    HookPoint("vllm.v1.core.sched.scheduler", "Scheduler.update_draft_token_ids", ("self", "draft_token_ids")),
 )
 """The scheduler's hook, in another process."""
 

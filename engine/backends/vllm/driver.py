@@ -18,13 +18,15 @@ from typing import Any, BinaryIO, Final
 
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
-from engine.backends.vllm.installed import installed
+from engine.backends.vllm.installed import installed, versions
 from engine.backends.vllm.memory import free_memory, require_memory
 from engine.backends.vllm.public_api import counters, outputs_of, settings_of
 from engine.backends.vllm.submit import answers_of, prepare_prefixes, require_device, submit
 
 CPU_CACHE: Final = 2**30
 """Default size of the key-value cache on a CPU, in bytes."""
+GRAMMARS: Final = ("llguidance", "xgrammar")
+"""Packages of the grammar libraries."""
 ALIVE_EVERY: Final = 2.0
 """Seconds between two heartbeats while an engine works."""
 
@@ -74,7 +76,13 @@ class Driver:
         worker, *_ = self._engine.collective_rpc("specaudit_begin", args=(job["repair"],))
         problems = guard.problems(guard.SCHEDULER, vllm.__version__)
         settings = settings_of(self._engine.llm_engine.vllm_config)
-        return {"worker": worker, "scheduler": problems, "settings": settings, "installed": installed(vllm.__file__)}
+        return {
+            "worker": worker,
+            "scheduler": problems,
+            "settings": settings,
+            "installed": installed(vllm.__file__),
+            "grammars": versions(GRAMMARS),
+        }
 
     def _generate(self, asked: Mapping[str, Any]) -> None:
         self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"]))
@@ -113,11 +121,13 @@ class Driver:
 def sampling_params(given: Mapping[str, Any]) -> Any:
     """Parameters of vLLM; forbidden sequences are set as token ids, which its constructor does not accept."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     words, bias = given["bad_words"], {int(token): value for token, value in given["logit_bias"]}
     named = {key: value for key, value in given.items() if key not in ("bad_words", "logit_bias")}
     named |= {"logit_bias": bias} if bias else {}
+    if "structured_outputs" in named:
+        named["structured_outputs"] = StructuredOutputsParams(**named["structured_outputs"])
     params = SamplingParams(**named, output_kind=RequestOutputKind.FINAL_ONLY)
     if words:
         if not hasattr(params, "_bad_words_token_ids"):

@@ -18,7 +18,19 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
         RecordLevel.TOKENS: (
             0,
-            frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE, Part.ACCOUNTS)),
+            frozenset(
+                (
+                    Part.TEXT,
+                    Part.DECODED,
+                    Part.CALLS,
+                    Part.MASKS,
+                    Part.TOKENS,
+                    Part.DRAFTS,
+                    Part.COUNTS,
+                    Part.REFERENCE,
+                    Part.ACCOUNTS,
+                )
+            ),
         ),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
         RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),

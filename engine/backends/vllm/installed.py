@@ -6,6 +6,7 @@ vLLM is built and published under several names, so its version alone does not i
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,3 +25,14 @@ def installed(file: str) -> dict[str, Any]:
             digest = hashlib.sha256(record.encode()).hexdigest() if record else None
             return {"distribution": name, "version": found.version, "record_sha256": digest}
     return {"distribution": None, "version": None, "record_sha256": None}
+
+
+def versions(names: Sequence[str]) -> dict[str, str | None]:
+    """The versions of distributions; None for one that is not installed."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found

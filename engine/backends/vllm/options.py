@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import schemas
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
+from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request
 
@@ -113,6 +114,7 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
         "async_scheduling": False,
         **{name: value for name, value in given.items() if name not in OURS},
         **adapter_arguments(places.adapters),
+        **structured_config(plan),
     }
     draft = None if plan.proposer is None else speculative(plan, places)
     arguments = {
@@ -191,7 +193,7 @@ def _requested(
     plan: EngineSpec, asked: Mapping[str, Any], draft: DraftConfig | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     runner = {"model_runner": given["model_runner"]} if given.get("model_runner", "auto") != "auto" else {}
-    plain = {name: value for name, value in asked.items() if not isinstance(value, dict)}
+    plain = {name: value for name, value in asked.items() if not isinstance(value, dict)} | requested_config(asked)
     if draft is None:
         return {**plain, **runner}
     drawn = {"draft_sample_method": "greedy"} if plan.proposer in DRAWING else {}
@@ -227,5 +229,6 @@ def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
         "stop": (list(asked.stop), []),
         "stop_token_ids": (list(asked.stop_token_ids), []),
         "seed": (None if asked.greedy else seed_of(request), None),
+        "structured_outputs": (None if asked.structured is None else structured_params(asked.structured), None),
     }
     return found | {name: value for name, (value, off) in optional.items() if value != off}

@@ -14,6 +14,9 @@ COUNTERS: Final = {
     "vllm:num_preemptions": "preemptions",
 }
 """vLLM's counters by the names in the records."""
+CONFIG: Final = "structured_outputs_config"
+READ_BACK: Final = ("backend", "disable_any_whitespace", "disable_additional_properties")
+"""Settings of grammars that decide a mask."""
 
 
 def outputs_of(output: Any) -> list[dict[str, Any]]:
@@ -94,6 +97,7 @@ def settings_of(config: Any) -> dict[str, Any]:
         "logits_processors": [str(each) for each in model.logits_processors or ()],
         **_adapters(config.lora_config),
         "compilation_mode": _word(config.compilation_config.mode),
+        **{f"{CONFIG}.{name}": getattr(config.structured_outputs_config, name) for name in READ_BACK},
     }
     return {"engine": settled, "speculative": None if draft is None else _speculative(draft)}
 

@@ -10,12 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.vllm.frames import LAST, Frame, TruncatedStream, read
+
+OF_ROWS: Final = ("rows", "masks", "behind")
+"""Arrays that have no entry per drafted token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,10 @@ class SpooledStep:
 
     drafted: tuple[int, ...]
     emitted: tuple[int, ...]
+    forbidden: tuple[int, ...] = field(default=(), compare=False)
+    """The tokens that the drafter offered behind these and the grammar forbade, from the first forbidden one; the
+    scheduler alone knows them.
+    """
     priority: int | None = field(default=None, compare=False)
     preemptions: int | None = field(default=None, compare=False)
     """The request's, so far; both in the scheduler's record."""
@@ -39,6 +46,8 @@ class SpooledRows:
     """The same with numbers: `numbers` has arrays of D entries, and q [D, V]; `last` those of the place behind.
 
     round: the number of the engine's step, which all requests in it share; None from a source that does not count.
+    masks: [E, ceil(V / 8)] bits of the tokens that grammars allow; None in a step without a grammar.
+    behind: [V] the row of the drafted token behind the scheduled ones, if the drafter has one.
     """
 
     step: SpooledStep
@@ -50,6 +59,8 @@ class SpooledRows:
     round: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the worker's batch holds for the request (`hooks.batch_settings`)."""
+    masks: NDArray[np.uint8] | None = None
+    behind: NDArray[Any] | None = None
 
 
 def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
@@ -81,9 +92,10 @@ class _NamedStep:
 def _split(frame: Frame) -> Iterator[_NamedStep]:
     """A step's requests; rows and numbers lie behind each other in the same order."""
     row = node = 0
-    rows = frame.arrays.get("rows")
+    rows, masks = frame.arrays.get("rows"), frame.arrays.get("masks")
+    behind = iter(frame.arrays.get("behind", ()))
     lasts = {name.removeprefix(LAST): each for name, each in frame.arrays.items() if name.startswith(LAST)}
-    numbers = {name: each for name, each in frame.arrays.items() if name != "rows" and not name.startswith(LAST)}
+    numbers = {name: each for name, each in frame.arrays.items() if name not in OF_ROWS and not name.startswith(LAST)}
     for index, request in enumerate(frame.header["requests"]):
         drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
         own = {name: each[node : node + len(drafted)] for name, each in numbers.items()} if drafted else {}
@@ -97,6 +109,8 @@ def _split(frame: Frame) -> Iterator[_NamedStep]:
                 {name: float(each[index]) for name, each in lasts.items()},
                 frame.header["step"],
                 request.get("settings", {}),
+                None if masks is None else masks[row : row + len(emitted)],
+                next(behind) if "behind" in request else None,
             ),
         )
         row, node = row + len(emitted), node + len(drafted)
@@ -121,8 +135,11 @@ class SchedulerLog:
                     break
                 self._at += len(line)
                 for each in json.loads(line):
-                    drafted, emitted = tuple(each["drafted"]), tuple(each["emitted"])
-                    step = SpooledStep(drafted, emitted, each.get("priority"), each.get("preemptions"))
+                    drafted, emitted, forbidden = (
+                        tuple(each.get(name, ())) for name in ("drafted", "emitted", "forbidden")
+                    )
+                    known = {name: each.get(name) for name in ("priority", "preemptions")}
+                    step = SpooledStep(drafted, emitted, forbidden, **known)
                     found.setdefault(each["id"], []).append(step)
         return found
 
@@ -130,7 +147,7 @@ class SchedulerLog:
 def valid_drafts(step: SpooledStep) -> SpooledStep:
     """Without placeholders: a grammar's refusals, and padding, are negative and are never accepted."""
     kept = next((i for i, token in enumerate(step.drafted) if token < 0), len(step.drafted))
-    return SpooledStep(step.drafted[:kept], step.emitted)
+    return SpooledStep(step.drafted[:kept], step.emitted, step.forbidden if kept == len(step.drafted) else ())
 
 
 def sized(numbers: Mapping[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
 from engine.backends.vllm.features import RequestTerms, Witnessed, request_facts
+from engine.backends.vllm.forbidden import forbidden_draft, masks_of, with_forbidden, with_refused
 from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
-from engine.core.types import FinishReason, Floats, Generation, QKind, Request, Timing
+from engine.core.types import FinishReason, Floats, Generation, Mask, QKind, Request, Timing
 from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
 
 Decoder = Callable[[Sequence[int], Sequence[int]], SecondDecoding | None]
@@ -29,14 +30,30 @@ INCOMPLETE = 1
 """The evidence level of text and log-probabilities."""
 
 
+Answered = Callable[[Request, Sequence[int], str], Mapping[str, Any]]
+"""A request, its tokens and its text -> the facts that follow from these alone."""
+
+
+def no_facts(request: Request, tokens: Sequence[int], text: str) -> Mapping[str, Any]:
+    """Of a request with neither grammar nor tools."""
+    del request, tokens, text
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """Options for reading records: `drawn` is true if drafts of sampled requests are drawn from rows."""
+    """Options for reading records: `drawn` is true if drafts of sampled requests are drawn from rows.
+
+    masks: the worker's hook sees what grammars do to the rows.
+    answered: further facts of an answer.
+    """
 
     observed: ForeignEngine
     drawn: bool
     decode: Decoder
     terms: RequestTerms = field(default_factory=RequestTerms)
+    masks: bool = True
+    answered: Answered = no_facts
 
 
 def generation_of(
@@ -54,8 +71,9 @@ def generation_of(
     found = reconcile(told)
     whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
     steps = _steps(outcome, told, found)
-    observed = _cut(steps, len(tokens), request, reading.drawn)
+    observed = _cut(steps, len(tokens), request, reading)
     facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading)
+    facts |= reading.answered(request, tokens, answer["text"])
     facts |= _rounds(steps[: len(observed)], call) | request_facts(reading.terms, request, _witnessed(outcome))
     header = header_of(request, reading.observed, reason, facts)
     trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
@@ -96,8 +114,9 @@ def _reason(answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:
 def _steps(outcome: RequestOutcome, told: SourceReports, found: Reconciliation) -> tuple[SpooledRows, ...]:
     """The best source that agrees with the output."""
     spoilt = {line.partition(":")[0] for line in found.mismatches}
-    if outcome.worker is not None and "worker" not in spoilt:
-        return outcome.worker
+    worker = with_forbidden(outcome.worker, outcome.scheduler)
+    if worker is not None and "worker" not in spoilt:
+        return worker
     if outcome.scheduler is not None and "scheduler" not in spoilt:
         # placeholders of an asynchronous scheduler are no tokens
         return tuple(SpooledRows(valid_drafts(each), 1, None) for each in outcome.scheduler)
@@ -187,35 +206,48 @@ def _logprobs(answer: Mapping[str, Any], steps: Sequence[ForeignStep]) -> tuple[
     return tuple(NAN if each is None else each for each in said)
 
 
-def _cut(steps: Sequence[SpooledRows], left: int, request: Request, drawn: bool) -> tuple[ForeignStep, ...]:
+def _cut(steps: Sequence[SpooledRows], left: int, request: Request, reading: RecordOptions) -> tuple[ForeignStep, ...]:
     """The steps up to the output's last token."""
     found = []
     for each in steps:
         if left <= 0:
             break
         count = min(left, len(each.step.emitted))
-        found.append(_observed(each, count, request, drawn))
+        found.append(_observed(each, count, request, reading))
         left -= count
     return tuple(found)
 
 
-def _observed(seen: SpooledRows, count: int, request: Request, drawn: bool) -> ForeignStep:
+def _observed(seen: SpooledRows, count: int, request: Request, reading: RecordOptions) -> ForeignStep:
     step = valid_drafts(seen.step)
     size = len(step.drafted)
     numbers = sized(seen.numbers, size)
-    kind = _q_kind(step, numbers, request, drawn)
-    return ForeignStep(
+    kind = _q_kind(step, numbers, request, reading.drawn)
+    allowed = _allowed(seen, request, reading)
+    unknown = allowed is None and request.sampling.structured is not None
+    found = ForeignStep(
         drafted=step.drafted,
         emitted=step.emitted[:count],
         accepted=min(step.accepted, size),
         q_kind=kind,
         q=numbers["q"].astype(np.float64) if kind is QKind.FULL else None,
-        logits=None if seen.rows is None else seen.rows[:count],
+        # a row cannot be read without its mask
+        logits=None if seen.rows is None or unknown else seen.rows[:count],
         p=_p(seen, step, count, request),
         examined_p=_drafted_p(step, numbers, request),
         examined_q=_drafted_q(step, numbers, kind),
         timing=Timing(batch=seen.batch),
+        allowed=None if allowed is None else allowed[:count],
     )
+    drawn = reading.drawn and not request.sampling.greedy
+    return with_refused(found, forbidden_draft(replace(seen, step=step), allowed, drawn=drawn))
+
+
+def _allowed(seen: SpooledRows, request: Request, reading: RecordOptions) -> Mask | None:
+    """[E, V] the masks of a request with a grammar, where the worker's hook saw the step."""
+    if request.sampling.structured is None or not reading.masks or seen.round is None:
+        return None
+    return masks_of(seen, reading.observed.vocabulary)
 
 
 def _q_kind(step: SpooledStep, numbers: Mapping[str, Any], request: Request, drawn: bool) -> QKind:

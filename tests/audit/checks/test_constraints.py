@@ -111,6 +111,16 @@ class TestConstraintReplay:
         found = judged(MASKS, alone)
         assert (found.verdict, found.lacking) == (Verdict.NOT_RUN, True)
 
+    def test_the_reason_for_a_missing_account_is_said(self):
+        why = {"constraint": {"library": "xgrammar", "unread": "vLLM has xgrammar 0.2.7 and the audit 0.2.8"}}
+        requests = tuple(
+            replace(each, trace=replace(each.trace, header=replace(each.trace.header, facts=why)))
+            for each in candidate().requests
+        )
+        found = judged(MASKS, replace(candidate(), requests=requests))
+        assert found.verdict is Verdict.NOT_RUN
+        assert found.summary == "vLLM has xgrammar 0.2.7 and the audit 0.2.8"
+
     def test_missing_masks_are_found(self):
         found = judged(MASKS, with_first(lambda request: changed(request, mask_digest=np.empty(0, np.uint64))))
         assert "0 masks are on record" in found.findings[0].message

@@ -13,6 +13,7 @@ from audit.evidence.verdicts import Verdict
 from audit.selftest.run_arm import gather
 from audit.selftest.scenarios import suite_of
 from engine import faults
+from engine.core.structured import constraint_of
 from engine.core.types import RecordLevel, SamplingParams
 from tests.support.tiers import fast_first, slow_unless
 
@@ -84,3 +85,13 @@ def test_a_minimum_that_lasts_too_long_is_named():
     place = TokenComparison("r", 1, 1, float(masked[0]), float(asked[1]), sampling, row, (1,) * 6, 1, (0,))
     assert place.under(sampling) == pytest.approx(place.asked)
     assert cause([place]) == "as if the answer were still shorter than min_tokens"
+
+
+def test_a_law_without_the_grammars_mask_is_named():
+    """The mask is on record, and the engine's own p is that of the row without it."""
+    sampling = SamplingParams(temperature=1.0, structured=constraint_of({"regex": "[ab]"}))
+    row, allowed = np.array([2.0, 1.0, 0.0]), np.array([False, True, True])
+    free, masked = np.exp(row) / np.exp(row).sum(), np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum()
+    place = TokenComparison("r", 1, 1, float(free[1]), float(masked[0]), sampling, row, (1,), 1, (0,), allowed)
+    assert place.under(sampling) == pytest.approx(place.asked)
+    assert cause([place]) == "as if structured were not set"

@@ -43,6 +43,7 @@ def check(name, verdict=Verdict.FAULT, of="a"):
         (arm(temperature=0, min_tokens=4), "greedy_equality", "masks end tokens"),
         (arm(rule="block"), "configuration", "has the standard rule only"),
         (arm(repair="all", drafted="probabilistic"), "seed", "a generator that no request's seed sets"),
+        (arm(repair="all", drafted="probabilistic", structured={"regex": "a+"}), "law", "a grammar forbids"),
     ],
 )
 def test_a_defect_that_fits_is_named(given, fault, word):

@@ -2,7 +2,7 @@
 
 Rows are those that decided an emitted token: for a request with a accepted drafts, the rows of its first a drafted
 tokens and the row after them. They are the raw logits as the model gave them, before temperature, masks and penalties,
-and as float32 (16-bit rows lose nothing by that); with a grammar, vLLM has already applied its mask. A frame also
+and as float32 (16-bit rows lose nothing by that); in a step with a grammar the frame holds the masks too. A frame also
 holds the engine's own numbers: log-probability of each drafted and each emitted token by the processed rows, and q
 where the engine has one; without raw rows, the processed rows' entropy and variance too. The code runs in
 vLLM's worker.
@@ -11,7 +11,7 @@ vLLM's worker.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.backends.vllm.frames import LAST, Frame
+from engine.backends.vllm.hooks.masks import packed_masks
 
 Ints = NDArray[np.int64]
 FAR: Final = -1e18
@@ -51,12 +52,16 @@ class DecisionRows:
     q: [D, V] the distributions of the drafts.
     last: [B, V] of the place behind the draft, one for every request, including requests with a refused draft.
     best: [D] the argmax of drafted places, instead of `logits` if the step samples no request.
+    masks: [D + B, V] the tokens that grammars allow on every row.
+    behind: by request, [V] the row of the token that the drafter drew behind the scheduled draft.
     """
 
     logits: torch.Tensor | None = None
     q: torch.Tensor | None = None
     last: torch.Tensor | None = None
     best: Ints | None = None
+    masks: torch.Tensor | None = None
+    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
 
 class RowsMisplaced(Exception):
@@ -70,15 +75,25 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
     kept = [i for i, gone in enumerate(batch.discarded) if not gone]
     first = tuple(accumulate(batch.counts, initial=0))
     requests = [
-        {"id": batch.names[i], "drafted": batch.drafted[first[i] : first[i + 1]], "emitted": emitted[i]}
-        | ({"settings": batch.settings[i]} if batch.settings else {})
+        {
+            "id": batch.names[i],
+            "drafted": batch.drafted[first[i] : first[i + 1]],
+            "emitted": emitted[i],
+            **({"behind": True} if i in law.behind else {}),
+            **({"settings": batch.settings[i]} if batch.settings else {}),
+        }
         for i in kept
     ]
     nodes = [node for i in kept for node in range(first[i], first[i + 1])]
     arrays: dict[str, NDArray[Any]] = {}
+    deciding = [first[i] + i + place for i in kept for place in range(len(emitted[i]))]
     if raw is not None:
-        deciding = [first[i] + i + place for i in kept for place in range(len(emitted[i]))]
         arrays["rows"] = _host(raw[torch.tensor(deciding, dtype=torch.long, device=raw.device)])
+    if law.masks is not None:
+        arrays["masks"] = packed_masks(law.masks[torch.tensor(deciding, dtype=torch.long, device=law.masks.device)])
+    behind = [law.behind[i] for i in kept if i in law.behind]
+    if behind:
+        arrays["behind"] = _host(torch.stack(behind))
     if law.best is not None:
         arrays["best"] = law.best[nodes]
     if law.logits is not None:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.hooks import runner_facts
 from engine.backends.vllm.hooks.batch_settings import batch_settings
+from engine.backends.vllm.hooks.masks import allowed_tokens, q_behind
 from engine.backends.vllm.hooks.spool_writer import SpoolWriter
 from engine.backends.vllm.hooks.step import DecisionRows, RowsMisplaced, StepBatch, best_of, frame_of
 from engine.backends.vllm.patches import repair
@@ -33,6 +34,8 @@ class WorkerLog:
         self.count = 0
         self.seconds = 0.0
         self.law = DecisionRows()
+        self.unmasked: Any = None
+        """The step's rows before the grammars' masks; None in a step without a grammar."""
         self._problems: list[str] = []
         self._writer: SpoolWriter | None = None
 
@@ -137,13 +140,16 @@ class RecordingWorker:
 
 def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
     """Wrap the runner's `_sample`, and the function that verifies in its module."""
-    sample_point, verify_point, last_point = points
+    sample_point, verify_point, last_point, mask_point = points
     original = getattr(runner, sample_point.path.rpartition(".")[2])
 
     def sample(logits: Any, spec_decode_metadata: Any) -> Any:
         if not steps.wanted or logits is None:
             return original(logits, spec_decode_metadata)
+        masked = steps.unmasked is not None
         raw = _copied(logits, steps)
+        if masked:
+            steps.law = replace(steps.law, behind=q_behind(runner, spec_decode_metadata))
         output = original(logits, spec_decode_metadata)
         steps.keep(lambda: batch_v1(runner, spec_decode_metadata, output), raw)
         return output
@@ -151,6 +157,19 @@ def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) ->
     setattr(runner, sample_point.path.rpartition(".")[2], sample)
     _wrap(verify_point, lambda function: _verifying(function, steps))
     _wrap(last_point, lambda function: _truncating(function, steps))
+    _wrap(mask_point, lambda function: _masking(function, steps))
+
+
+def _masking(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
+    """The operation that applies the grammars' masks, in steps that have any."""
+
+    def apply_grammar_bitmask(
+        scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any, *args: Any, **named: Any
+    ) -> Any:
+        steps.unmasked = logits.clone() if steps.wanted else None
+        return function(scheduler_output, grammar_output, input_batch, logits, *args, **named)
+
+    return apply_grammar_bitmask
 
 
 def _wrap(point: guard.HookPoint, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -205,9 +224,11 @@ def _verifying(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., 
 
 
 def _copied(logits: Any, steps: WorkerLog) -> Any:
+    """The rows before every mask, if they are wanted; the masks go into the step's law."""
     began = time.perf_counter()
-    raw = logits.clone() if steps.rows else None
-    steps.law = DecisionRows()
+    before, steps.unmasked = steps.unmasked, None
+    steps.law = DecisionRows(masks=None if before is None else allowed_tokens(before, logits))
+    raw = None if not steps.rows else logits.clone() if before is None else before
     steps.seconds += time.perf_counter() - began
     return raw
 

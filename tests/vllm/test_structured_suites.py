@@ -1,0 +1,70 @@
+"""The packaged suites of structured outputs and tools: every cell is certified, or a finding with a name."""
+
+import pytest
+
+from .packaged import verdicts
+from .setting import ROOT
+
+pytestmark = pytest.mark.vllm
+
+COLUMNS = [f"{method}-t{t}" for method in ("ngram", "draft", "drawn", "eagle") for t in (0, 1)]
+PAGE = ROOT / "docs" / "how-to" / "audit-vllm.md"
+
+
+@pytest.fixture(scope="module")
+def structured(tmp_path_factory):
+    return verdicts(tmp_path_factory.mktemp("structured"), "structured")
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    return verdicts(tmp_path_factory.mktemp("tools"), "tools")
+
+
+def others(found):
+    return {key: each["summary"] for key, each in found.items() if each["verdict"] != "certified"}
+
+
+def test_every_kind_of_grammar_is_certified_by_every_way_to_draft(structured):
+    code, found = structured
+    assert others(found) == {}
+    assert code == 0
+    assert {arm for arm, _ in found} == {
+        *(f"{method}-t{t}-grammars" for method in ("ngram", "draft", "drawn", "eagle") for t in (0, 1)),
+        *(f"drawn-t{t}-xgrammar" for t in (0, 1)),
+    }
+
+
+def test_calls_are_those_of_the_target_alone(tools):
+    code, found = tools
+    assert others(found) == {}
+    assert code == 0
+    assert {arm for arm, _ in found} == {
+        f"{method}-t{t}-tools" for method in ("ngram", "draft", "drawn", "eagle") for t in (0, 1)
+    }
+
+
+def test_forbidden_drawn_drafts_bend_the_law(tmp_path):
+    """The token in the place of a dropped draft comes from p instead of the residual; masks and answers are right."""
+    code, found = verdicts(tmp_path, "forbidden")
+    assert code == 1
+    assert {check for (_, check), each in found.items() if each["verdict"] != "certified"} == {"law"}
+    law = found["forbidden-drafts", "law"]
+    assert law["verdict"] == "fault"
+    assert any("has no residual mass" in each["message"] for each in law["findings"])
+
+
+def cell(checks):
+    faults = sorted(check for check, each in checks.items() if each["verdict"] == "fault")
+    return f"finding: {', '.join(faults)}" if faults else "certified"
+
+
+def test_the_pages_table_says_what_the_runs_found(structured, tools):
+    found = {**structured[1], **tools[1]}
+    arms = {arm: cell({check: each for (name, check), each in found.items() if name == arm}) for arm, _ in found}
+    page = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        name, *row = [part.strip() for part in line.strip("|").split("|")]
+        if name.startswith("`") and len(row) == len(COLUMNS):
+            page |= {f"{column}-{name.strip('`')}": text for column, text in zip(COLUMNS, row, strict=True)}
+    assert {arm: text for arm, text in page.items() if text != "untried"} == arms
