@@ -6,12 +6,13 @@ import json
 import pytest
 
 from engine.backends.interface import Prompt
-from engine.backends.openai.facts import reconciled, request_facts, tool_facts
+from engine.backends.openai.facts import reconciled, request_facts
 from engine.backends.openai.request import choice_of
 from engine.backends.openai.response import Completion, Piece, ToolCall
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import settings_of
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
+from engine.backends.openai.tool_calls import tool_facts
 from engine.core.types import Request, SamplingParams, ToolOffer
 
 TOKENS = (5, 6, 7)
@@ -115,19 +116,24 @@ OFFER = ToolOffer(({"name": "go"},), {"name": "go"})
 OFFERING = Request("r", (1,), SamplingParams(), tools=OFFER)
 
 
+def tools_of(request, answer):
+    settings = settings_of({"url": "http://127.0.0.1:8000/v1"})
+    return tool_facts(settings, request, RequestResult(1, answer), answer)
+
+
 def test_calls_of_an_answer_are_those_of_the_server():
     two = dataclasses.replace(ANSWER, tool_calls=(ToolCall("go", '{"a": 1}'), ToolCall("go", "{}")))
-    assert tool_facts(OFFERING, two)["tools"] == {
+    assert tools_of(OFFERING, two)["tools"] == {
         "offered": [{"name": "go"}],
         "choice": {"name": "go"},
         "parser": "the server",
         "calls": [{"name": "go", "arguments": {"a": 1}}, {"name": "go", "arguments": {}}],
     }
     cut = dataclasses.replace(ANSWER, tool_calls=(ToolCall("go", "{}"), ToolCall("go", '{"a')))
-    fact = tool_facts(OFFERING, cut)["tools"]
+    fact = tools_of(OFFERING, cut)["tools"]
     assert len(fact["calls"]) == 1
     assert fact["problem"].startswith("the arguments of go: ")
-    assert tool_facts(dataclasses.replace(OFFERING, tools=None), two) == {}
+    assert tools_of(dataclasses.replace(OFFERING, tools=None), two) == {}
 
 
 @pytest.mark.parametrize(
