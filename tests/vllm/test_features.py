@@ -23,9 +23,8 @@ PROMPTS = [tuple(range(40 + 7 * i, 70 + 9 * i)) for i in range(8)]
 def test_every_cell_is_as_the_page_says(tmp_path, suite):
     code, found = verdicts(tmp_path, suite)
     kept = json.loads(NUMBERS.read_text(encoding="utf-8"))[suite]
-    new = cells({"checks": found.values()})
-    assert {arm: new[arm] for arm in kept} == kept
-    assert code == 1, "drawn drafts ignore the seed"
+    assert cells({"checks": found.values()}) == kept
+    assert code == (1 if any(cell.startswith("finding") for cell in kept.values()) else 0)
 
 
 def test_your_own_logits_processors_are_refused_with_a_draft():
