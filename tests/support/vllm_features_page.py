@@ -19,7 +19,7 @@ import yaml
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "backends" / "vllm-features.md"
 NUMBERS: Final = ROOT / "docs" / "backends" / "vllm-features.json"
-SUITES: Final = ("features",)
+SUITES: Final = ("features", "features-engine", "adapters")
 BEGIN: Final = "<!-- features -->"
 END: Final = "<!-- end of features -->"
 METHODS: Final = ("ngram", "draft", "drawn", "eagle")
