@@ -19,7 +19,7 @@ import yaml
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "backends" / "vllm-features.md"
 NUMBERS: Final = ROOT / "docs" / "backends" / "vllm-features.json"
-SUITES: Final = ("features", "features-engine", "adapters")
+SUITES: Final = ("features", "features-engine")
 BEGIN: Final = "<!-- features -->"
 END: Final = "<!-- end of features -->"
 METHODS: Final = ("ngram", "draft", "drawn", "eagle")
@@ -27,7 +27,15 @@ NO_SEED: Final = "no seed to send"
 """A greedy request has none, so that there is nothing to leave out or to repeat."""
 NO_EFFECT: Final = "no effect"
 """The parameter changes nothing at temperature 0."""
-NOT_AT_0: Final[Mapping[str, str]] = {"seed": NO_SEED, "unseeded": NO_SEED, "min-p": NO_EFFECT}
+TOO_FEW: Final = "no difference"
+"""The page says below the tables what was run."""
+NOT_AT_0: Final[Mapping[str, str]] = {
+    "seed": NO_SEED,
+    "unseeded": NO_SEED,
+    "min-p": NO_EFFECT,
+    "chunked-and-preempted": TOO_FEW,
+    "priority": TOO_FEW,
+}
 REFUSED: Final = re.compile(r"all 0 requests were answered.* refused, which the suite allows: (.*)$")
 
 
