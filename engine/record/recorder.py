@@ -190,8 +190,8 @@ def to_trace(header: TraceHeader, kept: list[RecordedBlock]) -> Trace:
         q_kind=np.array([record.proposal.q_kind for record in records], dtype=np.uint8),
         residual_mass=np.array([record.verdict.residual_mass for record in records if scalars], dtype=np.float64),
         draft_version=_version_numbers([record.proposal.version for record in records]),
-        draft_us=np.array([record.timing.draft_us for record in records], dtype=np.int32),
-        verify_us=np.array([record.timing.verify_us for record in records], dtype=np.int32),
+        draft_us=_microseconds([record.timing.draft_us for record in records]),
+        verify_us=_microseconds([record.timing.verify_us for record in records]),
         batch=np.array([record.timing.batch for record in records], dtype=np.int16),
         node_token=np.array([t for record in records for t in record.proposal.tree.tokens], dtype=np.uint32),
         node_parent=np.array([i for record in records for i in record.proposal.tree.parents], dtype=np.int16),
@@ -232,6 +232,11 @@ def _cell_columns(kept: list[RecordedBlock], header: TraceHeader) -> dict[str, N
     first = empty(0, header.vocabulary if header.level is RecordLevel.TOPK else 0)
     parts = [first, *(each.cells for each in kept if header.level is RecordLevel.TOPK)]
     return {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Cells)}
+
+
+def _microseconds(values: list[int]) -> NDArray[np.int32]:
+    """Wall times, at most 35 minutes: a machine that slept during a step gives longer ones."""
+    return np.minimum(np.array(values, dtype=np.int64), np.iinfo(np.int32).max).astype(np.int32)
 
 
 def _version_numbers(versions: list[DraftVersion | None]) -> NDArray[np.int32]:

@@ -20,6 +20,7 @@ from engine.core.types import (
     Role,
     SamplingParams,
     StepOutcome,
+    Timing,
     Tree,
 )
 from engine.models.interface import to_numpy
@@ -176,6 +177,12 @@ def test_finish_sets_the_reason_and_the_timing_is_kept():
     trace = decode(recorder.finish(FinishReason.EOS))
     assert trace.header.finish_reason is FinishReason.EOS
     assert (trace.draft_us[0], trace.verify_us[0], trace.batch[0]) == (3, 5, 2)
+
+
+def test_a_step_during_which_the_machine_slept_is_recorded_as_long():
+    slept = replace(plain_step(np.float32([1, 2, 3, 0])), timing=Timing(2**40, 2**31, 1))
+    trace = built(slept)
+    assert (trace.draft_us[0], trace.verify_us[0]) == (2**31 - 1, 2**31 - 1)
 
 
 def test_logits_keep_the_model_s_precision():
