@@ -50,8 +50,8 @@ def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store:
 
 def _print(found: RunDiff, most: int) -> None:
     click.echo(f"a  {found.a}\nb  {found.b}")
-    _section("settings", SETTINGS, [(each.place, _value(each.a), _value(each.b)) for each in found.settings])
-    _section("verdicts", VERDICTS, [(each.place, _value(each.a), _value(each.b)) for each in found.verdicts])
+    _section("settings", SETTINGS, [(each.place, each.a, each.b) for each in found.settings])
+    _section("verdicts", VERDICTS, [(each.place, each.a, each.b) for each in found.verdicts])
     rows = [
         (each.arm, each.part, _count(each.a), _count(each.b), each.a.rate, each.b.rate) for each in found.acceptance
     ]
@@ -77,10 +77,6 @@ def _partings(outputs: ArmOutputs, most: int) -> None:
         click.echo(f"  {cell(line)}")
     if len(outputs.partings) > most:
         click.echo(f"  {outputs.arm}: {len(outputs.partings) - most} more; raise --most")
-
-
-def _value(value: Any) -> str:
-    return cell(value) if not isinstance(value, list | tuple | dict) else cell(str(value))
 
 
 def _count(part: Accepted) -> str:

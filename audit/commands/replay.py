@@ -51,7 +51,7 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
         click.echo(f"left out, because they decode nothing of their own: {cell(', '.join(found.left_out))}")
     if not found.same and changes:
         click.echo()
-        echo_rows(CHANGES, [(each.place, cell(each.a), cell(each.b)) for each in changes])
+        echo_rows(CHANGES, [(each.place, each.a, each.b) for each in changes])
     words = "the same tokens and the same bits" if found.same else "not the same"
     click.echo(f"{words}; run {record.ulid}")
     ctx.exit(0 if found.same else 1)

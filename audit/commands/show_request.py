@@ -10,11 +10,11 @@ from typing import Final
 import click
 
 from audit.commands.tables import cell, echo_json, echo_rows
-from audit.errors import UserError
 from audit.evidence.records import ArmKind, RequestRecord
 from audit.report.generation import REJECTED, UNREACHED, TokenLine, events, token_lines
 from audit.report.pieces import Pieces, pieces_of
 from audit.store import Store, StoredRun
+from audit.store.request_names import requests_named
 
 COLUMNS = ("step", "position", "token", "text", "role", "after", "p", "q", "number", "margin")
 COLOURS: Final = MappingProxyType({"accepted": "green", "recovered": "yellow", "bonus": "cyan", REJECTED: "red"})
@@ -55,14 +55,12 @@ def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:
     Raises:
         UserError: the run has no such request.
     """
-    first = None
-    for arm in sorted(run.arms, key=lambda each: each.kind is not ArmKind.CANDIDATE):
-        record = store.load_arm(run.ulid, arm.name)
-        for request in (*record.requests, *record.failed, *record.refused):
-            if name in (request.key, request.request_id):
-                return request
-            first = first or request.request_id
-    raise UserError(f"run {run.ulid} has no request {name!r}; write one as findings do, such as {first}")
+    candidates_first = sorted(run.arms, key=lambda each: each.kind is not ArmKind.CANDIDATE)
+    places = {arm.name: place for place, arm in enumerate(candidates_first)}
+    keys = sorted(store.finished(run.ulid), key=lambda key: (places[key.arm], key))
+    found = requests_named(run.ulid, keys, name)[0]
+    record = store.load_arm(run.ulid, found.arm)
+    return next(each for each in (*record.requests, *record.failed, *record.refused) if each.key == found.short)
 
 
 def _prompt(tokens: Sequence[int], pieces: Pieces) -> str:

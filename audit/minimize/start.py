@@ -15,6 +15,7 @@ from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun
+from audit.store.request_names import requests_named
 from audit.suite.spec import CandidateSpec, Suite
 
 NAME = "reproducer"
@@ -42,7 +43,7 @@ class MinimizeStart:
     @property
     def request(self) -> str:
         """The subject in the form that findings use."""
-        return _name(self.subject)
+        return self.subject.name
 
 
 def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check: str | None) -> MinimizeStart:
@@ -62,16 +63,14 @@ def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check
         raise UserError(f"{suite.path}: has changed since run {run.ulid}; restore it, or run it again")
     faults = _faults(store, run, suite, check)
     stored = {arm.name: _stored(store, run, arm) for arm in suite.arms if run.arm(arm.name)}
-    asked = [key for each in stored.values() for key in each if request in (_name(key), _short(key))]
-    if request is not None and not asked:
-        first = next((_name(key) for each in stored.values() for key in each), "none")
-        raise UserError(f"run {run.ulid} has no request {request!r}; write one as findings do, such as {first}")
+    every = [key for each in stored.values() for key in each]
+    asked = [] if request is None else requests_named(run.ulid, every, request)
     fault = _fault(faults, asked)
     if fault is None:
         raise UserError(f"run {run.ulid}: arm {asked[0].arm} has no such fault; there are: {_listed(faults)}")
     keys = stored[fault.arm]
     subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
-    named = _name(subject) in {each.request for each in fault.findings}
+    named = subject.name in {each.request for each in fault.findings}
     return MinimizeStart(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
 
 
@@ -100,17 +99,9 @@ def _stored(store: Store, run: StoredRun, arm: CandidateSpec) -> dict[RequestKey
     return {RequestKey(arm.name, each.case_id, each.sample): len(each.trace.header.prompt) for each in every}
 
 
-def _name(key: RequestKey) -> str:
-    return f"{key.arm}/{_short(key)}"
-
-
-def _short(key: RequestKey) -> str:
-    return f"{key.case_id}#{key.sample}"
-
-
 def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> StoredCheck | None:
     """The first fault that names a requested request, else the first in its arm."""
-    names, arms = {_name(key) for key in asked}, {key.arm for key in asked}
+    names, arms = {key.name for key in asked}, {key.arm for key in asked}
     naming = (each for each in faults if names & {finding.request for finding in each.findings})
     within = (each for each in faults if each.arm in arms or not asked)
     return next(naming, None) or next(within, None)
@@ -118,7 +109,7 @@ def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> Stored
 
 def _named(fault: StoredCheck, keys: Mapping[RequestKey, int]) -> RequestKey:
     """The first request that the fault names, else the arm's first."""
-    by_name = {_name(key): key for key in keys}
+    by_name = {key.name: key for key in keys}
     return next((by_name[each.request] for each in fault.findings if each.request in by_name), next(iter(keys)))
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from audit.store import StoredRun
+from engine.backends.catalogue import SourceKind
 
 TOKENIZER: Final = "tokenizer.json"
-SCRIPTED: Final = "scripted:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Pieces:
 def pieces_of(run: StoredRun) -> Pieces:
     """The texts of a run's tokens. Reads only the tokenizer's files, and no network."""
     target = next((used for used in run.artifacts if used.role == "target"), None)
-    if target is not None and target.name.startswith(SCRIPTED):
+    if target is not None and target.name.startswith(SourceKind.SCRIPTED):
         # imported late, like everything of the engine: most of what a run shows needs none of it
         from engine.backends.scripted import ALPHABET
 
@@ -55,7 +55,7 @@ def pieces_of(run: StoredRun) -> Pieces:
 
 def _folder(name: str) -> Path | None:
     """The folder of a source; None for one that is not a folder here."""
-    if name.startswith("bundled:"):
+    if name.startswith(SourceKind.BUNDLED):
         from engine.core.errors import ModelError
         from engine.models.loading import bundled_folder
 

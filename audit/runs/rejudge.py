@@ -6,7 +6,6 @@ before, so a difference comes from another version of the check, or from a chang
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from audit.runs.interim_looks import InterimLook
 from audit.runs.judge import judged_checks
 from audit.runs.recorded_arms import recorded_arms
 from audit.store import NewCheck, NewJudgement, RunStatus, Store, StoredCheck
+from audit.store.canonical import number
 
 COMPARED: Final = ("verdict", "n", "statistic", "p_value", "effect", "bound", "margin")
 """What a result decides by; the wording of messages may improve."""
@@ -80,8 +80,8 @@ def _differences(before: Sequence[StoredCheck], now: Sequence[NewCheck]) -> Iter
 
 
 def _value(value: Any) -> Any:
-    """As it is stored: NaN is nothing."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+    """The value as it is stored."""
+    return number(value) if isinstance(value, float) else value
 
 
 def _word(value: Any) -> str:

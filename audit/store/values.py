@@ -78,6 +78,16 @@ class RequestKey:
     case_id: str
     sample: int
 
+    @property
+    def short(self) -> str:
+        """CASE#SAMPLE, the same in every arm."""
+        return f"{self.case_id}#{self.sample}"
+
+    @property
+    def name(self) -> str:
+        """ARM/CASE#SAMPLE, the form that findings use."""
+        return f"{self.arm}/{self.short}"
+
 
 class CountSource(StrEnum):
     """Origin of an arm's numbers of steps, drafted and accepted tokens."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, examine_all
 from audit.checks.long_context.buckets import Bucket, buckets_up_to, contexts_of, longest, maximum_of
-from audit.checks.long_context.measures import Kind, Measure, acceptance, equality, kinds_of, law
+from audit.checks.long_context.measures import Kind, Measure, acceptance, all_greedy, equality, kinds_of, law
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.decisions import unreadable
@@ -84,7 +84,7 @@ class BucketVerdict:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     arm = evidence.candidate
-    kinds = {kind for each in arm.requests for kind in kinds_of(each.trace.header.protocol, _cold(evidence))}
+    kinds = {kind for each in arm.requests for kind in kinds_of(each.trace.header.protocol, all_greedy(arm.requests))}
     reason = None if Kind.EQUALITY in kinds else unreadable(arm, cells=True) or shared_numbers(arm)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
@@ -96,10 +96,6 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     departures = _departures(measured, float(params["alpha"]))
     judged = [_judged(each, measured, departures, evidence, params) for each in found]
     return _result(judged, measured, _too_short(maximum, reached, params), params)
-
-
-def _cold(evidence: Evidence) -> bool:
-    return all(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
 
 
 Measured = Mapping[Bucket, tuple[Measure, ...]]

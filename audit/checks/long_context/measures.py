@@ -91,8 +91,12 @@ def _equality(tokens: int, real: tuple[Finding, ...], unclear: int, confidence: 
 
 
 def _instrument(evidence: Evidence) -> Instrument:
-    cold = all(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
-    return greedy.INSTRUMENT if cold else coupled.INSTRUMENT
+    return greedy.INSTRUMENT if all_greedy(evidence.candidate.requests) else coupled.INSTRUMENT
+
+
+def all_greedy(requests: Sequence[RequestRecord]) -> bool:
+    """True at temperature 0."""
+    return all(request.trace.header.sampling.greedy for request in requests)
 
 
 def law(
