@@ -23,7 +23,7 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
     """Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.
 
     Every decoding arm of our own engines runs with the recorded prompts, parameters, order and batches; nothing is
-    stored. If anything differs, the differences between the run's environment and this one are listed.
+    stored. What differs between the run's environment and this one is listed, whether it matters or not.
 
     Exit code 0: every token and every recorded digest came again; 1: some did not.
     """
@@ -49,7 +49,7 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
             click.echo(f"  {cell(each.first)}")
     if found.left_out:
         click.echo(f"left out, because they decode nothing of their own: {cell(', '.join(found.left_out))}")
-    if not found.same and changes:
+    if changes:
         click.echo()
         echo_rows(CHANGES, [(each.place, each.a, each.b) for each in changes])
     words = "the same tokens and the same bits" if found.same else "not the same"

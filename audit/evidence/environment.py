@@ -20,8 +20,23 @@ from pathlib import Path
 from typing import Any, Final
 
 FORMAT: Final = 1
-PACKAGES: Final = ("torch", "transformers", "tokenizers", "numpy", "scipy", "sqlalchemy", "click", "specaudit")
-"""Distributions whose versions are recorded."""
+PACKAGES: Final = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "llguidance",
+    "xgrammar",
+    "presidio-analyzer",
+    "detect-secrets",
+    "jsonschema",
+    "sqlalchemy",
+    "click",
+    "specaudit",
+)
+"""Distributions whose versions are recorded, if they are installed."""
 CPU_FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "sve")
 """Instruction sets that change the numbers that kernels give."""
 CODE: Final = ("audit", "engine", "schemas", "migrations", "suites")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from importlib.resources import files
 
 import pytest
+import torch
 
 from audit.errors import UserError
 from audit.runs.prepare import prepare
@@ -137,9 +139,32 @@ def test_another_engine_cannot_be_run_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_quickstart_gives_every_digest_again(tmp_path):
-    url = str(tmp_path / "audit.db")
-    assert invoke("run", "quickstart", "--store", url, "--results", str(tmp_path / "r.json")).exit_code == 0
+@pytest.mark.parametrize("mode", ["fixed", "tiled"])
+def test_the_quickstart_gives_every_digest_again(tmp_path, mode):
+    quickstart = load_suite("quickstart").path
+    text = quickstart.read_text(encoding="utf-8").replace("prompts: prompts/", f"prompts: {quickstart.parent}/prompts/")
+    suite, url = tmp_path / "quickstart.yaml", str(tmp_path / "audit.db")
+    plain = "target: bundled:target"
+    assert text.count(plain) == 1
+    suite.write_text(text.replace(plain, f"target: {{source: 'bundled:target', numerics: {mode}}}"), encoding="utf-8")
+    assert invoke("run", str(suite), "--store", url, "--results", str(tmp_path / "r.json")).exit_code == 0
     found = invoke("replay", "--store", url)
     assert found.exit_code == 0, found.output
     assert "the same tokens and the same bits" in found.stdout
+
+
+def test_what_differs_in_the_environment_is_listed(tmp_path, monkeypatch):
+    scripted_run(tmp_path)
+    url = str(tmp_path / "audit.db")
+    threads = torch.get_num_threads()
+    unchanged = invoke("replay", "--store", url, "--threads", str(threads))
+    monkeypatch.setattr(
+        "audit.evidence.environment.package_versions", lambda _names=(): {"torch": "9.9.9", "specaudit": "0"}
+    )
+    try:
+        changed = invoke("replay", "--store", url, "--threads", str(threads + 1))
+    finally:
+        torch.set_num_threads(threads)
+    assert "torch" not in unchanged.stdout
+    assert re.search(r"packages.torch +\S+ +9\.9\.9\n", changed.stdout)
+    assert re.search(rf"hardware.torch_threads +{threads} +{threads + 1}", changed.stdout)
