@@ -16,7 +16,7 @@ from audit.runs.prepare import prepare
 from audit.runs.replaying import replay_run
 from audit.runs.runner import Interrupted, resume, run
 from audit.store import Store
-from audit.suite.loader import load_suite
+from audit.suite.loader import find_suite, load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import suite_file
 from tests.support.observers import Silent, StopsAfter
@@ -141,7 +141,7 @@ def test_another_engine_cannot_be_run_again(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fixed", "tiled"])
 def test_the_quickstart_gives_every_digest_again(tmp_path, mode):
-    quickstart = load_suite("quickstart").path
+    quickstart = find_suite("quickstart")
     text = quickstart.read_text(encoding="utf-8").replace("prompts: prompts/", f"prompts: {quickstart.parent}/prompts/")
     suite, url = tmp_path / "quickstart.yaml", str(tmp_path / "audit.db")
     plain = "target: bundled:target"
