@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from audit.errors import CannotDecide, UserError
+from audit.text.unsafe import visible_lines
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "attach": (
@@ -125,10 +126,10 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            click.echo(f"audit: {error}", err=True)
+            click.echo(f"audit: {visible_lines(str(error))}", err=True)
             ctx.exit(2)
         except CannotDecide as error:
-            click.echo(f"audit: {error}", err=True)
+            click.echo(f"audit: {visible_lines(str(error))}", err=True)
             ctx.exit(3)
 
 

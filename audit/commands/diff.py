@@ -76,7 +76,7 @@ def _partings(outputs: ArmOutputs, most: int) -> None:
         line = f"{outputs.arm} {each.request}: token {each.index} is {tokens}, leads {leads}; {each.words}"
         click.echo(f"  {cell(line)}")
     if len(outputs.partings) > most:
-        click.echo(f"  {outputs.arm}: {len(outputs.partings) - most} more; raise --most")
+        click.echo(f"  {cell(outputs.arm)}: {len(outputs.partings) - most} more; raise --most")
 
 
 def _count(part: Accepted) -> str:

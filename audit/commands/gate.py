@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import click
 
 from audit.commands.options import store_option
+from audit.commands.tables import cell
 from audit.evidence import environment as evidence
 from audit.gate.judge import GateJudgement, judge, to_json
 from audit.gate.policy import PACKAGED, load_policy
@@ -55,7 +56,7 @@ def command(
     with Store.open(store, create=False) as opened:
         who, now = actor or evidence.actor(), datetime.now(UTC)
         judgement = judge(opened, run, rules, wanted, who, now, no_subject=no_subject)
-    click.echo(json.dumps(to_json(judgement), indent=2) if form == "json" else "\n".join(_lines(judgement)))
+    click.echo(json.dumps(to_json(judgement), indent=2) if form == "json" else "\n".join(map(cell, _lines(judgement))))
     context.exit(judgement.outcome.answer.exit_code)
 
 

@@ -30,7 +30,7 @@ def command(ctx: click.Context, run: str, as_json: bool, store: str) -> None:
 
     with Store.open(store, create=False) as opened:
         name = opened.resolve(run)
-        found = judge_again(opened, name, lambda arm: click.echo(f"checking {arm}", err=True))
+        found = judge_again(opened, name, lambda arm: click.echo(f"checking {cell(arm)}", err=True))
     if as_json:
         echo_json(found)
     else:

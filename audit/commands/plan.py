@@ -50,7 +50,7 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     else:
         _print(found)
     for line in warnings(loaded):
-        click.echo(line, err=True)
+        click.echo(cell(line), err=True)
     ctx.exit(found.exit_code)
 
 

@@ -37,7 +37,7 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
     torch.set_num_threads(threads)
     with Store.open(store, create=False, read_only=True) as opened:
         record = opened.load_run(opened.resolve(run))
-        found = replay_run(opened, record, lambda arm: click.echo(f"running {arm}", err=True))
+        found = replay_run(opened, record, lambda arm: click.echo(f"running {cell(arm)}", err=True))
     changes = environment_changes(record.environment, environment())
     if as_json:
         echo_json({"run": record.ulid, "arms": found.arms, "left_out": found.left_out, "environment": changes})

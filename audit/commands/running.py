@@ -65,14 +65,14 @@ class LineProgress:
     def arm(self, name: str, total: int, done: int) -> None:
         """Print the start of this part."""
         again = f", {done} already done" if done else ""
-        click.echo(f"running {name}: {total} requests{again}", err=True)
+        click.echo(f"running {cell(name)}: {total} requests{again}", err=True)
 
     def advance(self, tokens: int) -> None:
         """Do nothing: a log needs no bar."""
 
     def judging(self, arm: str) -> None:
         """Print the start of this part."""
-        click.echo(f"checking {arm}", err=True)
+        click.echo(f"checking {cell(arm)}", err=True)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def progress() -> Iterator[Progress]:
 
 def announce(line: str) -> None:
     """Print what takes a while before the first arm begins."""
-    click.echo(line, err=True)
+    click.echo(cell(line), err=True)
 
 
 @contextmanager

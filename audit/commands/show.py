@@ -73,7 +73,7 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
         ("status", f"{run.status}" + ("" if run.exit_code is None else f", exit code {run.exit_code}")),
         ("time (UTC)", f"started {cell(run.started_at)}, {ended}"),
         ("actor", cell(run.actor)),
-        ("code", run.code_commit or f"version {run.environment.code.get('version') or 'unknown'}"),
+        ("code", cell(run.code_commit or f"version {run.environment.code.get('version') or 'unknown'}")),
         ("environment", f"sha256:{run.environment.sha256}"),
         *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
         ("record root", run.record_root or "none: the run is not finished"),

@@ -18,6 +18,7 @@ import click
 
 from audit.commands import layout
 from audit.store.canonical import jsonable
+from audit.text.unsafe import inert, visible
 
 Rows = Sequence[Sequence[Any]]
 WIDE: Final = "audit.wide"
@@ -53,13 +54,12 @@ def cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    # A line break or a terminal's control sequence in stored text must not reach the screen.
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(value))
+    return visible(str(value))
 
 
 def _table(columns: Sequence[str], rows: Rows) -> None:
     texts = [[cell(value) for value in row] for row in rows]
-    for line in layout.lines(columns, texts, _width()):
+    for line in layout.lines([visible(column) for column in columns], texts, _width()):
         click.echo(line)
 
 
@@ -93,8 +93,8 @@ def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
 def _csv(columns: Sequence[str], rows: Rows) -> None:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([plain(value) for value in row] for row in rows)
+    writer.writerow([inert(column) for column in columns])
+    writer.writerows([inert(plain(value)) for value in row] for row in rows)
     click.echo(buffer.getvalue(), nl=False)
 
 

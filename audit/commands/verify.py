@@ -33,11 +33,11 @@ def command(context: click.Context, report: Path, statement: Path | None, store:
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)
     for mismatch in result.mismatches:
-        click.echo(f"mismatch: {mismatch}")
+        click.echo(f"mismatch: {cell(mismatch)}")
     if result.unknown is not None:
-        click.echo(f"not confirmed: {result.unknown}")
+        click.echo(f"not confirmed: {cell(result.unknown)}")
     if result.exit_code == 0:
-        click.echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
+        click.echo(cell(f"verified: {report} carries the evidence of run {bound.predicate['run']}"))
     if not result.mismatches:
         for line in evidence_lines(bound.predicate):
             click.echo(cell(line))
