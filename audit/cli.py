@@ -122,7 +122,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, _short(name, room)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; UserError prints one line and exits with 2, CannotDecide prints one line and exits with 3."""
+        """Run a command; UserError prints one line and exits with 2, CannotDecide or Ctrl-C one line and with 3."""
         try:
             return super().invoke(ctx)
         except UserError as error:
@@ -130,6 +130,10 @@ class LazyGroup(click.Group):
             ctx.exit(2)
         except CannotDecide as error:
             click.echo(f"audit: {visible_lines(str(error))}", err=True)
+            ctx.exit(3)
+        except KeyboardInterrupt:
+            # click itself would exit with 1, which means that a claim is broken
+            click.echo("audit: interrupted", err=True)
             ctx.exit(3)
 
 

@@ -54,7 +54,7 @@ def run(
     Raises:
         UserError: the suite cannot run.
         CannotDecide: evidence is missing.
-        audit.runs.runner.Interrupted: the user stopped the run; `audit resume` continues it.
+        audit.runs.interruptions.Interrupted: the user stopped the run; `audit resume` continues it.
     """
     if baseline is not None and max_tokens is not None:
         raise UserError("baseline and max_tokens exclude each other: a stored run has no fresh requests")

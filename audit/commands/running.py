@@ -31,7 +31,8 @@ from audit.report.verdicts import (
     marked,
     verdict_rows,
 )
-from audit.runs.runner import Interrupted, Progress, RunOutcome
+from audit.runs.interruptions import Interrupted
+from audit.runs.runner import Progress, RunOutcome
 from audit.store import Store
 from audit.store.connection import data_folder
 

@@ -13,11 +13,11 @@ from typing import Protocol
 from audit.errors import UserError
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
+from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.store import RequestKey, RunStatus, Store, StoredRun
-from engine.core.errors import EngineError
 from engine.record.effective import Effective
 
 
@@ -45,14 +45,6 @@ class RunOutcome:
     exit_code: int
 
 
-class Interrupted(Exception):
-    """The user stopped the run named `run`, which can be resumed."""
-
-    def __init__(self, run: str) -> None:
-        super().__init__(f"interrupted; continue with: audit resume {run}")
-        self.run = run
-
-
 def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRule | None = None) -> RunOutcome:
     """Run a prepared suite from its beginning: once, or with a stop rule in rounds.
 
@@ -62,27 +54,36 @@ def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRu
     """
     if rule is not None:
         require_first_round(prepared, rule)
-    return _go(prepared, store, store.begin_run(run_start(prepared, rule)), progress, rule)
+    name = store.begin_run(run_start(prepared, rule))
+    with store.hold(name):
+        return _go(prepared, store, name, progress, rule)
 
 
 def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> RunOutcome:
     """Continue an interrupted run.
 
     Raises:
-        UserError: the run is finished, or was made with another suite, other models, another numerics mode or fewer
-            arms.
+        UserError: another process executes the run, or it is finished, or was made with another suite, other models,
+            another numerics mode or fewer arms.
         Interrupted: the user stopped the run again.
     """
-    record = store.load_run(name)
+    with store.hold(name):
+        record = store.load_run(name)
+        _require_resumable(prepared, record)
+        store.set_status(name, RunStatus.RUNNING, "resumed")
+        return _go(prepared, store, name, progress, stop_rule(record))
+
+
+def _require_resumable(prepared: PreparedRun, record: StoredRun) -> None:
     require_unfinished(record)
     _require_same_numerics(prepared, record)
     recorded = {(used.role, used.sha256) for used in record.artifacts}
     for used in artifacts(prepared):
         if (used.role, used.sha256) not in recorded:
-            raise UserError(f"run {name}: {used.role} ({used.name}) has changed since the run began; start a new run")
+            raise UserError(
+                f"run {record.ulid}: {used.role} ({used.name}) has changed since the run began; start a new run"
+            )
     _require_recorded_arms(prepared, record)
-    store.set_status(name, RunStatus.RUNNING, "resumed")
-    return _go(prepared, store, name, progress, stop_rule(record))
 
 
 def _require_recorded_arms(prepared: PreparedRun, record: StoredRun) -> None:
@@ -119,7 +120,7 @@ def require_unfinished(record: StoredRun) -> None:
 
 
 def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None) -> RunOutcome:
-    try:
+    with stops_recorded(store, name):
         finished = store.finished(name)
 
         def generate(arm: PreparedArm) -> None:
@@ -131,14 +132,8 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule
             for arm in prepared.arms:
                 generate(arm)
             judge([arm.planned for arm in prepared.arms], store, name, progress.judging)
-    except KeyboardInterrupt:
-        store.set_status(name, RunStatus.INTERRUPTED, "stopped by the user")
-        raise Interrupted(name) from None
-    except EngineError as error:
-        store.set_status(name, RunStatus.FAILED, str(error))
-        raise UserError(f"run {name} failed: {error}") from error
-    code = exit_code(store.checks(name))
-    store.finish_run(name, RunStatus.FINISHED, code)
+        code = exit_code(store.checks(name))
+        store.finish_run(name, RunStatus.FINISHED, code)
     return RunOutcome(name, code)
 
 

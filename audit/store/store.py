@@ -7,18 +7,18 @@ turns database errors into one clear line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from sqlalchemy import URL, Engine
-from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from audit.errors import CannotDecide, UserError
+from audit.errors import UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
-from audit.store import health, integrity, migrate, outcomes, reader, writer
+from audit.store import failures, health, integrity, migrate, outcomes, reader, run_lock, writer
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.integrity import IntegrityViolation
 from audit.store.values import (
@@ -56,6 +56,7 @@ class Store:
         self._engine = engine
         self._url = url
         self._closed = False
+        self._file = failures.identity(sqlite_path(url)) if is_sqlite(url) else None
 
     @classmethod
     def open(cls, url: str, *, create: bool, read_only: bool = False) -> Store:
@@ -94,6 +95,18 @@ class Store:
     def url(self) -> str:
         """The store's URL, with the password hidden."""
         return shown(self._url)
+
+    @contextmanager
+    def hold(self, run: str) -> Iterator[None]:
+        """Hold the lock of a run, which ends with this process at the latest.
+
+        Raises:
+            UserError: another process is executing the run.
+        """
+        with ExitStack() as stack:
+            with self._clear_errors():
+                stack.enter_context(run_lock.held(self._engine, run))
+            yield
 
     def begin_run(self, start: NewRun) -> str:
         """Record the start of a run; returns its ULID."""
@@ -222,6 +235,8 @@ class Store:
         return self._read(lambda session: outcomes.attachments(session, run))
 
     def _write(self, work: Callable[[Session], T]) -> T:
+        if self._file is not None and failures.identity(sqlite_path(self._url)) != self._file:
+            raise failures.StoreFailure(self.url, failures.REPLACED)
         with self._clear_errors(), Session(self._engine) as session, session.begin():
             return work(session)
 
@@ -232,17 +247,13 @@ class Store:
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """Convert database errors to one line: a duplicate raises `UserError`, any other error `CannotDecide`."""
+        """Convert database errors to one line: a duplicate raises `UserError`, any other error `StoreFailure`."""
         try:
             yield
         except IntegrityError as error:
-            raise UserError(f"{self.url}: refused: {_reason(error)}") from error
-        except DatabaseError as error:
-            raise CannotDecide(f"{self.url}: {_reason(error)}") from error
-
-
-def _reason(error: DatabaseError) -> str:
-    return str(error.orig).strip().splitlines()[0]
+            raise UserError(f"{self.url}: refused: {str(error.orig).strip().splitlines()[0]}") from error
+        except DBAPIError as error:
+            raise failures.failure(self.url, error) from error
 
 
 def _make_ready(url: str, target: URL, create: bool) -> None:

@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from audit.evidence.verdicts import Verdict
+from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.reused_baseline import reused_run
-from audit.runs.runner import Interrupted, run
+from audit.runs.runner import run
 from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke

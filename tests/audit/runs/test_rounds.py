@@ -12,9 +12,10 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.interim_looks import STOP_RULE, RunStopRule, interim_results, share
+from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import for_round, prepare
 from audit.runs.rounds import Rounds, repeat_suite
-from audit.runs.runner import Interrupted, resume, run
+from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke

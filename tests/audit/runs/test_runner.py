@@ -15,8 +15,9 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
+from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
-from audit.runs.runner import Interrupted, resume, run
+from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
