@@ -17,7 +17,7 @@ from audit.store import RunStatus, Store, migrate
 from audit.store.failures import StoreFailure
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
-from tests.audit.runs.test_runner import suite_file
+from tests.audit.runs.scripted_suites import suite_file
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.observers import Silent, StopsAfter
 from tests.support.processes import until_killed
