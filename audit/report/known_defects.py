@@ -83,6 +83,15 @@ def _on_cpu(arm: StoredArm) -> bool:
     return _vllm(arm) and _worker(arm, "device") == "cpu" and _unrepaired(arm, "expand") and _samples(arm)
 
 
+def _adapted(arm: StoredArm) -> bool:
+    return _vllm(arm) and bool(arm.effective.facts.get("adapters"))
+
+
+def _head(arm: StoredArm) -> bool:
+    speculative = arm.effective.facts.get("speculative")
+    return isinstance(speculative, dict) and speculative.get("method") in ("eagle", "eagle3", "mtp", "dflash")
+
+
 DEFECTS: Final = (
     KnownDefect(
         "on a CPU, vLLM 0.32 reads temperature, top-k and top-p of drafted rows from uninitialised memory",
@@ -136,5 +145,19 @@ DEFECTS: Final = (
             and bool(_sampling(arm, "temperature"))
             and bool(_sampling(arm, "structured"))
         ),
+    ),
+    KnownDefect(
+        "on a CPU, vLLM 0.32 serves a request without an adapter with the last adapter's weights",
+        "no report found",
+        frozenset({"greedy_equality", "logprob_closeness"}),
+        lambda arm: _adapted(arm) and _worker(arm, "device") == "cpu" and _unrepaired(arm, "base_rows"),
+        "base_rows",
+    ),
+    KnownDefect(
+        "a head of vLLM 0.32 that shares the target's embedding ends the engine beside adapters",
+        "no report found",
+        frozenset({"liveness"}),
+        lambda arm: _adapted(arm) and _head(arm) and _unrepaired(arm, "shared_embedding"),
+        "shared_embedding",
     ),
 )

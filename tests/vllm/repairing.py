@@ -5,4 +5,4 @@ from engine.backends.vllm.patches import EXPAND, repair
 
 class Repairing:
     def specaudit_repair(self):
-        repair(EXPAND)
+        repair(EXPAND, self.model_runner)

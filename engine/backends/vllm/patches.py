@@ -1,33 +1,43 @@
-"""Fixes for four defects of vLLM 0.32, applied in a running engine so that other effects can be seen alone.
+"""Fixes for six defects of vLLM 0.32, applied in a running engine so that other effects can be seen alone.
 
 `expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k,
 top-p) are spread over the rows into a copy that is thrown away, so they hold uninitialised memory. Two: top-k over
 zero rows takes the maximum of an empty tensor and ends the engine. `min_tokens`, in the first model runner: the row
 behind a draft is masked by the answer's length before the draft, so that an answer cannot end there although it is
 long enough. `chunked_seed`, on CPUs: for a request with a seed whose prompt is not read to its end, the runner takes
-back a number by the generator's offset, which generators on CPUs lack, and the engine ends. The effective
-configuration of a repaired engine states the repair. A version without these names raises
-AttributeError.
+back a number by the generator's offset, which generators on CPUs lack, and the engine ends. `base_rows`, on CPUs: rows
+without an adapter have index -1, which the operations of adapters read as the last one's place. `shared_embedding`: a
+head takes over the target's embedding with the adapters around it, which counts the target's rows and not the head's,
+so that the engine ends. The effective configuration of a repaired engine states the repair. A version without these
+names raises AttributeError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 EXPAND: Final = "expand"
 MIN_TOKENS: Final = "min_tokens"
 CHUNKED_SEED: Final = "chunked_seed"
+BASE_ROWS: Final = "base_rows"
+SHARED_EMBEDDING: Final = "shared_embedding"
 ALL: Final = "all"
 
 
-def repair(kind: str) -> None:
+def repair(kind: str, runner: Any) -> None:
     """Apply the fix that `kind` names, in this process.
+
+    Args:
+        kind: one of the names above.
+        runner: the worker's model runner, with its models loaded.
 
     Raises:
         AttributeError: this version lacks the names to replace.
     """
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
     from vllm.platforms import current_platform
     from vllm.v1.sample import rejection_sampler
     from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
@@ -39,6 +49,10 @@ def repair(kind: str) -> None:
         repair_lengths(rejection_sampler.RejectionSampler, MinTokensLogitsProcessor)
     if kind in (CHUNKED_SEED, ALL) and current_platform.is_cpu():
         repair_seeds(GPUModelRunner)
+    if kind in (BASE_ROWS, ALL) and current_platform.is_cpu():
+        repair_base_rows(lora_ops, punica_cpu)
+    if kind in (SHARED_EMBEDDING, ALL):
+        repair_embedding(getattr(runner, "drafter", None))
 
 
 def repair_rows(module: Any) -> None:
@@ -134,3 +148,34 @@ def repair_seeds(runner: Any) -> None:
             batch.generators = generators
 
     runner._sample, runner._bookkeeping_sync = undoing_sample, silent_bookkeeping
+
+
+def repair_base_rows(*modules: Any) -> None:
+    """Compute nothing for rows whose index says that no adapter serves them; raises as `repair`.
+
+    Args:
+        modules: those that hold vLLM's operations for CPUs, under the same names.
+    """
+    for module in modules:
+        for name in ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"):
+            setattr(module, name, _without_base_rows(getattr(module, name)))
+
+
+def _without_base_rows(operation: Callable[..., None]) -> Callable[..., None]:
+    def masked(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **named: Any) -> None:
+        served = inputs.masked_fill((indices < 0).unsqueeze(-1), 0)
+        operation(served, weights, output, indices, *args, **named)
+
+    return masked
+
+
+def repair_embedding(drafter: Any) -> None:
+    """Give a head the target's embedding without the adapters around it; no effect on other drafters.
+
+    Args:
+        drafter: the runner's, with its model loaded; None without a draft.
+    """
+    inner = getattr(getattr(drafter, "model", None), "model", None)
+    base = getattr(getattr(inner, "embed_tokens", None), "base_layer", None)
+    if inner is not None and base is not None:
+        inner.embed_tokens = base

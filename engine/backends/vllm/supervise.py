@@ -130,6 +130,7 @@ class GenerateCall:
         self._width = width
         self._calls = 0
         self._deaths = 0
+        self._cause = ""
 
     def ask(self, requests: Sequence[Request]) -> Iterator[CallOutcomes]:
         """Batches of outcomes, together one for every request.
@@ -157,7 +158,7 @@ class GenerateCall:
         return min(self._width, len(left))
 
     def _given_up(self) -> Failure:
-        return Failure("not_tried", f"not tried: the engine died {self._deaths} times")
+        return Failure("not_tried", f"not tried: the engine died {self._deaths} times, the last time of: {self._cause}")
 
     def _call(self, requests: Sequence[Request]) -> CallOutcomes:
         """Send the requests once; answers from before the engine's death count."""
@@ -180,6 +181,7 @@ class GenerateCall:
         except EngineDied as error:
             died = error
             self._deaths += 1
+            self._cause = str(error)
         worker, scheduler = _named(worker_steps(spool)), _named(engine.scheduler_log.steps())
         spool.unlink(missing_ok=True)
         if died is not None:

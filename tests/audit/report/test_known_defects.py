@@ -14,12 +14,23 @@ from engine.record.effective import Effective
 
 
 def arm(
-    name="a", *, version="0.32.0", device="cpu", repair=None, drafted="greedy", rule="standard", fault=None, **spec
+    name="a",
+    *,
+    version="0.32.0",
+    device="cpu",
+    repair=None,
+    drafted="greedy",
+    rule="standard",
+    fault=None,
+    method="ngram",
+    adapters=None,
+    **spec,
 ):
     effective = {
         "backend": "vllm",
         "installed": {"version": version},
-        "speculative": {"method": "ngram"},
+        "speculative": {"method": method},
+        "adapters": adapters,
         "worker": {"device": device, "model_runner": "v1", "draft_sample_method": drafted},
         "repair": repair,
         "requested": {"rejection_sample_method": rule},
@@ -44,6 +55,8 @@ def check(name, verdict=Verdict.FAULT, of="a"):
         (arm(rule="block"), "configuration", "has the standard rule only"),
         (arm(repair="all", drafted="probabilistic"), "seed", "a generator that no request's seed sets"),
         (arm(repair="all", drafted="probabilistic", structured={"regex": "a+"}), "law", "a grammar forbids"),
+        (arm(repair="expand", adapters={"one": {}}), "logprob_closeness", "repair: base_rows"),
+        (arm(repair="expand", adapters={"one": {}}, method="eagle"), "liveness", "repair: shared_embedding"),
     ],
 )
 def test_a_defect_that_fits_is_named(given, fault, word):

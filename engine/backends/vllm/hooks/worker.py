@@ -113,7 +113,7 @@ class RecordingWorker:
         for each in guard.problems(points, vllm.__version__):
             steps.problem(each)
         if repairs is not None:
-            repair(repairs)
+            repair(repairs, runner)
         if not steps.problems and self.rank == 0:  # type: ignore[attr-defined]  # as above
             (wrap_v2 if newer else wrap_v1)(runner, points, steps)
         return self.specaudit_facts()

@@ -91,8 +91,15 @@ def test_one_that_says_that_it_is_dead_is_dead(pool, python):
 def test_after_too_many_deaths_the_rest_is_given_up(pool, python):
     kinds, outcomes = asked(pool, setting(python, restarts=1), KILLS, KILLS, 3, 4)
     assert set(kinds.values()) == {"engine_died", "not_tried"}
-    assert outcomes[-1].failure.message == "not tried: the engine died 2 times"
-    assert outcomes[0].failure.message == "RuntimeError: no room for it"
+    cause = "RuntimeError: no room for it"
+    assert outcomes[-1].failure.message == f"not tried: the engine died 2 times, the last time of: {cause}"
+    assert outcomes[0].failure.message == cause
+
+
+def test_without_restarts_requests_that_died_together_name_the_cause(pool, python):
+    kinds, outcomes = asked(pool, setting(python, restarts=0), KILLS, 3)
+    assert set(kinds.values()) == {"not_tried"}
+    assert all(each.failure.message.endswith("RuntimeError: no room for it") for each in outcomes)
 
 
 def test_silence_is_a_timeout(pool, python):

@@ -3,7 +3,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.backends.vllm.patches import expanded, repair_lengths, repair_rows, repair_seeds
+from engine.backends.vllm.patches import (
+    expanded,
+    repair_base_rows,
+    repair_embedding,
+    repair_lengths,
+    repair_rows,
+    repair_seeds,
+)
 
 
 def test_every_drafted_row_has_its_requests_value():
@@ -99,3 +106,54 @@ def test_a_seeded_request_whose_prompt_is_read_in_parts_draws_as_if_it_were_not(
     second = runner._sample(None)
     assert second[0] == first[0], "the first number of the answer"
     assert second[1] != first[1]
+
+
+def shrink(inputs, weights, output, indices, scaling=1.0):
+    """As vLLM's on a CPU: index -1 reads the last adapter's weights."""
+    output[:] = scaling * torch.einsum("bi,boi->bo", inputs, weights[indices])
+
+
+def expand(inputs, weights, output, indices, add_inputs=True):
+    output[:] = torch.einsum("bi,boi->bo", inputs, weights[indices]) + (output if add_inputs else 0)
+
+
+def operations():
+    return SimpleNamespace(bgmv_shrink=shrink, bgmv_expand=expand, bgmv_expand_slice=expand)
+
+
+def change(module):
+    """What two adapters add to three rows; the last row has none."""
+    rows, indices = torch.ones(3, 4), torch.tensor([0, 1, -1])
+    a, b = torch.arange(1.0, 25).view(2, 3, 4), torch.arange(1.0, 31).view(2, 5, 3)
+    between, changed = torch.empty(3, 3), torch.zeros(3, 5)
+    module.bgmv_shrink(rows, a, between, indices, 0.5)
+    module.bgmv_expand(between, b, changed, indices, add_inputs=True)
+    return changed
+
+
+def test_a_row_without_an_adapter_is_not_changed():
+    stock, repaired = operations(), operations()
+    repair_base_rows(repaired)
+    assert torch.equal(change(stock)[2], change(stock)[1]), "the last adapter's"
+    assert change(repaired)[2].tolist() == [0.0] * 5
+    assert torch.equal(change(repaired)[:2], change(stock)[:2])
+
+
+def test_operations_with_other_names_are_refused():
+    with pytest.raises(AttributeError):
+        repair_base_rows(SimpleNamespace(bgmv_shrink=shrink))
+
+
+def test_a_head_has_the_embedding_without_adapters():
+    wrapped = SimpleNamespace(base_layer="embedding")
+    head = SimpleNamespace(model=SimpleNamespace(model=SimpleNamespace(embed_tokens=wrapped)))
+    repair_embedding(head)
+    repair_embedding(head)
+    assert head.model.model.embed_tokens == "embedding"
+
+
+def test_a_drafter_without_a_shared_embedding_is_left_alone():
+    repair_embedding(None)
+    lone = SimpleNamespace(model=SimpleNamespace(model=SimpleNamespace()))
+    repair_embedding(lone)
+    assert vars(lone.model.model) == {}
