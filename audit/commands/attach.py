@@ -11,6 +11,7 @@ from audit.attach import REGISTRY
 from audit.attach.bind import AttachOrder, attach
 from audit.attach.statement import statement_path
 from audit.attach.words import evidence_lines
+from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
@@ -22,7 +23,7 @@ FILE = click.Path(path_type=Path)
 
 
 @click.command("attach")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("report", type=FILE)
 @click.option("--out", type=FILE, metavar="FILE", help="The report with the evidence. Default: REPORT.audited.json.")
 @click.option("--in-place", is_flag=True, help="Change REPORT itself.")

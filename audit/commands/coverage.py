@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.report.coverage import BY_CHECK, SITUATIONS, check_rows, in_order, situation_rows
@@ -11,7 +12,7 @@ from audit.store import Store
 
 
 @click.command("coverage")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=complete_runs)
 @click.option("--by-check", is_flag=True, help="One row per check, not only the check that examined least.")
 @click.option("--all", "everything", is_flag=True, help="Also situations that neither occurred nor have a floor.")
 @json_option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.store import Store, migrate
@@ -31,7 +32,7 @@ def current(store: str) -> None:
 
 
 @command.command("check")
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, shell_complete=complete_runs)
 @store_option
 def check(runs: tuple[str, ...], store: str) -> None:
     """Recompute every hash of RUNS (default: all finished runs); exit 1 if anything changed."""

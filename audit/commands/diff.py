@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.store import Store
@@ -21,8 +22,8 @@ OUTPUTS = ("arm", "equal", "different", "other prompt or parameters", "in one ru
 
 
 @click.command("diff")
-@click.argument("a")
-@click.argument("b", default="latest")
+@click.argument("a", shell_complete=complete_runs)
+@click.argument("b", default="latest", shell_complete=complete_runs)
 @click.option("--most", default=3, show_default=True, type=click.IntRange(min=0), help="First divergences per arm.")
 @json_option
 @wide_option

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.evidence import environment as evidence
@@ -18,7 +19,7 @@ from audit.store import Store
 
 
 @click.command("gate")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option(
     "--policy",
     required=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.store import Store
@@ -12,7 +13,7 @@ COLUMNS = ("arm", "check", "what differs")
 
 
 @click.command("judge")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=complete_runs)
 @json_option
 @wide_option
 @store_option

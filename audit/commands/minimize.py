@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import store_option, wide_option
 from audit.commands.resume import suite_path
 from audit.commands.running import finish, stopped_by_sigterm
@@ -34,7 +35,7 @@ class _MinimizeResult:
 
 
 @click.command("minimize")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("request", required=False)
 @click.option(
     "--check", metavar="NAME", help="Check of the fault. Default: the first that names REQUEST, else the first."

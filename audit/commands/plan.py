@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from audit.commands.completion import complete_suites
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.suite.loader import load_suite
@@ -19,7 +20,7 @@ CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "wh
 
 
 @click.command("plan")
-@click.argument("suite")
+@click.argument("suite", shell_complete=complete_suites)
 @json_option
 @wide_option
 @store_option

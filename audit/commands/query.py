@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import click
 
+from audit.commands.completion import complete_queries
 from audit.commands.options import store_option, wide_option
-from audit.commands.tables import FORMATS, echo_rows
+from audit.commands.tables import FORMATS, PARQUET, echo_rows, save_rows
 from audit.errors import UserError
 from audit.store import Store
 from audit.store.queries import NAMED, QueryResult, ask, named
 
 
 @click.command("query")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_queries)
 @click.option("--list", "listing", is_flag=True, help="List the named queries.")
 @click.option("--sql", metavar="TEXT", help="Run one SELECT of your own; see docs/store.md for the views.")
 @click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Parameter; `run` defaults to latest.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True)
+@click.option("--format", "form", type=click.Choice([*FORMATS, PARQUET]), default="table", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; `parquet` needs it.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
 )
@@ -32,13 +35,16 @@ def command(
     sql: str | None,
     pairs: tuple[str, ...],
     form: str,
+    out: Path | None,
     timeout: float,
     limit: int,
     store: str,
 ) -> None:
     """Query the store: NAME is one of the named queries, or give --sql."""
+    if form == PARQUET and out is None:
+        raise UserError("--format parquet is no text; name a file for it: --out FILE.parquet")
     if listing:
-        echo_rows(("name", "parameters", "answers"), [_listed(each) for each in NAMED], form)
+        _print(QueryResult(("name", "parameters", "answers"), tuple(map(_listed, NAMED)), cut=False), form, out, limit)
         return
     if (name is None) == (sql is None):
         raise UserError("give either the name of a query or --sql; see: audit query --list")
@@ -49,11 +55,14 @@ def command(
         if name is not None or "run" in given:
             given["run"] = opened.resolve(str(given.get("run", "latest")))
     rows = ask(store, str(sql), given, timeout_s=timeout, limit=limit)
-    _print(rows, form, limit)
+    _print(rows, form, out, limit)
 
 
-def _print(rows: QueryResult, form: str, limit: int) -> None:
-    echo_rows(rows.columns, rows.rows, form)
+def _print(rows: QueryResult, form: str, out: Path | None, limit: int) -> None:
+    if out is None:
+        echo_rows(rows.columns, rows.rows, form)
+    else:
+        save_rows(rows.columns, rows.rows, form, out)
     if rows.cut:
         click.echo(f"only the first {limit} rows are printed; raise --limit for more", err=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.store import Store
@@ -13,7 +14,7 @@ CHANGES = ("environment", "then", "now")
 
 
 @click.command("replay")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=complete_runs)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @json_option
 @wide_option

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
 from audit.errors import UserError
@@ -14,7 +15,7 @@ from audit.suite.loader import load_suite
 
 
 @click.command("resume")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=complete_runs)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @wide_option

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.known_defects import defect_lines
@@ -22,7 +23,7 @@ CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "
 
 
 @click.command("show")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=complete_runs)
 @click.argument("request", required=False)
 @json_option
 @wide_option

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from audit.commands.completion import complete_arms, complete_suites
 from audit.commands.options import wide_option
 from audit.commands.tables import cell, echo_rows
 from audit.errors import CannotDecide
@@ -23,9 +24,16 @@ if TYPE_CHECKING:
 
 
 @click.command("sweep")
-@click.argument("suite")
+@click.argument("suite", shell_complete=complete_suites)
 @click.option("--gamma", metavar="RANGE", required=True, help="Draft lengths: 1..8, or 1,2,4.")
-@click.option("--arm", "arms", metavar="NAME", multiple=True, help="An arm to measure; repeat for more. Default: all.")
+@click.option(
+    "--arm",
+    "arms",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=complete_arms,
+    help="An arm to measure; repeat for more. Default: all.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="Interleaved rounds.")
 @click.option("--max-prompts", type=click.IntRange(min=1), help="Maximum number of cases, spread over the suite.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")

@@ -1,16 +1,19 @@
-"""Rows on stdout: tables for people, JSON, JSON lines and CSV for programs."""
+"""Rows on stdout: tables for people, Markdown for pages, JSON, JSON lines and CSV for programs; Parquet in a file."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,11 +21,16 @@ import click
 
 from audit.commands import layout
 from audit.store.canonical import jsonable
+from audit.text.parquet import parquet_bytes
 from audit.text.unsafe import inert, visible
 
 Rows = Sequence[Sequence[Any]]
 WIDE: Final = "audit.wide"
 """Key in a command's context; if set, tables have one line per row."""
+PARQUET: Final = "parquet"
+"""The format that is no text, so it goes to a file only."""
+MARKED: Final = re.compile(r"[\\`*|\[\]]")
+"""Characters that mean something in a cell of a Markdown table."""
 
 
 def echo_json(value: Any) -> None:
@@ -33,6 +41,25 @@ def echo_json(value: Any) -> None:
 def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
     """Print rows in one of `FORMATS`."""
     FORMATS[form](columns, rows)
+
+
+def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None:
+    """Write rows to a file in one of `FORMATS` or as `PARQUET`; the file is complete or not there.
+
+    Raises:
+        UserError: the file cannot be written, or Parquet cannot hold the rows.
+    """
+    # imported late: it brings the YAML reader along
+    from audit.text.staged_files import staged
+
+    if form == PARQUET:
+        content = parquet_bytes(columns, rows)
+    else:
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            FORMATS[form](columns, rows)
+        content = text.getvalue().encode("utf-8", "backslashreplace")
+    with staged({path: content}):
+        pass
 
 
 def plain(value: Any) -> Any:
@@ -77,6 +104,23 @@ def _width() -> int | None:
     return None
 
 
+def _markdown(columns: Sequence[str], rows: Rows) -> None:
+    numbers = [all(_numeric(row[index]) for row in rows) for index in range(len(columns))]
+    lines = [[_escaped(column) for column in columns], ["--:" if each else "---" for each in numbers]]
+    lines += [[_escaped(cell(value)) for value in row] for row in rows]
+    for line in lines:
+        click.echo(f"| {' | '.join(line)} |")
+
+
+def _numeric(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | Decimal)
+
+
+def _escaped(text: str) -> str:
+    """Text that a Markdown table shows as it is: no cell ends early, and nothing becomes a link, code or HTML."""
+    return MARKED.sub(r"\\\g<0>", visible(text)).replace("<", "&lt;")
+
+
 def _json(columns: Sequence[str], rows: Rows) -> None:
     echo_json([_named(columns, row) for row in rows])
 
@@ -99,5 +143,5 @@ def _csv(columns: Sequence[str], rows: Rows) -> None:
 
 
 FORMATS: Final[Mapping[str, Callable[[Sequence[str], Rows], None]]] = MappingProxyType(
-    {"table": _table, "json": _json, "jsonl": _jsonl, "csv": _csv}
+    {"table": _table, "markdown": _markdown, "json": _json, "jsonl": _jsonl, "csv": _csv}
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from audit.commands.completion import complete_suites
 from audit.commands.tables import cell
 from audit.suite.loader import load_suite
 from audit.suite.reach import requests_of, warnings
@@ -15,7 +16,7 @@ from engine import verify
 
 
 @click.command("validate")
-@click.argument("suite")
+@click.argument("suite", shell_complete=complete_suites)
 def command(suite: str) -> None:
     """Check SUITE, a YAML file or the name of a packaged suite, and print what it would run.
 
