@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import click
 
 from audit.commands.completion import complete_suites
-from audit.commands.tables import cell
 from audit.suite.loader import load_suite
 from audit.suite.reach import requests_of, warnings
 from audit.suite.spec import CandidateSpec, Suite
+from audit.text.unsafe import visible
 from engine import verify
 
 
@@ -23,9 +23,9 @@ def command(suite: str) -> None:
     Warns of situations that the suite cannot reach; they do not change the exit code.
     """
     loaded = load_suite(suite)
-    click.echo("\n".join(map(cell, _lines(loaded))))
+    click.echo("\n".join(map(visible, _lines(loaded))))
     for line in warnings(loaded):
-        click.echo(cell(line), err=True)
+        click.echo(visible(line), err=True)
 
 
 def _lines(suite: Suite) -> Iterator[str]:
