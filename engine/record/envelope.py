@@ -12,19 +12,21 @@ from typing import Final
 import zstandard
 
 from engine.core.errors import TraceError
+from engine.record.common_text import COMMON
 
-MAGIC: Final = b"SATRACE5"
-MASKED: Final = b"SATRACE6"
-"""A trace with the masks of a grammar; other traces keep the version before, and their bytes."""
-READABLE: Final = (MASKED, MAGIC, b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
+MAGIC: Final = b"SATRACE7"
+READABLE: Final = (MAGIC, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
 """Versions that are read."""
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
 
+_DICTIONARY: Final = zstandard.ZstdCompressionDict(COMMON, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
-def wrap(content: bytes, version: bytes = MAGIC) -> bytes:
-    """The content compressed, behind the magic number of its version."""
-    return version + zstandard.ZstdCompressor(level=COMPRESSION).compress(content)
+
+def wrap(content: bytes) -> bytes:
+    """The content compressed, behind the magic number of this version."""
+    compressor = zstandard.ZstdCompressor(level=COMPRESSION, dict_data=_DICTIONARY)
+    return MAGIC + compressor.compress(content)
 
 
 def unwrap(data: bytes) -> bytes:
@@ -35,7 +37,8 @@ def unwrap(data: bytes) -> bytes:
         MemoryError: the stated size is larger than any trace.
     """
     # a view: at level full a copy of the bytes costs a third of their decompression
-    return zstandard.ZstdDecompressor().decompress(memoryview(data)[len(MAGIC) :], max_output_size=2**32)
+    known = _DICTIONARY if data.startswith(MAGIC) else None
+    return zstandard.ZstdDecompressor(dict_data=known).decompress(memoryview(data)[len(MAGIC) :], max_output_size=2**32)
 
 
 def version_of(data: bytes) -> bytes:

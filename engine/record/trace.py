@@ -2,13 +2,13 @@
 
 A trace holds the decisions of each step and the numbers behind them, so that a reader can recompute them without the
 models. Columns are concatenated over steps; the per-step counts say where a step begins. Bytes are a zstd-compressed
-`npz` without pickles, behind a magic number that carries the format's version.
+directory of columns with their values (`engine.record.container`), behind a magic number that carries the format's
+version. Versions before 7 were `npz` archives without pickles.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import struct
 import zipfile
@@ -24,7 +24,9 @@ from engine.core.errors import InvalidRequest, TraceError
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
-from engine.record.envelope import MAGIC, MASKED, READABLE, unwrap, version_of, wrap
+from engine.record.container import pack, unpack
+from engine.record.envelope import MAGIC, READABLE, unwrap, version_of, wrap
+from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.npz import arrays_of
 
 CELLS: Final = (
@@ -47,6 +49,7 @@ LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
     zip(
         READABLE,
         (
+            (),
             (),
             MASKS,
             (*MASKS, *CELLS),
@@ -87,6 +90,7 @@ DAMAGE: Final = (
     ValueError,
 )
 """Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
+WHOLE_ROWS: Final = ("logits", "spare_logits", "q_rows", "mask_bits", "spare_mask_bits")
 STOP_BEGINS: Final = "stop_begins"
 """Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
 Ints = NDArray[np.integer[Any]]
@@ -304,12 +308,18 @@ def steps_of(trace: Trace, only: Iterable[int] | None = None) -> Iterator[StepVi
 
 def encode(trace: Trace) -> bytes:
     """The trace's bytes; equal traces give equal bytes."""
-    buffer = io.BytesIO()
-    masked = trace.header.sampling.structured is not None or any(len(getattr(trace, name)) for name in MASKS)
-    columns = {name: getattr(trace, name) for name in COLUMNS if masked or name not in MASKS}
-    header = np.frombuffer(json.dumps(_header_to_json(trace.header), sort_keys=True).encode(), dtype=np.uint8)
-    np.savez(buffer, header=header, **columns)
-    return wrap(buffer.getvalue(), MASKED if masked else MAGIC)
+    columns = {name: getattr(trace, name) for name in COLUMNS}
+    header = trace.header
+    keyed = without_keyed(columns, header.sampling.seed, header.stream, header.protocol)
+    document = {"header": _header_to_json(header), "keyed": list(keyed)}
+    stored = {name: column for name, column in columns.items() if name not in keyed and not _default(name, column)}
+    return wrap(pack(document, stored, WHOLE_ROWS))
+
+
+def _default(name: str, column: NDArray[Any]) -> bool:
+    """True for a column that the record leaves out: it reads as `EMPTY`."""
+    empty = EMPTY.get(name)
+    return empty is not None and column.shape == empty.shape and column.dtype == empty.dtype
 
 
 def decode(data: bytes) -> Trace:
@@ -321,11 +331,26 @@ def decode(data: bytes) -> Trace:
     version = version_of(data)
     try:
         raw = unwrap(data)
+        if version == MAGIC:
+            return _decoded(raw)
         columns = arrays_of(raw)
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
         return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
+
+
+def _decoded(raw: bytes) -> Trace:
+    """Read the content of this version."""
+    content = unpack(raw)
+    header = _header_from_json(content.document.pop("header"))
+    keyed, columns = content.document.pop("keyed"), {name: each.copy() for name, each in EMPTY.items()}
+    if content.document or not set(keyed) <= set(KEYED) or set(keyed) & set(content.columns):
+        raise ValueError("the directory holds what it should not")
+    columns |= content.columns
+    for name in keyed:
+        columns[name] = numbers_of(name, columns, header.sampling.seed, header.stream, header.protocol)
+    return Trace(header=header, **columns)
 
 
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:

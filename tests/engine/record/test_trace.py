@@ -1,8 +1,10 @@
 """A trace's bytes: round trip, equality, damage."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
+import json
 import math
 import pickle
 
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
-from engine.record.envelope import MAGIC, MASKED, READABLE, digest
-from engine.record.trace import LACKING, Trace, TraceHeader, decode, encode, late, steps_of
+from engine.record.container import pack, sealed, unpack
+from engine.record.envelope import MAGIC, READABLE, digest, unwrap, wrap
+from engine.record.trace import LACKING, WHOLE_ROWS, Trace, TraceHeader, decode, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)
@@ -119,8 +122,7 @@ def test_the_digest_depends_on_the_header(data, change):
 
 
 def test_the_digest_outlives_another_compressor(data):
-    raw = zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :])
-    again = MAGIC + zstandard.ZstdCompressor(level=19).compress(raw)
+    again = MAGIC + zstandard.ZstdCompressor(level=19).compress(unwrap(data))
     assert again != data
     assert digest(again) == digest(data)
     assert same(decode(again), decode(data))
@@ -165,16 +167,28 @@ def test_what_is_no_trace_is_refused(data):
         decode(data)
 
 
-def archive(magic=MAGIC, **columns):
+OLD = READABLE[1]
+
+
+def archive(magic=OLD, **columns):
+    """A trace as the versions before 7 wrote it."""
     buffer = io.BytesIO()
     np.savez(buffer, **columns)
     return magic + zstandard.ZstdCompressor().compress(buffer.getvalue())
 
 
-def test_missing_and_unknown_columns_are_refused(data):
+def columns_of(data):
+    """All columns of a trace and its header, as the members of an archive."""
     trace = decode(data)
+    header = json.dumps(unpack(unwrap(data)).document["header"]).encode()
+    columns = {name: getattr(trace, name) for name in COLUMNS if name not in LACKING[OLD]}
+    return columns | {"header": np.frombuffer(header, dtype=np.uint8)}
+
+
+def test_missing_and_unknown_columns_of_archives_are_refused(data):
     columns = columns_of(data)
-    for broken in ({k: v for k, v in columns.items() if k != "margin"}, columns | {"extra": trace.token}):
+    assert same(decode(archive(**columns)), decode(data))
+    for broken in ({k: v for k, v in columns.items() if k != "margin"}, columns | {"extra": columns["token"]}):
         with pytest.raises(TraceError, match="damaged trace"):
             decode(archive(**broken))
     for header in (b"[]", b"{}", b"not json", b"\xff"):
@@ -182,13 +196,52 @@ def test_missing_and_unknown_columns_are_refused(data):
             decode(archive(**columns | {"header": np.frombuffer(header, dtype=np.uint8)}))
 
 
-def columns_of(data):
-    return dict(np.load(io.BytesIO(zstandard.ZstdDecompressor().decompress(data[len(MAGIC) :]))))
+def test_missing_and_unknown_columns_are_refused(data):
+    found = unpack(unwrap(data))
+    assert same(decode(wrap(pack(found.document, found.columns, WHOLE_ROWS))), decode(data))
+    without = {name: column for name, column in found.columns.items() if name != "margin"}
+    more = found.columns | {"extra": found.columns["token"]}
+    for document, columns in (
+        (found.document, without),
+        (found.document, more),
+        (found.document | {"header": {}}, found.columns),
+        (found.document | {"header": []}, found.columns),
+        (found.document | {"keyed": ["token"]}, found.columns),
+        (found.document | {"keyed": [*found.document["keyed"], "margin"]}, found.columns),
+        (found.document | {"more": 1}, found.columns),
+    ):
+        with pytest.raises(TraceError, match="damaged trace"):
+            decode(wrap(pack(document, columns, WHOLE_ROWS)))
 
 
-@pytest.mark.parametrize("version", [each for each in LACKING if each not in (MAGIC, MASKED)])
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_changed_content_is_refused_or_another_trace(data, drawn):
+    """Under a checksum that fits: the reader itself must never fail in another way."""
+    raw = bytearray(unwrap(data))
+    for _ in range(drawn.draw(st.integers(1, 4))):
+        raw[drawn.draw(st.integers(0, min(len(raw) - 1, 4000)))] = drawn.draw(st.integers(0, 255))
+    with contextlib.suppress(TraceError):
+        decode(wrap(sealed(bytes(raw[4:]))))
+    with contextlib.suppress(TraceError):
+        decode(wrap(sealed(bytes(raw[4 : drawn.draw(st.integers(4, len(raw)))]))))
+
+
+def test_numbers_of_keys_are_not_stored_and_others_are(data):
+    trace = decode(data)
+    assert unpack(unwrap(data)).document["keyed"] == ["node_uniform", "examined_uniform", "uniform"]
+    for name in ("node_uniform", "examined_uniform", "uniform"):
+        column = getattr(trace, name).copy()
+        at = int(np.flatnonzero(~np.isnan(column))[-1])
+        column[at] = np.nextafter(column[at], 2.0)
+        found = encode(dataclasses.replace(trace, **{name: column}))
+        assert name not in unpack(unwrap(found)).document["keyed"]
+        assert np.array_equal(getattr(decode(found), name), column, equal_nan=True)
+
+
+@pytest.mark.parametrize("version", [each for each in LACKING if each != MAGIC])
 def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
-    """An older version is the newest without some columns, under its own number."""
+    """An older version is an archive without some columns, under its own number."""
     missing = {name: getattr(decode(data), name) for name in LACKING[version]}
     columns = {name: column for name, column in columns_of(data).items() if name not in missing}
     old = archive(version, **columns)
@@ -196,7 +249,8 @@ def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
     assert same(dataclasses.replace(decode(old), **missing), decode(data))
     raw = zstandard.ZstdDecompressor().decompress(old[8:])
     assert digest(old) == hashlib.sha256(version + raw).hexdigest(), "as that version computed it"
-    for wrong in (archive(MAGIC, **columns), archive(version, **columns_of(data))):
+    whole = [archive(version, **columns_of(data))] if set(missing) - set(LACKING[OLD]) else []
+    for wrong in (archive(MAGIC, **columns), *whole):
         with pytest.raises(TraceError, match="damaged trace"):
             decode(wrong)
 
@@ -211,8 +265,9 @@ def test_no_pickle_is_ever_read(data, capsys):
     columns["margin"] = np.array([Bomb()], dtype=object)
     with pytest.raises(TraceError):
         decode(archive(**columns))
-    with pytest.raises(TraceError):
-        decode(MAGIC + zstandard.ZstdCompressor().compress(pickle.dumps(Bomb())))
+    for magic in (OLD, MAGIC):
+        with pytest.raises(TraceError):
+            decode(magic + zstandard.ZstdCompressor().compress(pickle.dumps(Bomb())))
     assert capsys.readouterr().out == ""
 
 
