@@ -18,6 +18,20 @@ BEGIN
 END $$
 """
 FUNCTION = "audit_refuse"
+REFUSE_KEPT = """
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE erased boolean;
+BEGIN
+  EXECUTE format('SELECT EXISTS (SELECT 1 FROM erasure WHERE %I = ($1).%I AND what = %L)',
+                 TG_ARGV[0], TG_ARGV[0], TG_ARGV[1]) USING OLD INTO erased;
+  IF NOT erased THEN
+    RAISE EXCEPTION 'the store is append-only: % on % refused: no erasure names the row', TG_OP, TG_TABLE_NAME
+      USING ERRCODE = 'integrity_constraint_violation';
+  END IF;
+  RETURN OLD;
+END $$
+"""
+FUNCTION_KEPT = "audit_refuse_kept"
 
 
 def install() -> None:
@@ -38,6 +52,38 @@ def guard(table: str) -> None:
     _trigger(table, "delete", "DELETE")
     if _postgresql():
         _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
+
+
+def install_erasure() -> None:
+    """Create the function that the triggers of erasable tables need, once per database."""
+    if _postgresql():
+        op.execute(REFUSE_KEPT.format(name=FUNCTION_KEPT))
+
+
+def uninstall_erasure() -> None:
+    """Undo `install_erasure`; no table may use it any more."""
+    if _postgresql():
+        op.execute(f"DROP FUNCTION {FUNCTION_KEPT}()")
+
+
+def guard_erasable(table: str, key: str, what: str) -> None:
+    """As `guard`, but allow DELETE of a row that a row of `erasure` names by `key`, as `what`."""
+    _trigger(table, "update", "UPDATE")
+    head = f"CREATE TRIGGER guard_{table}_delete BEFORE DELETE ON {table} FOR EACH ROW"
+    if _postgresql():
+        op.execute(f"{head} EXECUTE FUNCTION {FUNCTION_KEPT}('{key}', '{what}')")
+        _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
+        return
+    named = f"SELECT 1 FROM erasure WHERE erasure.{key} = OLD.{key} AND erasure.what = '{what}'"
+    message = f"the store is append-only: DELETE on {table} refused: no erasure names the row"
+    op.execute(f"{head} WHEN NOT EXISTS ({named}) BEGIN SELECT RAISE(ABORT, '{message}'); END")
+
+
+def unguard(table: str) -> None:
+    """Drop a table's triggers, for a migration that changes its rows; call `guard` afterwards."""
+    on = f" ON {table}" if _postgresql() else ""
+    for action in ("update", "delete", "truncate") if _postgresql() else ("update", "delete"):
+        op.execute(f"DROP TRIGGER guard_{table}_{action}{on}")
 
 
 def guard_columns(table: str, columns: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from audit.store import integrity
-from audit.store.integrity import IntegrityViolation
+from audit.store.contents import IntegrityViolation
 from audit.store.models import APPEND_ONLY, RunRow
 from audit.store.values import RunStatus
 

@@ -1,15 +1,17 @@
 """Hashes that make a stored run tamper-evident, and their recomputation.
 
-A record hash covers one request: its row, its steps, its trace's digest and its
-arm's context, which covers the run's suite, artifacts, environment and
-configuration. The record root is the Merkle root over the record hashes ordered
-by (arm, case, sample). A copy of the root kept elsewhere reveals any later change.
-Check results are not covered: they can be recomputed from the covered data.
+A record hash covers one request: its row, its steps, salted commitments to its
+content and trace, and its arm's context, which covers the run's suite, artifacts,
+environment and configuration. Version 1, of older stores, covers the content and
+the trace's digest themselves, so an erasure leaves nothing to recompute it from.
+
+The record root is the Merkle root over the record hashes ordered by (arm, case,
+sample). A copy of the root kept elsewhere reveals any later change. Check results
+are not covered: they can be recomputed from the covered data.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from audit.store import contents
 from audit.store.canonical import sha256_json
+from audit.store.contents import IntegrityViolation
+from audit.store.erasable import ContentRow
 from audit.store.merkle import merkle_root
 from audit.store.models import (
     ArmRow,
@@ -29,7 +34,6 @@ from audit.store.models import (
     RunRow,
     TokenTraceRow,
 )
-from engine.core.errors import TraceError
 
 if TYPE_CHECKING:
     from engine.record import trace as traces
@@ -38,7 +42,6 @@ REQUEST_FIELDS: Final = (
     "case_id",
     "sample",
     "domain",
-    "prompt_sha256",
     "sampling_sha256",
     "seed",
     "stream",
@@ -49,10 +52,14 @@ REQUEST_FIELDS: Final = (
     "n_accepted",
     "finish_reason",
     "latency_us",
-    "output_sha256",
-    "text",
 )
 """Columns of a request that its record hash covers."""
+COMMITMENT_FIELDS: Final = ("prompt_commitment", "output_commitment", "trace_commitment", "tokens_commitment")
+"""Columns of a request that its record hash also covers in version 2."""
+CONTENT_FIELDS: Final = ("prompt_sha256", "output_sha256", "text")
+"""Columns of a request's content that its record hash also covers in version 1."""
+RECORD_VERSION: Final = 2
+"""Version of new record hashes."""
 STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted", "draft_us", "verify_us")
 """Columns of a step that its request's record hash covers."""
 VERSION_FIELDS: Final = ("draft_version", "draft_sha256")
@@ -128,14 +135,6 @@ class Leaf:
     record_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class IntegrityViolation:
-    """One place where the store changed after the run finished."""
-
-    place: str
-    message: str
-
-
 def context_hash(run: dict[str, Any], arm: dict[str, Any]) -> str:
     """Digest of the facts that a run's requests of one arm share."""
     return sha256_json({"run": run, "arm": arm})
@@ -165,9 +164,19 @@ def arm_context(arm: ArmRow) -> dict[str, Any]:
     return {name: getattr(arm, name) for name in ("name", "kind", "level", "spec", "effective", "lossless")}
 
 
-def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[Any]], trace_sha256: str) -> str:
-    """Digest of one request; `steps` are the values of `STEP_FIELDS` and `VERSION_FIELDS`, in order."""
+def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[Any]]) -> str:
+    """Digest of one request, version 2; `steps` are the values of `STEP_FIELDS` and `VERSION_FIELDS`, in order."""
+    fields = {name: getattr(request, name) for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
+    digest = sha256_json([_step_values(step) for step in steps])
+    return sha256_json({"version": RECORD_VERSION, "context": context, "request": fields, "steps": digest})
+
+
+def record_hash_of_content(
+    context: str, request: RequestRow, content: ContentRow, steps: Iterable[Sequence[Any]], trace_sha256: str
+) -> str:
+    """Digest of one request, version 1, which covers its content."""
     fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
+    fields |= {name: getattr(content, name) for name in CONTENT_FIELDS}
     values = [_step_values(step) for step in steps]
     return sha256_json({"context": context, "request": fields, "steps": values, "trace": trace_sha256})
 
@@ -210,7 +219,7 @@ def broken_places(session: Session, run: RunRow) -> list[IntegrityViolation]:
             elif found != request.record_hash:
                 broken.append(IntegrityViolation(place, "the request's row, steps or trace digest were changed"))
             leaves.append(Leaf(arm.name, request.case_id, request.sample, request.record_hash))
-    return broken + _root_broken(run, leaves)
+    return [*broken, *contents.broken_findings(session, run), *_root_broken(run, leaves)]
 
 
 def _root_broken(run: RunRow, leaves: list[Leaf]) -> list[IntegrityViolation]:
@@ -222,28 +231,22 @@ def _root_broken(run: RunRow, leaves: list[Leaf]) -> list[IntegrityViolation]:
 
 
 def _recomputed(session: Session, request: RequestRow, context: str) -> str | IntegrityViolation:
-    trace = session.get(TokenTraceRow, request.id)
-    if trace is None:
-        return IntegrityViolation("", "its trace is missing")
+    problem = contents.broken(session, request)
+    if problem is not None:
+        return IntegrityViolation("", problem)
+    steps = _steps(session, request)
+    if request.record_version == RECORD_VERSION:
+        return record_hash(context, request, steps)
+    content, trace = session.get(ContentRow, request.id), session.get(TokenTraceRow, request.id)
+    if content is None or trace is None:
+        return request.record_hash
+    return record_hash_of_content(context, request, content, steps, trace.sha256)
+
+
+def _steps(session: Session, request: RequestRow) -> list[list[Any]]:
     columns = [getattr(DecodeStepRow, name) for name in (*STEP_FIELDS, *VERSION_FIELDS)]
     query = select(*columns).where(DecodeStepRow.request_id == request.id).order_by(DecodeStepRow.step)
-    steps = [list(row) for row in session.execute(query)]
-    intact = payload_intact(trace.payload, trace.sha256)
-    session.expunge(trace)  # payloads are large, and a session keeps loaded rows
-    if not intact:
-        return IntegrityViolation("", "its trace was changed")
-    return record_hash(context, request, steps, trace.sha256)
-
-
-def payload_intact(payload: bytes, sha256: str) -> bool:
-    """True if the payload can be read and still has its digest."""
-    # imported with the first trace: zstandard is not needed to list runs and verdicts
-    from engine.record import envelope
-
-    try:
-        return envelope.digest(payload) == sha256
-    except TraceError:
-        return False
+    return [list(row) for row in session.execute(query)]
 
 
 def shape_error(trace: traces.Trace) -> str | None:
@@ -266,9 +269,3 @@ def shape_error(trace: traces.Trace) -> str | None:
             if found != rows and not (found == 0 and name in OPTIONAL):
                 return f"column {name} has {found} rows instead of {rows}"
     return None
-
-
-def tokens_hash(tokens: Iterable[int]) -> str:
-    """Hex SHA-256 of token ids as little-endian 64-bit integers."""
-    joined = b"".join(int(token).to_bytes(8, "little") for token in tokens)
-    return hashlib.sha256(joined).hexdigest()

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0005"
+REVISION: Final = "0006"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -39,15 +39,21 @@ APPEND_ONLY: Final = (
     "run_event",
     "arm",
     "request",
+    "content",
     "decode_step",
     "token_trace",
     "judgement",
     "check_result",
+    "finding",
+    "erasure",
     "coverage",
     "gate_decision",
     "attachment",
 )
-"""Tables whose rows may be neither updated nor deleted."""
+"""Tables whose rows may be neither updated nor deleted, but for deletions of `ERASABLE` ones."""
+
+ERASABLE: Final = ("content", "token_trace", "finding")
+"""Tables whose rows may be deleted if a row of `erasure` names them."""
 
 RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "tokens", "exit_code")
 """The only columns of `run` that may be updated."""
@@ -203,7 +209,6 @@ class RequestRow(Base):
     case_id: Mapped[str] = mapped_column(Text)
     sample: Mapped[int] = mapped_column(Integer)
     domain: Mapped[str] = mapped_column(Text)
-    prompt_sha256: Mapped[str] = mapped_column(Digest)
     sampling_sha256: Mapped[str] = mapped_column(Digest)
     """Pairs requests of two arms that ran at the same sampling parameters and seed."""
     seed: Mapped[str] = mapped_column(String(20))
@@ -215,8 +220,13 @@ class RequestRow(Base):
     n_accepted: Mapped[int] = mapped_column(Integer)
     finish_reason: Mapped[str] = mapped_column(String(16))
     latency_us: Mapped[int] = mapped_column(BigInteger)
-    output_sha256: Mapped[str] = mapped_column(Digest)
-    text: Mapped[str] = mapped_column(Text)
+    prompt_commitment: Mapped[str | None] = mapped_column(Digest)
+    output_commitment: Mapped[str | None] = mapped_column(Digest)
+    trace_commitment: Mapped[str | None] = mapped_column(Digest)
+    tokens_commitment: Mapped[str | None] = mapped_column(Digest)
+    """Salted commitments (`audit.store.commitments`); NULL in record version 1."""
+    record_version: Mapped[int] = mapped_column(Integer)
+    """What the record hash covers: 1 the content itself, 2 the commitments to it."""
     record_hash: Mapped[str] = mapped_column(Digest)
 
 
@@ -284,7 +294,9 @@ class CheckRow(Base):
     bound: Mapped[float | None] = mapped_column(Double)
     margin: Mapped[float | None] = mapped_column(Double)
     summary: Mapped[str] = mapped_column(Text)
-    findings: Mapped[list[Any]] = mapped_column(JSON)
+    n_findings: Mapped[int] = mapped_column(Integer)
+    findings_commitment: Mapped[str | None] = mapped_column(Digest)
+    """Salted commitment to the row of `finding`; NULL without one, and for results of older stores."""
     details: Mapped[Json] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(UtcTime)
     judgement_id: Mapped[int | None] = mapped_column(ForeignKey("judgement.id"))

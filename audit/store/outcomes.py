@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding, Verdict
+from audit.store.erasable import FindingRow
 from audit.store.models import (
     ArmRow,
     AttachmentRow,
@@ -34,13 +35,16 @@ def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
     """The last result of each arm and check, arms in the suite's order, checks by name."""
     latest = latest_checks(find_run(session, ulid).id)
     rows = session.execute(
-        select(CheckRow, ArmRow.name).join(ArmRow, ArmRow.id == CheckRow.arm_id).where(CheckRow.id.in_(latest))
+        select(CheckRow, ArmRow.name, FindingRow)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .outerjoin(FindingRow, FindingRow.check_result_id == CheckRow.id)
+        .where(CheckRow.id.in_(latest))
     ).all()
     ordered = sorted(rows, key=lambda row: (row[0].arm_id, row[0].name))
-    return tuple(_check(row, arm) for row, arm in ordered)
+    return tuple(_check(*row) for row in ordered)
 
 
-def _check(row: CheckRow, arm: str) -> StoredCheck:
+def _check(row: CheckRow, arm: str, found: FindingRow | None) -> StoredCheck:
     return StoredCheck(
         arm=arm,
         check=row.name,
@@ -53,8 +57,9 @@ def _check(row: CheckRow, arm: str) -> StoredCheck:
         effect=row.effect,
         bound=row.bound,
         margin=row.margin,
-        summary=row.summary,
-        findings=tuple(Finding(**finding) for finding in row.findings),
+        summary=row.summary if found is None or found.summary is None else found.summary,
+        findings=() if found is None else tuple(Finding(**finding) for finding in found.findings),
+        erased=row.n_findings if found is None else 0,
         details=row.details,
         created_at=row.created_at,
     )

@@ -17,7 +17,8 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from audit.evidence.verdicts import Verdict
-from audit.store import accounts, integrity
+from audit.store import accounts, contents, integrity
+from audit.store.erasable import ContentRow
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
@@ -291,12 +292,23 @@ class _Stored:
         )
 
 
+def _absence(session: Session, row: RequestRow) -> str:
+    """Why a request has no content."""
+    erasure = contents.erasure_of(session, row.id)
+    if erasure is None:
+        return "the content is missing from the store"
+    return f"the content was erased on {erasure.created_at:%Y-%m-%d} ({erasure.reason})"
+
+
 def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.core.types import FinishReason
     from engine.record import trace as traces
 
     place = f"{place}, case {row.case_id}#{row.sample}"
+    content = session.get(ContentRow, row.id)
+    if content is None:
+        raise CannotDecide(f"{place}: {_absence(session, row)}")
     query = select(TokenTraceRow.payload, TokenTraceRow.sha256).where(TokenTraceRow.request_id == row.id)
     found = session.execute(query).one_or_none()
     if found is None:
@@ -309,7 +321,7 @@ def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
     if misfit is not None:
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({misfit})")
     # The row's own digest of the output ties the trace to the row, whatever the trace's digest says.
-    same_output = integrity.tokens_hash(trace.tokens) == row.output_sha256
+    same_output = contents.tokens_hash(trace.tokens) == content.output_sha256
     return _Stored(
         row=row.id,
         header=trace.header,
@@ -317,8 +329,8 @@ def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,
-        text=row.text,
+        text=content.text,
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
-        intact=same_output and integrity.payload_intact(found.payload, found.sha256),
+        intact=same_output and contents.payload_intact(found.payload, found.sha256),
     )

@@ -20,7 +20,7 @@ from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
 from audit.store import failures, health, integrity, migrate, outcomes, reader, run_lock, writer
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
-from audit.store.integrity import IntegrityViolation
+from audit.store.contents import IntegrityViolation
 from audit.store.values import (
     Attachment,
     DraftCounts,

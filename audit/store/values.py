@@ -227,6 +227,8 @@ class StoredCheck:
     findings: tuple[Finding, ...]
     details: Json
     created_at: datetime
+    erased: int = 0
+    """Number of findings that were erased."""
 
     @property
     def lacking(self) -> bool:

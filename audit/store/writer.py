@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.verdicts import CheckResult
-from audit.store import integrity
+from audit.store import commitments, contents, integrity
 from audit.store.canonical import jsonable, number, sha256_json, storable
+from audit.store.erasable import ContentRow, FindingRow
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
@@ -198,9 +199,11 @@ def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) ->
     row = _request_row(run.id, arm.id, new, trace)
     steps = _step_values(trace, traces.steps_of(trace))
     digest = envelope.digest(new.generation.trace)
-    row.record_hash = integrity.record_hash(arm.context_sha256, row, steps, digest)
+    content = _content(new, digest, row)
+    row.record_hash = integrity.record_hash(arm.context_sha256, row, steps)
     session.add(row)
     session.flush()
+    session.execute(insert(ContentRow).values(request_id=row.id, **content))
     if steps:
         columns = (*integrity.STEP_FIELDS, *integrity.VERSION_FIELDS)
         named = [dict(zip(columns, step, strict=True)) for step in steps]
@@ -221,7 +224,6 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
         case_id=new.case_id,
         sample=new.sample,
         domain=new.domain,
-        prompt_sha256=integrity.tokens_hash(request.prompt),
         sampling_sha256=sha256_json(request.sampling.document()),
         seed=str(request.sampling.seed),
         stream=str(request.stream),
@@ -232,9 +234,24 @@ def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace)
         n_accepted=trace.n_accepted,
         finish_reason=generation.finish_reason.value,
         latency_us=int(generation.latency_us),
-        output_sha256=integrity.tokens_hash(generation.tokens),
-        text=storable(generation.text),
+        record_version=integrity.RECORD_VERSION,
     )
+
+
+def _content(new: NewRequest, trace_sha256: str, row: RequestRow) -> dict[str, Any]:
+    """Columns of the request's content; sets the commitments of its row."""
+    prompt, salt = [int(token) for token in new.generation.request.prompt], commitments.new_salt()
+    content = {
+        "salt": salt,
+        "prompt_ids": prompt,
+        "prompt_sha256": contents.tokens_hash(prompt),
+        "output_sha256": contents.tokens_hash(new.generation.tokens),
+        "text": storable(new.generation.text),
+    }
+    row.prompt_commitment = commitments.of_prompt(salt, prompt)
+    row.output_commitment = commitments.of_output(salt, str(content["output_sha256"]), str(content["text"]))
+    row.trace_commitment = commitments.of_trace(salt, trace_sha256)
+    return content
 
 
 def _step_values(trace: traces.Trace, views: Iterable[traces.StepView]) -> list[list[Any]]:
@@ -295,6 +312,7 @@ def add_judgement(session: Session, ulid: str, judgement: NewJudgement) -> None:
 def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | None) -> None:
     result = check.result
     numbers = ("statistic", "p_value", "effect", "bound", "margin")
+    finding = _finding(result)
     row = CheckRow(
         run_id=run.id,
         arm_id=find_arm(session, run, check.arm).id,
@@ -303,17 +321,42 @@ def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | 
         verdict=result.verdict.value,
         level=check.level.name,
         n=int(result.n),
-        summary=storable(result.summary),
-        findings=jsonable(result.findings),
+        summary=storable(_unquoted(result)),
+        n_findings=len(result.findings),
+        findings_commitment=finding and commitments.of_findings(**finding),
         details=jsonable(_details(result)),
         created_at=now(),
         judgement_id=judgement,
         **{name: number(getattr(result, name)) for name in numbers},
     )
     session.add(row)
+    session.flush()
+    if finding is not None:
+        session.execute(insert(FindingRow).values(check_result_id=row.id, **finding))
     if check.coverage:
-        session.flush()
         session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(each)} for each in check.coverage])
+
+
+def _finding(result: CheckResult) -> dict[str, Any] | None:
+    """Columns of the result's row of findings; None without any."""
+    if not result.findings:
+        return None
+    quoting = _unquoted(result) != result.summary
+    return {
+        "salt": commitments.new_salt(),
+        "summary": storable(result.summary) if quoting else None,
+        "findings": [
+            {**each, "message": storable(each["message"])} for each in (jsonable(found) for found in result.findings)
+        ],
+    }
+
+
+def _unquoted(result: CheckResult) -> str:
+    """The summary without the messages of findings, which may quote outputs."""
+    summary = result.summary
+    for message in sorted({found.message for found in result.findings if found.message}, key=len, reverse=True):
+        summary = summary.replace(message, "(see the findings)")
+    return summary
 
 
 def _details(result: CheckResult) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import pytest
 from alembic import command
 from sqlalchemy import text
 
-from audit.store import RunStatus, Store, integrity, migrate
-from audit.store.canonical import sha256_json
+from audit.store import RunStatus, Store, migrate
 from audit.store.models import REVISION
 from engine.core.types import FinishReason
 from engine.core.versions import after, first
@@ -74,20 +73,6 @@ def test_a_changed_version_breaks_the_root(learning_url, change):
         assert store.verify_root(run)
         tamper(store, "decode_step", change, "request_id = 5 AND step = 2")
         assert "spec/case-c#0" in {broken.place for broken in store.broken_places(run)}
-
-
-def test_the_hash_of_a_request_without_versions_is_what_it_was(store):
-    """Stores from before hold hashes over seven values a step."""
-    fill(store)
-    ((context, found),) = sql(
-        store, "SELECT arm.context_sha256, record_hash FROM request JOIN arm ON arm.id = arm_id WHERE request.id = 3"
-    )
-    columns = ", ".join(integrity.REQUEST_FIELDS)
-    (row,) = sql(store, f"SELECT {columns} FROM request WHERE id = 3")
-    steps = sql(store, f"SELECT {', '.join(integrity.STEP_FIELDS)} FROM decode_step WHERE request_id = 3 ORDER BY step")
-    ((trace,),) = sql(store, "SELECT sha256 FROM token_trace WHERE request_id = 3")
-    request = dict(zip(integrity.REQUEST_FIELDS, row, strict=True))
-    assert found == sha256_json({"context": context, "request": request, "steps": steps, "trace": trace})
 
 
 def test_a_store_of_the_first_revision_is_brought_up_with_its_runs(any_url):

@@ -235,6 +235,13 @@ def fill_every_table(url):
         store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))
         store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
         store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
+    with connected(url) as connection, connection.begin():
+        values = "1, 1, 'content', 'asked for', 'ci', '2026-01-01'"
+        connection.execute(
+            text(f"INSERT INTO erasure (run_id, request_id, what, reason, actor, created_at) VALUES ({values})")
+        )
+        for table in ("content", "token_trace"):
+            connection.execute(text(f"DELETE FROM {table} WHERE request_id = 1"))
 
 
 def test_no_row_can_be_changed_in_either_database(any_url):

@@ -12,7 +12,17 @@ import zstandard
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store import ArtifactRef, Attachment, NewRequest, RequestKey, RunStatus, Store, StoredDecision, integrity
+from audit.store import (
+    ArtifactRef,
+    Attachment,
+    NewRequest,
+    RequestKey,
+    RunStatus,
+    Store,
+    StoredDecision,
+    contents,
+    integrity,
+)
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
 from engine.record import envelope
@@ -221,7 +231,7 @@ def test_any_damage_to_a_trace_is_found_and_never_a_crash():
                 found["decoded"] += 1
             except TraceError:
                 found["refused"] += 1
-            if integrity.payload_intact(data, digest):
+            if contents.payload_intact(data, digest):
                 assert envelope.unwrap(data) == raw
                 found["same content"] += 1
     assert found["refused"] > 900
@@ -270,7 +280,12 @@ def test_a_swapped_trace_is_not_intact(store):
     ("table", "change", "place"),
     [
         ("request", "n_accepted = n_accepted + 1", "spec/case-a#0"),
-        ("request", "text = 'nicer'", "spec/case-a#0"),
+        ("request", f"prompt_commitment = '{'0' * 64}'", "spec/case-a#0"),
+        ("request", "record_version = 1", "spec/case-a#0"),
+        ("content", "text = 'nicer'", "spec/case-a#0"),
+        ("content", "prompt_ids = '[1]'", "spec/case-a#0"),
+        ("content", "salt = x'00'", "spec/case-a#0"),
+        ("finding", "findings = '[]'", "spec replay"),
         ("request", "latency_us = 1", "spec/case-a#0"),
         ("request", "sampling_sha256 = 'x'", "spec/case-a#0"),
         ("request", f"record_hash = '{'0' * 64}'", "spec/case-a#0"),
@@ -289,6 +304,7 @@ def test_a_swapped_trace_is_not_intact(store):
 def test_every_change_breaks_the_root(store, run, table, change, place):
     assert store.verify_root(run)
     key = {"decode_step": "request_id = 3 AND step = 0", "token_trace": "request_id = 3", "request": "id = 3"}
+    key |= {"content": "request_id = 3", "finding": "check_result_id = 1"}
     tamper(store, table, change, key.get(table, "id = 2" if table == "arm" else "id = 1"))
     assert place in {broken.place for broken in store.broken_places(run)}
     assert not store.verify_root(run)
@@ -296,7 +312,8 @@ def test_every_change_breaks_the_root(store, run, table, change, place):
 
 def test_a_removed_request_breaks_the_root(store, run):
     with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
-        for table, column in (("decode_step", "request_id"), ("token_trace", "request_id"), ("request", "id")):
+        parts = [(name, "request_id") for name in ("decode_step", "token_trace", "content")]
+        for table, column in (*parts, ("request", "id")):
             connection.execute(f"DROP TRIGGER guard_{table}_delete")
             connection.execute(f"DELETE FROM {table} WHERE {column} = 2")
     assert [broken.place for broken in store.broken_places(run)] == ["run"]
@@ -311,6 +328,7 @@ def test_an_unfinished_run_has_no_root(store):
 def test_the_root_does_not_depend_on_the_order_of_arrival(tmp_path, monkeypatch):
     made = [NewRequest("spec", "chat", f"c{i % 4}", i // 4, generation(((2, i % 3),), seed=i)) for i in range(8)]
     monkeypatch.setattr("audit.store.writer.new_ulid", lambda: "0" * 26)
+    monkeypatch.setattr("audit.store.commitments.new_salt", lambda: b"salt" * 4)
     roots = set()
     for name, order in (("a", made), ("b", made[::-1]), ("c", made[3:] + made[:3])):
         with Store.open(str(tmp_path / name), create=True) as store:

@@ -1,0 +1,126 @@
+"""Content of requests and results, compared with the commitments that the evidence keeps to it.
+
+Content that is missing must be named by an erasure. Cannot see: content of record version 1 that was erased, because
+nothing but its request's record hash covered it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from audit.store import commitments
+from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
+from audit.store.models import ArmRow, CheckRow, RequestRow, RunRow, TokenTraceRow
+from engine.core.errors import TraceError
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityViolation:
+    """One place where the store changed after the run finished."""
+
+    place: str
+    message: str
+
+
+def erasure_of(session: Session, request_id: int) -> ErasureRow | None:
+    """The first erasure of a request's content."""
+    query = select(ErasureRow).where(ErasureRow.request_id == request_id, ErasureRow.what == CONTENT)
+    return session.scalars(query.order_by(ErasureRow.id).limit(1)).one_or_none()
+
+
+def broken(session: Session, request: RequestRow) -> str | None:
+    """Why a request's content and trace are not the recorded ones; None if they are, or were erased."""
+    content = session.get(ContentRow, request.id)
+    trace = session.get(TokenTraceRow, request.id)
+    erasure = erasure_of(session, request.id)
+    if erasure is not None:
+        return _erasure_broken(erasure, request, kept=content is not None or trace is not None)
+    if trace is None:
+        return "its trace is missing, and no erasure names it"
+    if content is None:
+        return "its content is missing, and no erasure names it"
+    intact = payload_intact(trace.payload, trace.sha256)
+    session.expire(trace, ["payload"])  # payloads are large, and a session keeps loaded rows
+    if not intact:
+        return "its trace was changed"
+    return None if request.record_version == 1 else _uncommitted(request, content, trace)
+
+
+def _erasure_broken(erasure: ErasureRow, request: RequestRow, *, kept: bool) -> str | None:
+    if not erasure.reason.strip():
+        return "its erasure gives no reason"
+    if erasure.run_id != request.run_id:
+        return "its erasure names another run"
+    return "its erasure is on record, but its content is still there" if kept else None
+
+
+def _uncommitted(request: RequestRow, content: ContentRow, trace: TokenTraceRow) -> str | None:
+    """Which part of the content differs from its commitment."""
+    if content.salt is None or content.prompt_ids is None:
+        return "its salt or prompt is missing"
+    if tokens_hash(content.prompt_ids) != content.prompt_sha256:
+        return "its prompt was changed"
+    found = {
+        "prompt": commitments.of_prompt(content.salt, content.prompt_ids),
+        "output": commitments.of_output(content.salt, content.output_sha256, content.text),
+        "trace": commitments.of_trace(content.salt, trace.sha256),
+    }
+    differing = [name for name, value in found.items() if value != getattr(request, f"{name}_commitment")]
+    if len(differing) == len(found):
+        return "its salt was changed"
+    return f"the commitment contradicts its {' and its '.join(differing)}" if differing else None
+
+
+def broken_findings(session: Session, run: RunRow) -> Iterator[IntegrityViolation]:
+    """Results of a run whose findings are not the recorded ones and were not erased."""
+    erased = {
+        row.check_result_id: row
+        for row in session.scalars(select(ErasureRow).where(ErasureRow.run_id == run.id, ErasureRow.what == FINDING))
+    }
+    query = (
+        select(CheckRow, FindingRow, ArmRow.name)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .outerjoin(FindingRow, FindingRow.check_result_id == CheckRow.id)
+        .where(CheckRow.run_id == run.id)
+        .order_by(CheckRow.id)
+    )
+    for check, finding, arm in session.execute(query):
+        problem = _finding_broken(check, finding, erased.get(check.id))
+        if problem is not None:
+            yield IntegrityViolation(f"{arm} {check.name}", problem)
+
+
+def _finding_broken(check: CheckRow, finding: FindingRow | None, erasure: ErasureRow | None) -> str | None:
+    if erasure is not None:
+        if not erasure.reason.strip():
+            return "the erasure of its findings gives no reason"
+        return None if finding is None else "the erasure of its findings is on record, but they are still there"
+    if finding is None:
+        return None if not check.n_findings else "its findings are missing, and no erasure names them"
+    if check.findings_commitment is None and finding.salt is None:
+        return None  # of a store without commitments
+    salt, found = finding.salt or b"", finding.findings
+    same = commitments.of_findings(salt, finding.summary, found) == check.findings_commitment
+    return None if same and len(found) == check.n_findings else "its findings differ from the commitment"
+
+
+def payload_intact(payload: bytes, sha256: str) -> bool:
+    """True if the payload can be read and still has its digest."""
+    # imported with the first trace: zstandard is not needed to list runs and verdicts
+    from engine.record import envelope
+
+    try:
+        return envelope.digest(payload) == sha256
+    except TraceError:
+        return False
+
+
+def tokens_hash(tokens: Iterable[int]) -> str:
+    """Hex SHA-256 of token ids as little-endian 64-bit integers."""
+    joined = b"".join(int(token).to_bytes(8, "little") for token in tokens)
+    return hashlib.sha256(joined).hexdigest()
