@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .setting import ROOT
 
-TIMEOUT = 900
+TIMEOUT = 1800
 
 
 def verdicts(out, suite):
