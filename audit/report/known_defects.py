@@ -148,7 +148,7 @@ DEFECTS: Final = (
     ),
     KnownDefect(
         "on a CPU, vLLM 0.32 serves a request without an adapter with the last adapter's weights",
-        "no report found",
+        "vllm-project/vllm#48421",
         frozenset({"greedy_equality", "logprob_closeness"}),
         lambda arm: _adapted(arm) and _worker(arm, "device") == "cpu" and _unrepaired(arm, "base_rows"),
         "base_rows",
