@@ -6,6 +6,7 @@ import click
 
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
+from audit.commands.redact import redact
 from audit.commands.tables import cell
 from audit.store import Store, migrate
 from audit.store.connection import parse_url, shown
@@ -38,7 +39,13 @@ def check(runs: tuple[str, ...], store: str) -> None:
     """Recompute every hash of RUNS (default: all finished runs); exit 1 if anything changed."""
     with Store.open(store, create=False, read_only=True) as opened:
         broken = opened.damage(tuple(opened.resolve(run) for run in runs))
+        erased = opened.erased_requests()
     for each in broken:
         click.echo(f"{cell(each.place)}: {cell(each.message)}")
     click.echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
+    if erased:
+        click.echo(f"content of {erased} requests was erased, on record")
     raise SystemExit(1 if broken else 0)
+
+
+command.add_command(redact)

@@ -45,6 +45,7 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
             show_request(opened, opened.load_run(ulid), request, as_json=as_json)
             return
         shown, drafts, judged = results(opened, ulid), opened.draft_versions(ulid), opened.judgements(ulid)
+        erasure_lines = _erasures(opened, ulid)
     if as_json:
         echo_json(shown)
         return
@@ -63,7 +64,18 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
     for judgement in judged:
         version = judgement.code.get("version") or "unknown"
         click.echo(f"\njudged again: by {cell(judgement.actor)}, {cell(judgement.created_at)}, version {cell(version)}")
+    for line in erasure_lines:
+        click.echo(line)
     _outcomes(shown)
+
+
+def _erasures(store: Store, run: str) -> list[str]:
+    """A line for each erasure of the run's content."""
+    return [
+        f"\nerased: content of {each.requests} requests, findings of {each.results} results, {cell(each.at)}, "
+        f"by {cell(each.actor)}: {cell(each.reason)}"
+        for each in store.erasures(run)
+    ]
 
 
 def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:

@@ -64,14 +64,16 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
 
 
 def _facts(session: Session, arm: ArmRow) -> Iterator[Mapping[str, Any]]:
-    """The facts of each request; empty for a damaged trace, which reading the arm reports."""
+    """The facts of each request; empty for an erased trace, and a damaged one, which reading the arm reports."""
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.record import trace as traces
 
-    query = select(TokenTraceRow.payload).join(RequestRow, RequestRow.id == TokenTraceRow.request_id)
+    query = select(TokenTraceRow.payload).select_from(RequestRow)
+    query = query.outerjoin(TokenTraceRow, TokenTraceRow.request_id == RequestRow.id)
     for payload in session.scalars(query.where(RequestRow.arm_id == arm.id)):
         try:
-            yield traces.decode(payload).header.facts
+            # an outer join gives None for an erased trace, which its column's type does not say
+            yield traces.decode(payload).header.facts if payload else {}
         except TraceError:
             yield {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -18,9 +19,10 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
-from audit.store import failures, health, integrity, migrate, outcomes, reader, run_lock, writer
+from audit.store import erasing, failures, health, integrity, migrate, outcomes, reader, run_lock, writer
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.contents import IntegrityViolation
+from audit.store.erasing import ErasurePlan, StoredErasure
 from audit.store.values import (
     Attachment,
     DraftCounts,
@@ -217,6 +219,32 @@ class Store:
     def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
         """Damage of the store: triggers, references, and the named or all finished runs."""
         return self._read(lambda session: tuple(health.damage(session, runs)))
+
+    def plan_erasure(self, run: str, requests: Sequence[str] = ()) -> ErasurePlan:
+        """What an erasure of a run's content, or of the named requests', would delete; raises as `erasing.plan`."""
+        return self._read(lambda session: erasing.plan(session, run, requests))
+
+    def older_than(self, before: datetime) -> tuple[str, ...]:
+        """The ended runs that started before a moment, oldest first."""
+        return self._read(lambda session: erasing.older_than(session, before))
+
+    def erase(self, plans: Sequence[ErasurePlan], reason: str, actor: str) -> None:
+        """Erase the planned content in one transaction and remove its bytes from the database's files.
+
+        Raises:
+            CannotDecide: erased, but another process keeps the SQLite file's log in use.
+        """
+        self._write(lambda session: erasing.erase_all(session, plans, reason, actor))
+        with self._clear_errors():
+            erasing.shred(self._engine)
+
+    def erasures(self, run: str) -> tuple[StoredErasure, ...]:
+        """The erasures of a run's content, oldest first."""
+        return self._read(lambda session: erasing.erasures(session, run))
+
+    def erased_requests(self) -> int:
+        """The number of requests in the store whose content was erased."""
+        return self._read(erasing.count)
 
     def add_decision(self, decision: StoredDecision) -> None:
         """Record a gate's decision."""
