@@ -11,7 +11,7 @@ from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
 from audit.errors import UserError
 from audit.runs.interim_looks import RunStopRule
-from audit.store import Store
+from audit.store import RunReason, Store
 from audit.suite.loader import load_suite
 
 
@@ -22,6 +22,8 @@ from audit.suite.loader import load_suite
 @click.option("--until", type=click.Choice(["decided"]), help="Run in rounds until every check is decided.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of --until over all arms.")
 @click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are reused.")
+@click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
+@click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
 @wide_option
 @store_option
 @click.pass_context
@@ -33,6 +35,8 @@ def command(
     until: str | None,
     max_tokens: int | None,
     baseline: str | None,
+    purpose: str | None,
+    ticket: str | None,
     store: str,
 ) -> None:
     """Run SUITE, a YAML file or the name of a packaged suite.
@@ -74,7 +78,7 @@ def command(
         require_first_round(prepared, rule)
     require_engines(prepared, announce)
     with Store.open(store, create=True) as opened:
-        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule), results))
+        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, RunReason(purpose, ticket)), results))
 
 
 def _rule(until: str | None, max_tokens: int | None) -> RunStopRule | None:

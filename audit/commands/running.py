@@ -18,6 +18,7 @@ from audit.report.coverage import coverage_lines
 from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
 from audit.report.next_step import next_step
+from audit.report.pieces import pieces_of
 from audit.report.results import Results, results, write_results
 from audit.report.verdicts import (
     ARMS,
@@ -116,6 +117,9 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
         click.echo(f"audit: {stopped}", err=True)
         return CANNOT_DECIDE
     found = results(store, outcome.run)
+    pieces = pieces_of(found.run).text
+    if pieces is not None:
+        store.add_pieces(outcome.run, pieces)
     print_results(found)
     step = next_step(found.run, found.checks, store.url)
     if step is not None:

@@ -20,7 +20,7 @@ from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
-from audit.store import ArtifactRef, NewArm, NewRun, RequestKey
+from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend
@@ -185,7 +185,7 @@ def offer_of(case: Case) -> ToolOffer | None:
     return ToolOffer(case.tools, case.tool_choice) if case.tools else None
 
 
-def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:
+def run_start(prepared: PreparedRun, rule: RunStopRule | None = None, reason: RunReason | None = None) -> NewRun:
     """The store's record of a new run; every arm's specification includes the stop rule, if any."""
     suite = prepared.suite
     commit = prepared.environment.code.get("commit")
@@ -198,6 +198,7 @@ def run_start(prepared: PreparedRun, rule: RunStopRule | None = None) -> NewRun:
         actor=actor(),
         code_commit=commit if isinstance(commit, str) else None,
         arms=tuple(_arm_start(arm, rule) for arm in prepared.arms),
+        reason=reason or RunReason(),
     )
 
 

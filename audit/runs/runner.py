@@ -17,7 +17,7 @@ from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
-from audit.store import RequestKey, RunStatus, Store, StoredRun
+from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
 from engine.record.effective import Effective
 
 
@@ -45,8 +45,14 @@ class RunOutcome:
     exit_code: int
 
 
-def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRule | None = None) -> RunOutcome:
-    """Run a prepared suite from its beginning: once, or with a stop rule in rounds.
+def run(
+    prepared: PreparedRun,
+    store: Store,
+    progress: Progress,
+    rule: RunStopRule | None = None,
+    reason: RunReason | None = None,
+) -> RunOutcome:
+    """Run a prepared suite from its beginning: once, or with a stop rule in rounds; `reason` goes on record.
 
     Raises:
         UserError: one round could exceed the rule's limit; nothing has been stored.
@@ -54,7 +60,7 @@ def run(prepared: PreparedRun, store: Store, progress: Progress, rule: RunStopRu
     """
     if rule is not None:
         require_first_round(prepared, rule)
-    name = store.begin_run(run_start(prepared, rule))
+    name = store.begin_run(run_start(prepared, rule, reason))
     with store.hold(name):
         return _go(prepared, store, name, progress, rule)
 

@@ -1,6 +1,7 @@
 """The provenance store of runs, environments, evidence and verdicts."""
 
 from audit.store.connection import default_url
+from audit.store.request_writer import NewRequest
 from audit.store.store import Store
 from audit.store.values import (
     ArmCounts,
@@ -11,6 +12,7 @@ from audit.store.values import (
     NewJudgement,
     NewRun,
     RequestKey,
+    RunReason,
     RunStatus,
     RunSummary,
     SituationCount,
@@ -22,7 +24,6 @@ from audit.store.values import (
     StoredJudgement,
     StoredRun,
 )
-from audit.store.writer import NewRequest
 
 __all__ = [
     "ArmCounts",
@@ -34,6 +35,7 @@ __all__ = [
     "NewRequest",
     "NewRun",
     "RequestKey",
+    "RunReason",
     "RunStatus",
     "RunSummary",
     "SituationCount",

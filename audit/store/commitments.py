@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -28,12 +29,29 @@ def commitment(salt: bytes, kind: str, content: bytes) -> str:
 
 def of_prompt(salt: bytes, tokens: Iterable[int]) -> str:
     """Commitment to a prompt's tokens, as little-endian 64-bit integers."""
-    return commitment(salt, "prompt", b"".join(int(token).to_bytes(8, "little") for token in tokens))
+    return commitment(salt, "prompt", token_bytes(tokens))
+
+
+def token_bytes(tokens: Iterable[int]) -> bytes:
+    """Token ids as little-endian 64-bit integers."""
+    ids = tuple(tokens)
+    return struct.pack(f"<{len(ids)}Q", *ids)
 
 
 def of_output(salt: bytes, output_sha256: str, text: str) -> str:
     """Commitment to an output: the digest of its tokens and its text, as canonical JSON."""
     return commitment(salt, "output", to_json([output_sha256, text]).encode("ascii"))
+
+
+def of_tokens(salt: bytes, columns: Iterable[str | None]) -> str:
+    """Commitment to a request's readable tokens, by the bytes of their columns as stored."""
+    return commitment(salt, "tokens", packed(columns))
+
+
+def packed(columns: Iterable[str | None]) -> bytes:
+    """Columns of text as bytes, each behind its length; NULL has the length -1."""
+    parts = [None if column is None else column.encode() for column in columns]
+    return b"".join(b"-1:" if part is None else b"%d:%b" % (len(part), part) for part in parts)
 
 
 def of_trace(salt: bytes, trace_sha256: str) -> str:

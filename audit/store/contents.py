@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from audit.store import commitments
 from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
-from audit.store.models import ArmRow, CheckRow, RequestRow, RunRow, TokenTraceRow
+from audit.store.models import TOKEN_COLUMNS, ArmRow, CheckRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from engine.core.errors import TraceError
 
 
@@ -37,18 +37,21 @@ def broken(session: Session, request: RequestRow) -> str | None:
     """Why a request's content and trace are not the recorded ones; None if they are, or were erased."""
     content = session.get(ContentRow, request.id)
     trace = session.get(TokenTraceRow, request.id)
+    tokens = session.get(RequestTokensRow, request.id)
     erasure = erasure_of(session, request.id)
     if erasure is not None:
-        return _erasure_broken(erasure, request, kept=content is not None or trace is not None)
+        return _erasure_broken(erasure, request, kept=any((content, trace, tokens)))
     if trace is None:
         return "its trace is missing, and no erasure names it"
     if content is None:
         return "its content is missing, and no erasure names it"
+    if tokens is None:
+        return "its tokens are missing, and no erasure names them"
     intact = payload_intact(trace.payload, trace.sha256)
     session.expire(trace, ["payload"])  # payloads are large, and a session keeps loaded rows
     if not intact:
         return "its trace was changed"
-    return None if request.record_version == 1 else _uncommitted(request, content, trace)
+    return None if request.record_version == 1 else _uncommitted(request, content, trace, tokens)
 
 
 def _erasure_broken(erasure: ErasureRow, request: RequestRow, *, kept: bool) -> str | None:
@@ -59,7 +62,9 @@ def _erasure_broken(erasure: ErasureRow, request: RequestRow, *, kept: bool) -> 
     return "its erasure is on record, but its content is still there" if kept else None
 
 
-def _uncommitted(request: RequestRow, content: ContentRow, trace: TokenTraceRow) -> str | None:
+def _uncommitted(
+    request: RequestRow, content: ContentRow, trace: TokenTraceRow, tokens: RequestTokensRow
+) -> str | None:
     """Which part of the content differs from its commitment."""
     if content.salt is None or content.prompt_ids is None:
         return "its salt or prompt is missing"
@@ -69,6 +74,7 @@ def _uncommitted(request: RequestRow, content: ContentRow, trace: TokenTraceRow)
         "prompt": commitments.of_prompt(content.salt, content.prompt_ids),
         "output": commitments.of_output(content.salt, content.output_sha256, content.text),
         "trace": commitments.of_trace(content.salt, trace.sha256),
+        "tokens": commitments.of_tokens(content.salt, [getattr(tokens, name) for name in TOKEN_COLUMNS]),
     }
     differing = [name for name, value in found.items() if value != getattr(request, f"{name}_commitment")]
     if len(differing) == len(found):
@@ -122,5 +128,4 @@ def payload_intact(payload: bytes, sha256: str) -> bool:
 
 def tokens_hash(tokens: Iterable[int]) -> str:
     """Hex SHA-256 of token ids as little-endian 64-bit integers."""
-    joined = b"".join(int(token).to_bytes(8, "little") for token in tokens)
-    return hashlib.sha256(joined).hexdigest()
+    return hashlib.sha256(commitments.token_bytes(tokens)).hexdigest()

@@ -12,24 +12,27 @@ are not covered: they can be recomputed from the covered data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from audit.store import contents
+from audit.store import commitments, contents
 from audit.store.canonical import sha256_json
 from audit.store.contents import IntegrityViolation
 from audit.store.erasable import ContentRow
+from audit.store.governance import governance
 from audit.store.merkle import merkle_root
 from audit.store.models import (
     ArmRow,
+    ArmSpeculationRow,
     ArtifactRow,
-    DecodeStepRow,
     EnvironmentRow,
     RequestRow,
+    RequestStepsRow,
     RunArtifactRow,
     RunRow,
     TokenTraceRow,
@@ -149,7 +152,9 @@ def run_context(session: Session, run: RunRow) -> dict[str, Any]:
         .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
         .where(RunArtifactRow.run_id == run.id)
     ).all()
+    reason = {name: getattr(run, name) for name in ("purpose", "ticket") if getattr(run, name) is not None}
     return {
+        **reason,
         "ulid": run.ulid,
         "suite": [run.suite_name, suite.sha256],
         "environment": place.sha256,
@@ -164,17 +169,34 @@ def arm_context(arm: ArmRow) -> dict[str, Any]:
     return {name: getattr(arm, name) for name in ("name", "kind", "level", "spec", "effective", "lossless")}
 
 
-def record_hash(context: str, request: RequestRow, steps: Iterable[Sequence[Any]]) -> str:
-    """Digest of one request, version 2; `steps` are the values of `STEP_FIELDS` and `VERSION_FIELDS`, in order."""
-    fields = {name: getattr(request, name) for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
-    digest = sha256_json([_step_values(step) for step in steps])
+def speculation_of(arm: ArmRow, packages: Mapping[str, Any]) -> ArmSpeculationRow:
+    """The row of `arm_speculation` that an arm's configuration gives."""
+    settings = governance(arm.spec, arm.effective, arm.lossless, packages)
+    return ArmSpeculationRow(arm_id=arm.id, **settings.columns())
+
+
+def _settings_broken(session: Session, run: RunRow, arm: ArmRow) -> bool:
+    """True if the columns of an arm's settings differ from its configuration."""
+    place = session.get_one(EnvironmentRow, run.environment_id)
+    stored, expected = session.get(ArmSpeculationRow, arm.id), speculation_of(arm, place.packages)
+    names = ArmSpeculationRow.__table__.columns.keys()
+    return stored is None or any(getattr(stored, name) != getattr(expected, name) for name in names)
+
+
+def record_hash(context: str, request: Mapping[str, Any], steps: Mapping[str, str | None]) -> str:
+    """Digest of one request, version 2, from its columns and those of its steps, whose bytes count as stored."""
+    fields = {name: request[name] for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
+    digest = hashlib.sha256(commitments.packed((steps["steps"], steps["draft_versions"]))).hexdigest()
     return sha256_json({"version": RECORD_VERSION, "context": context, "request": fields, "steps": digest})
 
 
 def record_hash_of_content(
     context: str, request: RequestRow, content: ContentRow, steps: Iterable[Sequence[Any]], trace_sha256: str
 ) -> str:
-    """Digest of one request, version 1, which covers its content."""
+    """Digest of one request, version 1, which covers its content.
+
+    The steps are rows of `STEP_FIELDS` and `VERSION_FIELDS`, in order.
+    """
     fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
     fields |= {name: getattr(content, name) for name in CONTENT_FIELDS}
     values = [_step_values(step) for step in steps]
@@ -211,6 +233,8 @@ def broken_places(session: Session, run: RunRow) -> list[IntegrityViolation]:
         context = context_hash(shared, arm_context(arm))
         if context != arm.context_sha256:
             broken.append(IntegrityViolation(arm.name, "the arm's or the run's facts were changed"))
+        if _settings_broken(session, run, arm):
+            broken.append(IntegrityViolation(arm.name, "the columns of its speculation settings were changed"))
         for request in session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)):
             place = f"{arm.name}/{request.case_id}#{request.sample}"
             found = _recomputed(session, request, context)
@@ -234,19 +258,30 @@ def _recomputed(session: Session, request: RequestRow, context: str) -> str | In
     problem = contents.broken(session, request)
     if problem is not None:
         return IntegrityViolation("", problem)
-    steps = _steps(session, request)
+    steps = session.get(RequestStepsRow, request.id)
+    if steps is None:
+        return IntegrityViolation("", "its steps are missing")
     if request.record_version == RECORD_VERSION:
-        return record_hash(context, request, steps)
+        fields = {name: getattr(request, name) for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
+        return record_hash(context, fields, {"steps": steps.steps, "draft_versions": steps.draft_versions})
     content, trace = session.get(ContentRow, request.id), session.get(TokenTraceRow, request.id)
     if content is None or trace is None:
         return request.record_hash
-    return record_hash_of_content(context, request, content, steps, trace.sha256)
+    rows = _step_rows(steps)
+    if rows is None:
+        return IntegrityViolation("", "its steps were changed")
+    return record_hash_of_content(context, request, content, rows, trace.sha256)
 
 
-def _steps(session: Session, request: RequestRow) -> list[list[Any]]:
-    columns = [getattr(DecodeStepRow, name) for name in (*STEP_FIELDS, *VERSION_FIELDS)]
-    query = select(*columns).where(DecodeStepRow.request_id == request.id).order_by(DecodeStepRow.step)
-    return [list(row) for row in session.execute(query)]
+def _step_rows(row: RequestStepsRow) -> list[list[Any]] | None:
+    """The steps as rows; None if the stored text has another form."""
+    # imported with the first request: numpy is not needed to list runs and verdicts
+    from audit.store.readable import StepColumns, step_rows
+
+    try:
+        return step_rows(StepColumns(row.steps, row.draft_versions))
+    except (ValueError, TypeError, AttributeError, LookupError):
+        return None
 
 
 def shape_error(trace: traces.Trace) -> str | None:

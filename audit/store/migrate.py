@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import URL, Connection, Engine, inspect, text
+from sqlalchemy import URL, Connection, Engine, insert, inspect, select, text
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
@@ -63,11 +64,55 @@ def upgrade(url: str, revision: str = "head") -> None:
             _refuse_unknown(_revision(connection), target)
             connection.rollback()
             command.upgrade(config(connection), revision)
+            if revision == "head":
+                filled(connection)
             connection.commit()
     except DatabaseError as error:
         raise UserError(f"{shown(target)}: cannot be upgraded: {error.orig}") from error
     finally:
         engine.dispose()
+
+
+def filled(connection: Connection) -> int:
+    """Add the readable tokens and the settings of requests and arms from before there were any; returns their number.
+
+    A damaged trace gives no tokens.
+    """
+    return _filled_tokens(connection) + _filled_settings(connection)
+
+
+def _filled_settings(connection: Connection) -> int:
+    # imported late, as below
+    from audit.store.integrity import speculation_of
+    from audit.store.models import ArmRow, ArmSpeculationRow, EnvironmentRow, RunRow
+
+    with Session(connection, join_transaction_mode="rollback_only") as session:
+        known = select(ArmSpeculationRow.arm_id)
+        query = select(ArmRow, EnvironmentRow.packages).where(ArmRow.id.not_in(known))
+        query = query.join(RunRow, RunRow.id == ArmRow.run_id)
+        rows = session.execute(query.join(EnvironmentRow, EnvironmentRow.id == RunRow.environment_id)).all()
+        session.add_all(speculation_of(arm, packages) for arm, packages in rows)
+        session.flush()
+    return len(rows)
+
+
+def _filled_tokens(connection: Connection) -> int:
+    lacking = "SELECT request_id FROM token_trace WHERE request_id NOT IN (SELECT request_id FROM request_tokens)"
+    requests = connection.execute(text(lacking)).scalars().all()
+    if not requests:
+        return 0
+    # imported for old stores only: numpy is not needed for new ones
+    from audit.store.models import RequestTokensRow, TokenTraceRow
+    from audit.store.readable import tokens_of_payload
+
+    count = 0
+    for request in requests:
+        query = select(TokenTraceRow.payload).where(TokenTraceRow.request_id == request)
+        tokens = tokens_of_payload(connection.execute(query).scalar_one())
+        if tokens is not None:
+            connection.execute(insert(RequestTokensRow).values(request_id=request, **tokens))
+            count += 1
+    return count
 
 
 def current(url: str) -> str:

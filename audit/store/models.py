@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0006"
+REVISION: Final = "0008"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -38,9 +38,12 @@ APPEND_ONLY: Final = (
     "run_artifact",
     "run_event",
     "arm",
+    "arm_speculation",
     "request",
     "content",
-    "decode_step",
+    "request_steps",
+    "request_tokens",
+    "token_piece",
     "token_trace",
     "judgement",
     "check_result",
@@ -52,7 +55,7 @@ APPEND_ONLY: Final = (
 )
 """Tables whose rows may be neither updated nor deleted, but for deletions of `ERASABLE` ones."""
 
-ERASABLE: Final = ("content", "token_trace", "finding")
+ERASABLE: Final = ("content", "request_tokens", "token_trace", "finding")
 """Tables whose rows may be deleted if a row of `erasure` names them."""
 
 RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "tokens", "exit_code")
@@ -144,6 +147,8 @@ class RunRow(Base):
     started_at: Mapped[datetime] = mapped_column(UtcTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcTime)
     actor: Mapped[str] = mapped_column(Text)
+    purpose: Mapped[str | None] = mapped_column(Text)
+    ticket: Mapped[str | None] = mapped_column(Text)
     code_commit: Mapped[str | None] = mapped_column(Text)
     record_root: Mapped[str | None] = mapped_column(Digest)
     tokens: Mapped[int | None] = mapped_column(BigInteger)
@@ -193,6 +198,22 @@ class ArmRow(Base):
     """Binds every request of the arm to the run's suite, artifacts and environment."""
 
 
+class ArmSpeculationRow(Base):
+    """The speculation settings of an arm as columns (`audit.store.governance`), read from its configuration."""
+
+    __tablename__ = "arm_speculation"
+
+    arm_id: Mapped[int] = mapped_column(ForeignKey("arm.id"), primary_key=True)
+    speculation: Mapped[bool] = mapped_column(Boolean)
+    proposer: Mapped[str | None] = mapped_column(Text)
+    proposer_version: Mapped[str | None] = mapped_column(Text)
+    gamma: Mapped[int | None] = mapped_column(Integer)
+    tree: Mapped[str | None] = mapped_column(Text)
+    rule: Mapped[str | None] = mapped_column(String(16))
+    expected_equivalence: Mapped[str | None] = mapped_column(String(16))
+    numerics_probe_sha256: Mapped[str | None] = mapped_column(Digest)
+
+
 class RequestRow(Base):
     """One finished request. `seed` and `stream` are text: they may exceed 2^53."""
 
@@ -230,23 +251,45 @@ class RequestRow(Base):
     record_hash: Mapped[str] = mapped_column(Digest)
 
 
-class DecodeStepRow(Base):
-    """One propose-verify-commit cycle of a request; times in microseconds."""
+class RequestStepsRow(Base):
+    """The steps of a request, as JSON text (`audit.store.readable.StepColumns`); see the view `decode_step`."""
 
-    __tablename__ = "decode_step"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # SQLAlchemy's interface
+    __tablename__ = "request_steps"
 
     request_id: Mapped[int] = mapped_column(ForeignKey("request.id"), primary_key=True)
-    step: Mapped[int] = mapped_column(Integer, primary_key=True)
-    position: Mapped[int] = mapped_column(Integer)
-    n_drafted: Mapped[int] = mapped_column(Integer)
-    n_accepted: Mapped[int] = mapped_column(Integer)
-    n_emitted: Mapped[int] = mapped_column(Integer)
-    draft_us: Mapped[int] = mapped_column(BigInteger)
-    verify_us: Mapped[int] = mapped_column(BigInteger)
-    draft_version: Mapped[int | None] = mapped_column(Integer)
-    draft_sha256: Mapped[str | None] = mapped_column(Digest)
-    """Number and digest of the drafting version of a draft that learns (`engine.core.versions`)."""
+    steps: Mapped[str] = mapped_column(Text)
+    draft_versions: Mapped[str | None] = mapped_column(Text)
+    """Digest of each drafting version of a draft that learns, by its number (`engine.core.versions`)."""
+
+
+class RequestTokensRow(Base):
+    """The tokens of a request, as JSON text (`audit.store.readable.TokenColumns`); see the view `v_token`."""
+
+    __tablename__ = "request_tokens"
+
+    request_id: Mapped[int] = mapped_column(ForeignKey("request.id"), primary_key=True)
+    token: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(Text)
+    parent: Mapped[str | None] = mapped_column(Text)
+    depth: Mapped[str | None] = mapped_column(Text)
+    p: Mapped[str | None] = mapped_column(Text)
+    q: Mapped[str | None] = mapped_column(Text)
+    logprob: Mapped[str | None] = mapped_column(Text)
+
+
+TOKEN_COLUMNS: Final = ("token", "role", "parent", "depth", "p", "q", "logprob")
+"""Columns of a request's tokens that its commitment covers, in this order."""
+
+
+class TokenPieceRow(Base):
+    """The text of a token that occurs in the store, by its tokenizer; not evidence, and not hashed."""
+
+    __tablename__ = "token_piece"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # SQLAlchemy's interface
+
+    tokenizer_id: Mapped[int] = mapped_column(ForeignKey("artifact.id"), primary_key=True)
+    token: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    piece: Mapped[str] = mapped_column(Text)
 
 
 class TokenTraceRow(Base):

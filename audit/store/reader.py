@@ -6,7 +6,8 @@ their stored digests; an arm keeps no trace in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,9 +24,9 @@ from audit.store.models import (
     ArmRow,
     ArtifactRow,
     CheckRow,
-    DecodeStepRow,
     EnvironmentRow,
     RequestRow,
+    RequestStepsRow,
     RunArtifactRow,
     RunEventRow,
     RunRow,
@@ -37,6 +38,7 @@ from audit.store.values import (
     ArtifactRef,
     DraftCounts,
     RequestKey,
+    RunReason,
     RunStatus,
     RunSummary,
     StoredArm,
@@ -152,6 +154,7 @@ def load_run(session: Session, ulid: str) -> StoredRun:
         tokens=run.tokens,
         record_root=run.record_root,
         exit_code=run.exit_code,
+        reason=RunReason(run.purpose, run.ticket),
     )
 
 
@@ -191,17 +194,27 @@ def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
 
 def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
     """The versions of drafts that learn, arms in the suite's order; empty if none does."""
-    version = (DecodeStepRow.draft_version, DecodeStepRow.draft_sha256)
-    sums = (func.count(), func.sum(DecodeStepRow.n_drafted), func.sum(DecodeStepRow.n_accepted))
     rows = session.execute(
-        select(ArmRow.name, *version, *sums)
-        .join(RequestRow, RequestRow.id == DecodeStepRow.request_id)
+        select(ArmRow.id, ArmRow.name, RequestStepsRow.steps, RequestStepsRow.draft_versions)
+        .join(RequestRow, RequestRow.id == RequestStepsRow.request_id)
         .join(ArmRow, ArmRow.id == RequestRow.arm_id)
-        .where(RequestRow.run_id == find_run(session, ulid).id, DecodeStepRow.draft_sha256.is_not(None))
-        .group_by(ArmRow.id, ArmRow.name, *version)
-        .order_by(ArmRow.id, *version)
-    )
-    return tuple(DraftCounts(row[0], row[1] or 0, row[2] or "", *map(int, row[3:])) for row in rows)
+        .where(RequestRow.run_id == find_run(session, ulid).id, RequestStepsRow.draft_versions.is_not(None))
+    ).all()
+    sums: dict[tuple[int, str, int, str], list[int]] = {}
+    for arm, name, steps, versions in rows:
+        for drafted, accepted, version, digest in _learnt(steps, versions or "{}"):
+            counts = sums.setdefault((arm, name, version, digest), [0, 0, 0])
+            counts[:] = [counts[0] + 1, counts[1] + drafted, counts[2] + accepted]
+    return tuple(DraftCounts(*key[1:], *sums[key]) for key in sorted(sums))
+
+
+def _learnt(steps: str, versions: str) -> Iterator[tuple[int, int, int, str]]:
+    """Drafted and accepted tokens, number and digest of the version of each step that has one."""
+    digests = json.loads(versions)
+    for step in json.loads(steps):
+        digest = digests.get(str(step[6]))
+        if digest is not None:
+            yield step[1], step[2], step[6], digest
 
 
 def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int], bytes]) -> ArmRecord:

@@ -19,10 +19,23 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
-from audit.store import erasing, failures, health, integrity, migrate, outcomes, reader, run_lock, writer
+from audit.store import (
+    erasing,
+    failures,
+    health,
+    integrity,
+    migrate,
+    outcomes,
+    reader,
+    request_writer,
+    run_lock,
+    token_pieces,
+    writer,
+)
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.contents import IntegrityViolation
 from audit.store.erasing import ErasurePlan, StoredErasure
+from audit.store.request_writer import NewRequest
 from audit.store.values import (
     Attachment,
     DraftCounts,
@@ -39,7 +52,6 @@ from audit.store.values import (
     StoredJudgement,
     StoredRun,
 )
-from audit.store.writer import NewRequest
 
 if TYPE_CHECKING:
     from engine.core.types import Generation
@@ -125,7 +137,11 @@ class Store:
 
     def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
         """Record finished requests in one transaction; raises as `add_request`."""
-        self._write(lambda session: writer.add_requests(session, run, requests))
+        self._write(lambda session: request_writer.add_requests(session, run, requests))
+
+    def add_pieces(self, run: str, text: Callable[[int], str]) -> int:
+        """Record the texts of a run's tokens that are not on record yet; returns their number."""
+        return self._write(lambda session: token_pieces.add_pieces(session, run, text))
 
     def finished(self, run: str) -> frozenset[RequestKey]:
         """The finished requests of a run, for resuming it."""

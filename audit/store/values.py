@@ -57,6 +57,14 @@ class NewArm:
 
 
 @dataclass(frozen=True, slots=True)
+class RunReason:
+    """Why a run was made: in words, and the ticket that asked for it."""
+
+    purpose: str | None = None
+    ticket: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """Everything known at the start of a run."""
 
@@ -68,6 +76,7 @@ class NewRun:
     actor: str
     code_commit: str | None
     arms: tuple[NewArm, ...]
+    reason: RunReason = RunReason()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -186,6 +195,7 @@ class StoredRun:
     """Tokens generated in all arms; None until the run is finished."""
     record_root: str | None
     exit_code: int | None
+    reason: RunReason = RunReason()
 
     def arm(self, name: str) -> StoredArm | None:
         """The arm of that name, if the run has it."""

@@ -5,8 +5,7 @@ Functions take an open session inside a transaction and never commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,9 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.verdicts import CheckResult
-from audit.store import commitments, contents, integrity
-from audit.store.canonical import jsonable, number, sha256_json, storable
-from audit.store.erasable import ContentRow, FindingRow
+from audit.store import commitments, integrity
+from audit.store.canonical import jsonable, number, storable
+from audit.store.erasable import FindingRow
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
@@ -27,7 +26,6 @@ from audit.store.models import (
     Base,
     CheckRow,
     CoverageRow,
-    DecodeStepRow,
     EnvironmentRow,
     GateDecisionRow,
     JudgementRow,
@@ -35,7 +33,6 @@ from audit.store.models import (
     RunArtifactRow,
     RunEventRow,
     RunRow,
-    TokenTraceRow,
 )
 from audit.store.ulid import new_ulid
 from audit.store.values import (
@@ -50,19 +47,7 @@ from audit.store.values import (
 )
 
 if TYPE_CHECKING:
-    from engine.core.types import Generation
-    from engine.record import trace as traces
-
-
-@dataclass(frozen=True, slots=True)
-class NewRequest:
-    """One generation with its arm, domain, case and sample."""
-
-    arm: str
-    domain: str
-    case_id: str
-    sample: int
-    generation: Generation
+    pass
 
 
 def now() -> datetime:
@@ -83,6 +68,8 @@ def begin_run(session: Session, start: NewRun) -> str:
         status=RunStatus.RUNNING.value,
         started_at=now(),
         actor=start.actor,
+        purpose=start.reason.purpose,
+        ticket=start.reason.ticket,
         code_commit=start.code_commit,
     )
     session.add(run)
@@ -92,8 +79,10 @@ def begin_run(session: Session, start: NewRun) -> str:
     _event(session, run, RunStatus.RUNNING, "started")
     session.flush()
     context = integrity.run_context(session, run)
-    for arm in start.arms:
-        session.add(_arm(run.id, arm, context))
+    made = [_arm(run.id, arm, context) for arm in start.arms]
+    session.add_all(made)
+    session.flush()
+    session.add_all(integrity.speculation_of(arm, start.environment.packages) for arm in made)
     return run.ulid
 
 
@@ -174,101 +163,6 @@ def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
         known = ", ".join(session.scalars(select(ArmRow.name).where(ArmRow.run_id == run.id).order_by(ArmRow.id)))
         raise UserError(f"run {run.ulid} has no arm {name!r}; it has: {known}")
     return arm
-
-
-def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) -> None:
-    """Insert finished requests with their steps and traces.
-
-    Raises:
-        UserError: no such run or arm, or the run is not running.
-        engine.core.errors.TraceError: a generation whose trace cannot be decoded.
-    """
-    run = find_run(session, ulid)
-    if run.status != RunStatus.RUNNING:
-        raise UserError(f"run {ulid} is {run.status}; requests can be added to a running one only")
-    for new in requests:
-        _add_request(session, run, find_arm(session, run, new.arm), new)
-
-
-def _add_request(session: Session, run: RunRow, arm: ArmRow, new: NewRequest) -> None:
-    # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
-    from engine.record import envelope
-    from engine.record import trace as traces
-
-    trace = traces.decode(new.generation.trace)
-    row = _request_row(run.id, arm.id, new, trace)
-    steps = _step_values(trace, traces.steps_of(trace))
-    digest = envelope.digest(new.generation.trace)
-    content = _content(new, digest, row)
-    row.record_hash = integrity.record_hash(arm.context_sha256, row, steps)
-    session.add(row)
-    session.flush()
-    session.execute(insert(ContentRow).values(request_id=row.id, **content))
-    if steps:
-        columns = (*integrity.STEP_FIELDS, *integrity.VERSION_FIELDS)
-        named = [dict(zip(columns, step, strict=True)) for step in steps]
-        session.execute(insert(DecodeStepRow), [{"request_id": row.id, **step} for step in named])
-    stored = {
-        "format": int(envelope.version_of(new.generation.trace)[-1:]),
-        "n_events": len(trace.token),
-        "sha256": digest,
-    }
-    session.execute(insert(TokenTraceRow).values(request_id=row.id, payload=new.generation.trace, **stored))
-
-
-def _request_row(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace) -> RequestRow:
-    request, generation = new.generation.request, new.generation
-    return RequestRow(
-        run_id=run_id,
-        arm_id=arm_id,
-        case_id=new.case_id,
-        sample=new.sample,
-        domain=new.domain,
-        sampling_sha256=sha256_json(request.sampling.document()),
-        seed=str(request.sampling.seed),
-        stream=str(request.stream),
-        n_prompt=len(request.prompt),
-        n_output=len(generation.tokens),
-        n_steps=trace.steps,
-        n_drafted=int(trace.n_drafted.sum(dtype="int64")),
-        n_accepted=trace.n_accepted,
-        finish_reason=generation.finish_reason.value,
-        latency_us=int(generation.latency_us),
-        record_version=integrity.RECORD_VERSION,
-    )
-
-
-def _content(new: NewRequest, trace_sha256: str, row: RequestRow) -> dict[str, Any]:
-    """Columns of the request's content; sets the commitments of its row."""
-    prompt, salt = [int(token) for token in new.generation.request.prompt], commitments.new_salt()
-    content = {
-        "salt": salt,
-        "prompt_ids": prompt,
-        "prompt_sha256": contents.tokens_hash(prompt),
-        "output_sha256": contents.tokens_hash(new.generation.tokens),
-        "text": storable(new.generation.text),
-    }
-    row.prompt_commitment = commitments.of_prompt(salt, prompt)
-    row.output_commitment = commitments.of_output(salt, str(content["output_sha256"]), str(content["text"]))
-    row.trace_commitment = commitments.of_trace(salt, trace_sha256)
-    return content
-
-
-def _step_values(trace: traces.Trace, views: Iterable[traces.StepView]) -> list[list[Any]]:
-    """[S] rows of `integrity.STEP_FIELDS` and `integrity.VERSION_FIELDS`."""
-    # imported with the first trace, as `engine.record.trace` is
-    from engine.core.types import Role
-
-    rows = []
-    digests = {each.number: each.digest for each in trace.header.draft_versions}
-    versions = trace.draft_version.tolist() or [None] * trace.steps
-    for step in views:
-        roles = trace.role[step.emitted]
-        accepted, i = int((roles == Role.ACCEPTED).sum()), step.index
-        counts = [int(trace.n_drafted[i]), accepted, int(trace.n_emitted[i])]
-        version = [versions[i], digests.get(versions[i])]
-        rows.append([i, step.position, *counts, int(trace.draft_us[i]), int(trace.verify_us[i]), *version])
-    return rows
 
 
 def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:

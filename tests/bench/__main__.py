@@ -18,6 +18,7 @@ from engine.models.numerics import REGISTRY
 from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
+from tests.bench.store import main as store
 
 BENCHES = ("engines", "recording", "numerics", "batch", "context", "gamma")
 GROUPS = ("templated", *TEMPLATED, "copy", "code")
@@ -73,8 +74,10 @@ def _write(path: Path, name: str, setting: Setting, tables) -> None:
 
 
 if __name__ == "__main__":
-    # the battery needs no models and has options of its own
+    # these two have options of their own
     if sys.argv[1:2] == ["battery"]:
         battery(sys.argv[2:], prog_name="python -m tests.bench battery")
+    elif sys.argv[1:2] == ["store"]:
+        store(sys.argv[2:], prog_name="python -m tests.bench store")
     else:
         main()

@@ -94,12 +94,13 @@ def start(**changes: object) -> NewRun:
     target = ArtifactRef("target", "target", "big", "main", "a" * 64, {"files": []})
     draft = ArtifactRef("draft", "draft", "small", None, "b" * 64, {})
     baseline = NewArm("base", ArmKind.BASELINE, Level.L4, {"verifier": "none"}, Effective.from_json({"batch": 1}), True)
+    tokenizer = ArtifactRef("tokenizer", "tokenizer", "big", None, "9" * 64, {})
     candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, {"gamma": 4}, DRAFTING, True)
     begun = NewRun(
         suite_name="smoke",
         suite_sha256="c" * 64,
         suite_document={"version": 1, "name": "smoke"},
-        artifacts=(target, draft),
+        artifacts=(target, draft, tokenizer),
         environment=fingerprint({"torch": "2"}, {"cpu": "x"}, {"version": "0"}),
         actor="tester",
         code_commit="d" * 40,

@@ -17,6 +17,7 @@ from audit.errors import CannotDecide
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.store import Store, migrate
+from audit.store.models import TOKEN_COLUMNS
 from tests.audit.store.build import connected, fill_finished, made_store, start
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.stores import sql, tamper
@@ -24,7 +25,7 @@ from tests.support.stores import sql, tamper
 __all__ = ["any_url", "cluster", "postgres"]
 
 
-def erase(url, request, *, reason="asked for", run=1, tables=("content", "token_trace")):
+def erase(url, request, *, reason="asked for", run=1, tables=("content", "request_tokens", "token_trace")):
     """Erase one request's content, as the triggers allow it."""
     with connected(url) as connection, connection.begin():
         columns = "run_id, request_id, what, reason, actor, created_at"
@@ -49,12 +50,15 @@ def test_the_commitments_are_hmacs_of_the_documented_bytes(store, run):
         store, "SELECT salt, prompt_ids, output_sha256, text FROM content WHERE request_id = 3"
     )
     ((trace,),) = sql(store, "SELECT sha256 FROM token_trace WHERE request_id = 3")
+    (columns,) = sql(store, f"SELECT {', '.join(TOKEN_COLUMNS)} FROM request_tokens WHERE request_id = 3")
+    packed = b"".join(b"-1:" if each is None else b"%d:" % len(each) + each.encode() for each in columns)
     names = "prompt_commitment, output_commitment, trace_commitment, tokens_commitment, record_version"
     (found,) = sql(store, f"SELECT {names} FROM request WHERE id = 3")
     prompt = b"".join(token.to_bytes(8, "little") for token in json.loads(ids))
     answer = json.dumps([output, words], separators=(",", ":")).encode()
-    wanted = [keyed(salt, *parts) for parts in ((b"prompt", prompt), (b"output", answer), (b"trace", trace.encode()))]
-    assert (len(salt), json.loads(ids), found) == (16, [1, 2, 3], (*wanted, None, 2))
+    parts = {b"prompt": prompt, b"output": answer, b"trace": trace.encode(), b"tokens": packed}
+    wanted = [keyed(salt, *part) for part in parts.items()]
+    assert (len(salt), json.loads(ids), found) == (16, [1, 2, 3], (*wanted, 2))
 
 
 def test_every_salt_is_fresh(store):
@@ -112,6 +116,8 @@ def test_other_changes_are_still_found_after_an_erasure(tmp_path, commitment):
         ("content", f"prompt_sha256 = '{'0' * 64}'", "its prompt was changed"),
         ("content", "salt = zeroblob(16)", "its salt was changed"),
         ("content", "salt = NULL", "its salt or prompt is missing"),
+        ("request_tokens", "token = replace(token, '[', '[ ')", "the commitment contradicts its tokens"),
+        ("request_tokens", "parent = '[]'", "the commitment contradicts its tokens"),
         ("token_trace", f"sha256 = '{'0' * 64}'", "its trace was changed"),
         ("token_trace", "payload = x'00'", "its trace was changed"),
     ],
@@ -123,13 +129,16 @@ def test_a_changed_content_is_named(tmp_path, change, where, message):
     assert places(url) == {("spec/case-a#0", message)}
 
 
-@pytest.mark.parametrize(("table", "part"), [("content", "content"), ("token_trace", "trace")])
+@pytest.mark.parametrize(
+    ("table", "part"), [("content", "content"), ("token_trace", "trace"), ("request_tokens", "tokens")]
+)
 def test_content_that_is_missing_without_an_erasure_is_damage(tmp_path, table, part):
     url = made_store(tmp_path)
     with sqlite3.connect(tmp_path / "audit.db") as connection:
         connection.execute(f"DROP TRIGGER guard_{table}_delete")
         connection.execute(f"DELETE FROM {table} WHERE request_id = 3")
-    assert places(url) == {("spec/case-a#0", f"its {part} is missing, and no erasure names it")}
+    are, them = ("are", "them") if part == "tokens" else ("is", "it")
+    assert places(url) == {("spec/case-a#0", f"its {part} {are} missing, and no erasure names {them}")}
 
 
 def test_an_erasure_must_give_a_reason_and_name_its_own_run(tmp_path):
@@ -160,6 +169,7 @@ def test_only_erasable_rows_that_an_erasure_names_can_be_deleted(any_url):
         run = fill_finished(store)
     erase(any_url, 3)
     attempts = ["DELETE FROM content WHERE request_id = 4", "DELETE FROM token_trace", "DELETE FROM finding"]
+    attempts += ["DELETE FROM request_tokens", "UPDATE request_tokens SET role = ''"]
     attempts += ["DELETE FROM erasure", "DELETE FROM request WHERE id = 3", "UPDATE content SET text = ''"]
     with connected(any_url) as connection:
         for attempt in attempts:

@@ -231,6 +231,7 @@ def fill_every_table(url):
 
     with Store.open(url, create=False) as store:
         run = fill_finished(store)
+        store.add_pieces(run, chr)
         again = NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS)
         store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))
         store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
@@ -240,7 +241,7 @@ def fill_every_table(url):
         connection.execute(
             text(f"INSERT INTO erasure (run_id, request_id, what, reason, actor, created_at) VALUES ({values})")
         )
-        for table in ("content", "token_trace"):
+        for table in ("content", "request_tokens", "token_trace"):
             connection.execute(text(f"DELETE FROM {table} WHERE request_id = 1"))
 
 

@@ -289,8 +289,10 @@ def test_a_swapped_trace_is_not_intact(store):
         ("request", "latency_us = 1", "spec/case-a#0"),
         ("request", "sampling_sha256 = 'x'", "spec/case-a#0"),
         ("request", f"record_hash = '{'0' * 64}'", "spec/case-a#0"),
-        ("decode_step", "n_accepted = 0", "spec/case-a#0"),
-        ("decode_step", "verify_us = 0", "spec/case-a#0"),
+        ("request_steps", "steps = replace(steps, '[3,4,4,', '[3,4,0,')", "spec/case-a#0"),
+        ("request_steps", "steps = replace(steps, ',11]', ',0]')", "spec/case-a#0"),
+        ("request_steps", "steps = '[[3,4]]'", "spec/case-a#0"),
+        ("request_steps", "steps = '{'", "spec/case-a#0"),
         ("token_trace", f"sha256 = '{'0' * 64}'", "spec/case-a#0"),
         ("token_trace", "payload = x'00'", "spec/case-a#0"),
         ("arm", "effective = '{\"gamma\": 5}'", "spec"),
@@ -303,7 +305,7 @@ def test_a_swapped_trace_is_not_intact(store):
 )
 def test_every_change_breaks_the_root(store, run, table, change, place):
     assert store.verify_root(run)
-    key = {"decode_step": "request_id = 3 AND step = 0", "token_trace": "request_id = 3", "request": "id = 3"}
+    key = {"request_steps": "request_id = 3", "token_trace": "request_id = 3", "request": "id = 3"}
     key |= {"content": "request_id = 3", "finding": "check_result_id = 1"}
     tamper(store, table, change, key.get(table, "id = 2" if table == "arm" else "id = 1"))
     assert place in {broken.place for broken in store.broken_places(run)}
@@ -312,7 +314,7 @@ def test_every_change_breaks_the_root(store, run, table, change, place):
 
 def test_a_removed_request_breaks_the_root(store, run):
     with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
-        parts = [(name, "request_id") for name in ("decode_step", "token_trace", "content")]
+        parts = [(name, "request_id") for name in ("request_steps", "request_tokens", "token_trace", "content")]
         for table, column in (*parts, ("request", "id")):
             connection.execute(f"DROP TRIGGER guard_{table}_delete")
             connection.execute(f"DELETE FROM {table} WHERE {column} = 2")
