@@ -11,8 +11,10 @@ import numpy as np
 
 from audit.evidence.columns import numbered
 from engine.core.types import Protocol, QKind, RecordLevel, Role
-from engine.record.trace import CELLS, MASKS, Trace
+from engine.record.further_columns import CELLS, EMPTY, MASKS, SPARSE
+from engine.record.trace import Trace
 
+BEST = ("best_id", "best_score")
 Rule = Callable[[Trace], Iterator[str]]
 
 
@@ -96,6 +98,10 @@ def _cell_columns(trace: Trace) -> Iterator[str]:
             yield f"column {name} has {len(getattr(trace, name))} rows instead of {expected}"
     if not trace.cell_id.shape == trace.cell_p.shape == trace.cell_q.shape or trace.tail.shape[1:] != (2,):
         yield "the columns of cells differ in their shape"
+    for name in SPARSE:
+        column, length = getattr(trace, name), len(trace.token if name in BEST else trace.examined_node)
+        if len(column) not in (0, length) or column.shape[1:] != EMPTY[name].shape[1:]:
+            yield f"column {name} has shape {column.shape} instead of {length} rows"
 
 
 def _row_columns(trace: Trace) -> Iterator[str]:

@@ -88,6 +88,10 @@ PER_EXAMINED: Final = (
     "examined_accepted",
     "q_rows",
     "q_below",
+    "q_own",
+    "q_sum",
+    "draft_best_id",
+    "draft_best_score",
 )
 PER_EMITTED: Final = (
     "token",
@@ -111,6 +115,8 @@ PER_EMITTED: Final = (
     "residual_below",
     "residual_sum",
     "product",
+    "best_id",
+    "best_score",
 )
 OPTIONAL: Final = frozenset(
     (
@@ -122,6 +128,10 @@ OPTIONAL: Final = frozenset(
         "examined_uniform",
         "q_rows",
         "q_below",
+        "q_own",
+        "q_sum",
+        "draft_best_id",
+        "draft_best_score",
         *PER_EMITTED[3:],
     )
 )

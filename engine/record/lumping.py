@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.trees import depths
 from engine.core.types import Floats, QKind, Role, SamplingParams, StepRecord
 from engine.sampling.transforms import one_hot, softmax, truncate
 
@@ -85,7 +86,7 @@ def cells_of(
     for at, (row, (token, q)) in enumerate(zip(scores, places, strict=True)):
         # a draft that read the target's noise must not choose cells by its token
         blind = coupled and _one_hot(q)
-        _fill(found, at, _TokenRows(_law(row, sampling), None if blind else q, token))
+        _fill(found, at, _TokenRows(law_of(row, sampling), None if blind else q, token))
     return found
 
 
@@ -93,7 +94,7 @@ def _one_hot(q: Floats | None) -> bool:
     return q is not None and bool(q.max() == 1.0)
 
 
-def _law(scores: NDArray[np.floating[Any]], sampling: SamplingParams) -> Floats:
+def law_of(scores: NDArray[np.floating[Any]], sampling: SamplingParams) -> Floats:
     """[V] p; the second half of `engine.sampling.transforms.transform`."""
     wide = scores.astype(np.float64)
     if sampling.greedy:
@@ -164,13 +165,44 @@ def _rest(law: Floats, ids: NDArray[np.int64]) -> float:
     return float(outside.sum())
 
 
-def draft_masses(records: list[StepRecord]) -> Floats:
-    """[X] mass of q before each examined token in id order; NaN where it was not drawn from a row."""
-    masses = [
-        float(record.proposal.q[each.node][: record.proposal.tree.tokens[each.node]].sum())
-        if record.proposal.q_kind is QKind.FULL and record.proposal.q is not None
-        else NAN
-        for record in records
-        for each in record.verdict.examined
-    ]
-    return np.array(masses, dtype=np.float64)
+@dataclass(frozen=True, slots=True)
+class DraftMasses:
+    """[X] of the row of q that each examined token was drawn from; NaN without one."""
+
+    q_below: Floats
+    """Mass before the token in id order."""
+    q_own: Floats
+    """Mass of the token."""
+    q_sum: Floats
+    """Mass of the row."""
+
+
+def draft_masses(records: list[StepRecord]) -> DraftMasses:
+    """The masses of every examined token."""
+    found = np.full((3, sum(len(record.verdict.examined) for record in records)), NAN)
+    for at, drawn in enumerate(drawn_rows(records)):
+        if drawn is not None:
+            found[:, at] = drawn.q[: drawn.token].sum(), drawn.q[drawn.token], drawn.q.sum()
+    return DraftMasses(*found)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRow:
+    """The row of q that an examined token was drawn from, and the token's position."""
+
+    q: Floats
+    token: int
+    position: int
+
+
+def drawn_rows(records: list[StepRecord]) -> Iterator[DrawnRow | None]:
+    """One for each examined token, in order; None if it was not drawn from a row."""
+    for record in records:
+        proposal = record.proposal
+        depth = depths(proposal.tree)
+        for each in record.verdict.examined:
+            if proposal.q_kind is QKind.FULL and proposal.q is not None:
+                position = record.position + depth[each.node] - 1
+                yield DrawnRow(proposal.q[each.node], proposal.tree.tokens[each.node], position)
+            else:
+                yield None

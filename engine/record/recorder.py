@@ -8,6 +8,7 @@ same bytes for every caller and thread.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 
 from engine.core.types import FinishReason, Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
-from engine.record.lumping import TOP, Cells, cells_of, draft_masses, empty, largest
-from engine.record.trace import EMPTY, MASKS, Rows, Trace, TraceHeader, encode, packed
+from engine.record.further_columns import EMPTY, MASKS
+from engine.record.lumping import TOP, Cells, DraftMasses, cells_of, draft_masses, empty, largest
+from engine.record.perturbed import Perturbed, perturbed
+from engine.record.trace import Rows, Trace, TraceHeader, encode, packed
 from engine.sampling.transforms import log_sum_exp
 
 BLOCK: Final = 2**17
@@ -54,7 +57,8 @@ class RecordedBlock:
     spare_logits: Rows
     q_rows: Floats
     cells: Cells
-    q_below: Floats
+    draft_masses: DraftMasses
+    perturbed: Perturbed
     masks: Masks
 
     @property
@@ -121,7 +125,8 @@ def reduce(header: TraceHeader, records: list[StepRecord]) -> RecordedBlock:
         spare_logits=_stacked([each.spare for each in records if full and each.spare is not None], header.vocabulary),
         q_rows=_q_rows(records if full else [], header.vocabulary),
         cells=cells_of(records, scores, header.sampling, header.coupled_draft) if lumped else empty(0, 0),
-        q_below=draft_masses(records if lumped else []),
+        draft_masses=draft_masses(records if lumped else []),
+        perturbed=perturbed(header, records if lumped else [], scores if lumped else scores[:0]),
         masks=_masks(records, full),
     )
 
@@ -215,10 +220,20 @@ def to_trace(header: TraceHeader, kept: list[RecordedBlock]) -> Trace:
         logits=_stacked([each.logits for each in kept], header.vocabulary),
         spare_logits=_stacked([each.spare_logits for each in kept if len(each.spare_logits)], header.vocabulary),
         q_rows=np.concatenate([np.empty((0, header.vocabulary)), *(each.q_rows for each in kept)]),
-        q_below=_joined([each.q_below for each in kept]),
+        **_columns_of(DraftMasses, [each.draft_masses for each in kept]),
+        **_columns_of(Perturbed, [each.perturbed for each in kept]),
         **_cell_columns(kept, header),
         **_mask_columns(kept),
     )
+
+
+def _columns_of(
+    kind: type[DraftMasses | Perturbed], parts: Sequence[DraftMasses | Perturbed]
+) -> dict[str, NDArray[Any]]:
+    """The columns of all blocks, named as in the trace."""
+    names = [column.name for column in fields(kind)]
+    first = {name: EMPTY.get(name, np.empty(0)) for name in names}
+    return {name: np.concatenate([first[name], *(getattr(part, name) for part in parts)]) for name in names}
 
 
 def _mask_columns(kept: list[RecordedBlock]) -> dict[str, NDArray[Any]]:

@@ -25,56 +25,11 @@ from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
 from engine.record.container import pack, unpack
-from engine.record.envelope import MAGIC, READABLE, unwrap, version_of, wrap
+from engine.record.envelope import MAGIC, unwrap, version_of, wrap
+from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.npz import arrays_of
 
-CELLS: Final = (
-    "cell_id",
-    "cell_p",
-    "cell_q",
-    "tail",
-    "row_p",
-    "p_below",
-    "q_token",
-    "residual_below",
-    "residual_sum",
-    "product",
-    "q_below",
-)
-"""Columns of lumped laws, at `topk` only."""
-MASKS: Final = ("mask_digest", "mask_count", "mask_bits", "spare_mask_bits")
-"""Columns of a grammar's masks; empty without a grammar."""
-LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
-    zip(
-        READABLE,
-        (
-            (),
-            (),
-            MASKS,
-            (*MASKS, *CELLS),
-            (*MASKS, *CELLS, "draft_version"),
-            (*MASKS, *CELLS, "draft_version", "spare_logits"),
-            (*MASKS, *CELLS, "draft_version", "spare_logits", "logits_digest"),
-        ),
-        strict=True,
-    )
-)
-"""The columns that each version lacks; missing columns read as empty."""
-EMPTY: Final[Mapping[str, NDArray[Any]]] = {
-    "draft_version": np.empty(0, np.int32),
-    "spare_logits": np.empty((0, 0), np.float32),
-    "logits_digest": np.empty(0, np.uint64),
-    "mask_digest": np.empty(0, np.uint64),
-    "mask_count": np.empty(0, np.int32),
-    "mask_bits": np.empty((0, 0), np.uint8),
-    "spare_mask_bits": np.empty((0, 0), np.uint8),
-    "cell_id": np.empty((0, 0), np.uint32),
-    "cell_p": np.empty((0, 0), np.float32),
-    "cell_q": np.empty((0, 0), np.float32),
-    "tail": np.empty((0, 2)),
-    **{name: np.empty(0) for name in CELLS[4:]},
-}
 DAMAGE: Final = (
     zstandard.ZstdError,
     zipfile.BadZipFile,
@@ -90,7 +45,6 @@ DAMAGE: Final = (
     ValueError,
 )
 """Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
-WHOLE_ROWS: Final = ("logits", "spare_logits", "q_rows", "mask_bits", "spare_mask_bits")
 STOP_BEGINS: Final = "stop_begins"
 """Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
 Ints = NDArray[np.integer[Any]]
@@ -199,6 +153,17 @@ class Trace:
     """[E] sum of p q."""
     q_below: Floats
     """[X] mass of q before the drafted token in id order; NaN if it was not drawn from a row."""
+    q_own: Floats
+    """[X] q of the drafted token by the row it was drawn from, NaN as in `q_below`."""
+    q_sum: Floats
+    """[X] mass of that row."""
+    best_id: Ints
+    """[E, 2] the tokens with the largest and the second largest log p plus noise, under the Gumbel rule."""
+    best_score: Floats
+    """[E, 2] their log p plus noise."""
+    draft_best_id: Ints
+    """[X, 2] the same of q, where the draft used the target's noise."""
+    draft_best_score: Floats
     mask_digest: NDArray[np.uint64]
     """[E] 8 bytes of BLAKE2b over the packed bits of the grammar's mask on the deciding row, at every level."""
     mask_count: Ints

@@ -58,6 +58,15 @@ def first_words(keys: RoundKeys, second: Words, third: Words, fourth: Words) -> 
     return a
 
 
+def words_at(keys: RoundKeys, ids: Words, third: Words) -> Words:
+    """[n] the words numbered `ids` of the sequences that numpy's generator gives at counters (0, 0, third, 0)."""
+    a, b, c, d = (ids >> np.uint64(2)) + np.uint64(1), np.zeros_like(ids), third, np.zeros_like(ids)
+    for one, other in keys:
+        x, y = _product(MULTIPLIERS[0], a), _product(MULTIPLIERS[1], c)
+        a, b, c, d = y.high ^ b ^ np.uint64(one), y.low, x.high ^ d ^ np.uint64(other), x.low
+    return np.asarray(np.choose((ids & np.uint64(3)).astype(np.int64), (a, b, c, d)))
+
+
 def _product(factor: int, words: Words) -> _Product:
     """From products of 32-bit halves, none of whose sums overflows."""
     wide, halves = np.uint64(factor), (np.uint64(factor & int(_LOW)), np.uint64(factor >> BITS // 2))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats
-from engine.sampling.philox import first_word, first_words, round_keys
+from engine.sampling.philox import first_word, first_words, round_keys, words_at
 
 
 class Purpose(IntEnum):
@@ -88,7 +88,20 @@ class Randomness:
     def gumbel(self, position: int, vocabulary: int) -> Floats:
         """[vocabulary] standard Gumbel noise of purpose TARGET at a position."""
         numbers = self.uniforms(position, Purpose.TARGET, vocabulary)
-        return -np.log(-np.log(np.clip(numbers, np.finfo(np.float64).tiny, 1.0 - 2.0**-53)))
+        return _gumbels(numbers)
+
+
+def _gumbels(numbers: NDArray[np.floating[Any]]) -> Floats:
+    return np.asarray(-np.log(-np.log(np.clip(numbers, np.finfo(np.float64).tiny, 1.0 - 2.0**-53))))
+
+
+def gumbel_at(seed: int, stream: int, positions: Ints, ids: Ints) -> Floats:
+    """[n] the entry of a token in the noise of a position (`Randomness.gumbel`), for n places, up to rounding.
+
+    The arguments are as in `uniforms_at`; `ids` [n] are tokens.
+    """
+    words = words_at(round_keys(seed, stream), ids.astype(np.uint64), positions.astype(np.uint64))
+    return _gumbels((words >> np.uint64(_UPPER)) * _UNIT)
 
 
 def uniforms_at(

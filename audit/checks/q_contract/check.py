@@ -8,7 +8,7 @@ q and in p / q instead (smooth tests, Holm); there the effect is the largest
 distance between the distribution function of those ranks and the uniform one,
 bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
 that the record is what happened. Cannot see: tokens drawn and left out of the
-record (prefix_measurable), drafts that were never examined, or whether the
+record (prefix_measurable), a row of q that level `topk` summed wrongly, drafts that were never examined, or whether the
 numbers are random (rng_streams). Ranks bound departures along their order only.
 """
 
@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.checks.interface import Check, Design, Params
-from audit.checks.q_contract.draws import DraftDraw, contract_fault, draft_draws, drawn_again, target_row, undrawn
+from audit.checks.q_contract.draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
+from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of
@@ -33,7 +34,7 @@ from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, pit, smooth_test
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize
-from engine.core.types import Floats, QKind
+from engine.core.types import Floats, QKind, RecordLevel
 from engine.sampling.rng import Randomness
 
 POOLED = "all requests"
@@ -58,6 +59,7 @@ class RankTest:
     bound: float
 
 
+DETERMINISTIC = "drafted tokens are recorded as deterministic, but numbers drew them"
 NOT_DRAWN = "no drafted token was drawn: every one is a function of its prefix, or has no q"
 
 
@@ -77,11 +79,10 @@ def _foresee(params: Params, design: Design) -> str | None:
 def judge_request(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
     """Redraw every token; `generator` randomises the ranks of tokens without a number."""
     trace = request.trace
+    if trace.header.level is RecordLevel.TOPK:
+        return _judge_lumped(request, generator)
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
-    findings = [
-        Finding(request.request_id, step, "drafted tokens are recorded as deterministic, but numbers drew them")
-        for step in undrawn(trace)
-    ]
+    findings = [Finding(request.request_id, step, DETERMINISTIC) for step in undrawn(trace)]
     replayed, ranks = 0, []
     for draw in draft_draws(trace):
         message = contract_fault(draw)
@@ -92,12 +93,29 @@ def judge_request(request: RequestRecord, generator: np.random.Generator) -> Req
         if message:
             findings.append(Finding(request.request_id, draw.step, message))
         elif again is None:
-            ranks.append(_ranks(draw, target_row(draw, trace), generator))
+            ranks.append(_ranks(draw.token, draw.q, target_row(draw, trace), generator))
     return RequestDraws(replayed, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
 
 
-def _ranks(draw: DraftDraw, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:
-    v, token, q = generator.random(2), np.array([draw.token]), draw.q[None]
+def _judge_lumped(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
+    """The same at level `topk`; ranks are those of cells."""
+    trace = request.trace
+    findings = [Finding(request.request_id, step, DETERMINISTIC) for step in undrawn(trace)]
+    draws, unnumbered = list(lumped_draws(trace)), []
+    for draw in draws:
+        message = lumped_fault(draw)
+        if message:
+            findings.append(Finding(request.request_id, draw.step, message))
+        elif not redrawn(draw):
+            unnumbered.append(draw)
+    laws = cell_laws(trace, unnumbered) if unnumbered else []
+    ranks = [_ranks(law.cell, law.q, law.p, generator) for law in laws if law is not None]
+    redone = len(draws) - len(unnumbered)
+    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
+
+
+def _ranks(drafted: int, law: Floats, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:
+    v, token, q = generator.random(2), np.array([drafted]), law[None]
     by_q = float(pit(q, q, token, v[:1])[0])
     if p is None:
         return by_q, math.nan
@@ -122,7 +140,7 @@ def _distance(u: Floats, confidence: float) -> tuple[float, float]:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     arm = evidence.candidate
-    reason = unreadable(arm)
+    reason = unreadable(arm, cells=True) or next(filter(None, map(older, arm.requests)), None)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     generator = np.random.default_rng(seed_of(arm.requests))

@@ -2,7 +2,8 @@
 
 A greedy token at level `topk` counts as recomputed if the largest score is unique.
 Under the chain rule `topk` holds the masses behind every draw
-(`audit.checks.replay.masses`). Every other decision counts as not recomputable,
+(`audit.checks.replay.masses`), under the Gumbel rule the two leaders of every
+draw (`audit.checks.replay.perturbed`). Every other decision counts as not recomputable,
 even if its recorded numbers agree with each other.
 """
 
@@ -12,6 +13,7 @@ import math
 from collections.abc import Iterator
 
 from audit.checks.replay.masses import replay_masses
+from audit.checks.replay.perturbed import replay_perturbed
 from audit.evidence.structure import Violation
 from audit.evidence.tally import Tally
 from engine.core.types import Protocol, RecordLevel, Role
@@ -28,6 +30,8 @@ def replay_partial(trace: Trace) -> Tally:
     scalars = trace.header.level is not RecordLevel.TOKENS
     if trace.header.protocol is Protocol.CHAIN and not trace.header.sampling.greedy and len(trace.cell_id):
         return replay_masses(trace)
+    if trace.header.protocol is Protocol.GUMBEL and len(trace.best_id):
+        return replay_perturbed(trace)
     for view in steps_of(trace):
         known = [_argmax_is_known(trace, at) for at in range(view.emitted.start, view.emitted.stop)]
         for at, recomputed in enumerate(known, start=view.emitted.start):

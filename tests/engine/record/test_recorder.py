@@ -24,8 +24,9 @@ from engine.core.types import (
     Tree,
 )
 from engine.models.interface import to_numpy
+from engine.record.further_columns import CELLS
 from engine.record.recorder import Recorder, digests, reduce, to_trace
-from engine.record.trace import CELLS, decode, steps_of
+from engine.record.trace import decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, generate, requests, traces
 from tests.support.records import header, plain_step

@@ -18,7 +18,8 @@ from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
 from engine.record.container import pack, sealed, unpack
 from engine.record.envelope import MAGIC, READABLE, digest, unwrap, wrap
-from engine.record.trace import LACKING, WHOLE_ROWS, Trace, TraceHeader, decode, encode, late, steps_of
+from engine.record.further_columns import LACKING, WHOLE_ROWS
+from engine.record.trace import Trace, TraceHeader, decode, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)

@@ -1,0 +1,78 @@
+"""The two largest entries of log p plus noise: what level `topk` keeps of decisions by the Gumbel rule.
+
+Rows are scanned once: the largest entry of log p + noise is the least of E / p, where E = -log(u) are the exponential
+numbers behind the noise. Only the two that lead are perturbed as the engine does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.types import Floats, Protocol, StepRecord
+from engine.record.lumping import PAD, drawn_rows, law_of
+from engine.record.trace import TraceHeader
+from engine.sampling.rng import Purpose, Randomness, gumbel_at
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbed:
+    """Columns of the trace; empty but under the Gumbel rule, those of drafts unless these used the target's noise."""
+
+    best_id: NDArray[np.uint32]
+    best_score: Floats
+    draft_best_id: NDArray[np.uint32]
+    draft_best_score: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _PerturbedRow:
+    """A law and the position of its token."""
+
+    law: Floats
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaders:
+    """[n, 2] ids and perturbed scores; `PAD` and NaN where there is none."""
+
+    ids: NDArray[np.uint32]
+    scores: Floats
+
+
+def perturbed(header: TraceHeader, records: list[StepRecord], scores: NDArray[np.floating[Any]]) -> Perturbed:
+    """The leaders of every emitted token, with `scores` [E, V], and of every drawn examined one."""
+    wanted = header.protocol is Protocol.GUMBEL and not header.sampling.greedy
+    positions = [record.position + i for record in records for i in range(len(record.verdict.emitted))]
+    rows = (_PerturbedRow(law_of(row, header.sampling), at) for row, at in zip(scores, positions, strict=True))
+    drafts = list(drawn_rows(records)) if wanted and header.coupled_draft else []
+    own = _leaders(header, rows if wanted else (), len(positions) if wanted else 0)
+    drawn = (None if each is None else _PerturbedRow(each.q, each.position) for each in drafts)
+    theirs = _leaders(header, drawn, len(drafts))
+    return Perturbed(own.ids, own.scores, theirs.ids, theirs.scores)
+
+
+def _leaders(header: TraceHeader, rows: Iterable[_PerturbedRow | None], count: int) -> _Leaders:
+    found = _Leaders(np.full((count, 2), PAD, np.uint32), np.full((count, 2), np.nan))
+    seed, stream = header.sampling.seed, header.stream
+    randomness = Randomness(seed, stream)
+    for at, row in enumerate(rows):
+        if row is None:
+            continue
+        numbers = randomness.uniforms(row.position, Purpose.TARGET, len(row.law))
+        support = np.flatnonzero(row.law)
+        # numbers above 0: the engine clips the others to the smallest one
+        waiting = -np.log(np.maximum(numbers[support], np.finfo(np.float64).tiny)) / row.law[support]
+        few = min(3, len(support))
+        near = support[np.argpartition(waiting, few - 1)[:few]]
+        noise = gumbel_at(seed, stream, np.full(len(near), row.position), near)
+        sums = np.log(row.law[near]) + noise
+        order = np.lexsort((near, -sums))[:2]
+        found.ids[at, : len(order)] = near[order]
+        found.scores[at, : len(order)] = sums[order]
+    return found
