@@ -197,8 +197,9 @@ def test_tokens_of_the_request_must_be_those_of_the_record(clean):
     [
         (RecordLevel.TOKENS, Protocol.CHAIN),
         (RecordLevel.SCALARS, Protocol.CHAIN),
-        # the chain rule is recomputed from masses there, see test_cells
-        (RecordLevel.TOPK, Protocol.GUMBEL),
+        # the chain rule is recomputed from masses there, the Gumbel rule from its leaders: test_cells, test_sparse_replay
+        (RecordLevel.TOPK, Protocol.BLOCK),
+        (RecordLevel.SCALARS, Protocol.GUMBEL),
     ],
 )
 def test_without_rows_sampled_decisions_are_not_certified(level, protocol):
