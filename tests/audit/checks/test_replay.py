@@ -197,7 +197,7 @@ def test_tokens_of_the_request_must_be_those_of_the_record(clean):
     [
         (RecordLevel.TOKENS, Protocol.CHAIN),
         (RecordLevel.SCALARS, Protocol.CHAIN),
-        # the chain rule is recomputed from masses there, the Gumbel rule from its leaders: test_cells, test_sparse_replay
+        # chain and Gumbel rule are recomputed there, see test_cells and test_sparse_replay
         (RecordLevel.TOPK, Protocol.BLOCK),
         (RecordLevel.SCALARS, Protocol.GUMBEL),
     ],
