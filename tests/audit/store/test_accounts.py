@@ -140,6 +140,16 @@ def test_the_views_keep_the_counts_of_engines_that_report_steps(any_url):
     assert rows(any_url, REQUESTS) == counted
 
 
+def test_accounts_that_were_erased_are_unknown_and_never_a_part_of_the_sum(url):
+    with Store.open(url, create=False) as store:
+        run = store.resolve("latest")
+        store.erase([store.plan_erasure(run, ["speculating/b#0"])], "asked for", "ci")
+        counts = {arm.name: arm.counts for arm in store.load_run(run).arms}
+    found = counts["speculating"]
+    assert (found.drafted, found.accepted, found.source) == (None, None, CountSource.UNKNOWN)
+    assert (found.requests, found.output) == (2, 4)
+
+
 def test_the_migration_replaces_the_views_both_ways(url):
     """The tables keep the record's columns; other views go on reading the replaced one."""
     command_to(url, command.downgrade, "0003")
