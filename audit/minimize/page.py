@@ -13,6 +13,7 @@ from audit.minimize.start import MinimizeStart
 from audit.minimize.steps import MOST_PROMPTS, keys_of
 from audit.runs.prepare import PreparedRun
 from audit.suite.spec import Case, Suite
+from audit.text.unsafe import visible
 from engine.core.types import SamplingParams
 
 MOST_FINDINGS: Final = 3
@@ -115,7 +116,7 @@ def _verdict(content: PageContent) -> list[str]:
 
 def _inline(text: str) -> str:
     """Put an engine's text on one line, so that it cannot form headings or tables."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return visible(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _sizes(content: PageContent) -> Iterator[str]:
