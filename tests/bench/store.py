@@ -62,6 +62,8 @@ class Figures:
     tables: dict[str, float] = field(default_factory=dict)
     query_ms: dict[str, float] = field(default_factory=dict)
     check_s: float = 0.0
+    tokens_per_cpu_s: float = 0.0
+    """By the processor time of this process, which other work on the machine does not lengthen."""
     rates: list[float] = field(default_factory=list)
     """Tokens per second of each tenth of the requests."""
 
@@ -115,7 +117,9 @@ def bench(url: str, made: Sequence[Generation], tokens: int) -> Figures:
     requests = max(10, tokens // LENGTH)
     with Store.open(url, create=False) as store:
         before = size(url)
+        busy = time.process_time()
         run, rates = fill(store, made, requests)
+        busy = time.process_time() - busy
         store.finish_run(run, RunStatus.FINISHED, 0)
         total = store.load_run(run).arms[0].counts
         began = time.perf_counter()
@@ -132,6 +136,7 @@ def bench(url: str, made: Sequence[Generation], tokens: int) -> Figures:
         tables={name: value / count for name, value in grown.items()},
         query_ms={name: milliseconds(url, query, run) for name, query in QUERIES.items()},
         check_s=check,
+        tokens_per_cpu_s=count / busy,
         rates=rates,
     )
 
@@ -174,6 +179,7 @@ def lines(figures: Figures) -> Iterator[str]:
     ends = figures.rates[0], figures.rates[-1]
     yield f"{figures.database}: {figures.tokens} tokens, {figures.steps} steps"
     yield f"  {figures.tokens_per_s:,.0f} tokens/s (first tenth {ends[0]:,.0f}, last tenth {ends[1]:,.0f})"
+    yield f"  {figures.tokens_per_cpu_s:,.0f} tokens per second of this process's processor time"
     parts = ", ".join(f"{name} {value:.1f}" for name, value in sorted(figures.tables.items()))
     yield f"  {figures.bytes_per_token:.1f} bytes per token ({parts})"
     for name, value in figures.query_ms.items():
