@@ -35,9 +35,14 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.doctor:command",
         "Check this installation; exit 1 if an audit could not run.",
     ),
+    "export": ("audit.commands.export:command", "Write the finished RUN to a file that others can verify and import."),
     "gate": (
         "audit.commands.gate:command",
         "Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.",
+    ),
+    "import": (
+        "audit.commands.import_bundle:command",
+        "Verify BUNDLE, a file of `audit export`, and add its run to a store.",
     ),
     "judge": (
         "audit.commands.judge:command",
@@ -75,7 +80,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "verify": (
         "audit.commands.verify:command",
-        "Check that REPORT, its statement and the store still agree.",
+        "Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.",
     ),
 }
 """Import path and first help sentence of each command, so `audit --help` imports none of them."""

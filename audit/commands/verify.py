@@ -1,4 +1,4 @@
-"""`audit verify`: check a report against its attached evidence. Knows no report format."""
+"""`audit verify`: check a report against its attached evidence, or a bundle by itself. Knows no report format."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from audit.attach.verify import verify
 from audit.attach.words import evidence_lines
 from audit.commands.options import store_option
 from audit.commands.tables import cell
+from audit.errors import UserError
 from audit.text.documents import read_bytes
 
 FILE = click.Path(path_type=Path)
@@ -20,15 +21,24 @@ FILE = click.Path(path_type=Path)
 @click.command("verify")
 @click.argument("report", type=FILE)
 @click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
+@click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
 @store_option
 @click.pass_context
-def command(context: click.Context, report: Path, statement: Path | None, store: str) -> None:
-    """Check that REPORT, its statement and the store still agree.
+def command(context: click.Context, report: Path, statement: Path | None, judge: bool, store: str) -> None:
+    """Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.
 
-    Prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
+    Of a report, prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
+    A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove.
 
     Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
     """
+    if report.suffix == ".zip":
+        # imported late: a report needs no bundles
+        from audit.commands.verify_bundle import verify_bundle
+
+        context.exit(verify_bundle(report, judge=judge))
+    if judge:
+        raise UserError(f"--judge is for bundles, FILE.zip; the verdicts of {report} are those of a run: audit judge")
     content = read_bytes(report, MAX_REPORT_BYTES)
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -277,6 +278,32 @@ class Store:
     def attachments(self, run: str) -> tuple[Attachment, ...]:
         """The reports that a run's evidence is bound to, oldest first."""
         return self._read(lambda session: outcomes.attachments(session, run))
+
+    def export_bundle(self, run: str, path: Path) -> None:
+        """Write a finished run to a bundle (`audit.store.bundle`).
+
+        Raises:
+            UserError: the run is not finished, or the file cannot be written.
+        """
+        # imported late, as below: few commands need bundles
+        from audit.store.bundle.export import write_bundle
+
+        self._read(lambda session: write_bundle(session, writer.find_run(session, run), path))
+
+    def import_run(self, source: Store, run: str, digest: str) -> bool:
+        """Copy a run from a verified store, in one transaction; False if it is there already with this content.
+
+        Args:
+            source: the store of a bundle.
+            run: the run's ULID.
+            digest: SHA-256 of the bundle, for the run's event.
+
+        Raises:
+            UserError: the run is there with another content.
+        """
+        from audit.store.bundle.transfer import copy_run
+
+        return source._read(lambda given: self._write(lambda session: copy_run(given, session, run, digest)))
 
     def _write(self, work: Callable[[Session], T]) -> T:
         if self._file is not None and failures.identity(sqlite_path(self._url)) != self._file:

@@ -1,0 +1,37 @@
+"""`audit export`: one run as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from audit.commands.completion import complete_runs
+from audit.commands.options import store_option
+from audit.commands.tables import cell
+from audit.errors import UserError
+from audit.store import Store
+
+
+@click.command("export")
+@click.argument("run", default="latest", shell_complete=complete_runs)
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The file to write.")
+@store_option
+def command(run: str, out: Path, store: str) -> None:
+    """Write the finished RUN to a file that others can verify and import.
+
+    The file is a zip of JSON lines, one part per table: run, arms, requests, steps, traces, verdicts, coverage,
+    decisions, artifacts, environment. The same run gives the same bytes. `audit verify FILE` recomputes its hashes
+    without a store; `audit import FILE` adds the run to another one. The texts of prompts and outputs are in it.
+    """
+    from audit.store.bundle.verify import file_digest
+
+    if out.suffix != ".zip":
+        raise UserError(f"--out {out}: a bundle is a zip file; name it {out.with_suffix('.zip')}")
+    with Store.open(store, create=False, read_only=True) as opened:
+        name = opened.resolve(run)
+        opened.export_bundle(name, out)
+        root = opened.load_run(name).record_root
+    click.echo(f"run          {name}")
+    click.echo(f"record root  {root}")
+    click.echo(f"bundle       {cell(out)}  sha256:{file_digest(out)}")

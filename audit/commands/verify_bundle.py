@@ -1,0 +1,61 @@
+"""`audit verify FILE.zip`: what a bundle proves by itself, and what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from audit.commands.tables import cell
+from audit.store.bundle.verify import OpenBundle, file_digest, opened
+
+PROVED: Final = (
+    "every request, step and trace, and the arms, suite, artifacts and environment that they name, are those of the "
+    "record root"
+)
+NOT_PROVED: Final = (
+    "who ran it and when, and that the record root is the one that was made then: compare it with a copy from "
+    "elsewhere (an attestation, a report)"
+)
+
+
+def verify_bundle(path: Path, *, judge: bool) -> int:
+    """Print what the hashes of a bundle show; returns the exit code.
+
+    Raises:
+        UserError: the bundle is refused.
+    """
+    with opened(path) as bundle:
+        for broken in bundle.broken:
+            click.echo(cell(f"mismatch: {broken.place}: {broken.message}"))
+        if bundle.broken:
+            return 1
+        run, checks = bundle.store.load_run(bundle.run), bundle.store.checks(bundle.run)
+        requests = sum(arm.counts.requests for arm in run.arms)
+        click.echo(cell(f"verified: {path} holds run {run.ulid} of suite {run.suite_name}"))
+        click.echo(f"bundle      sha256:{file_digest(path)}")
+        click.echo(f"record root {bundle.record_root}, recomputed from {requests} requests of {len(run.arms)} arms")
+        click.echo(f"proves      {PROVED}")
+        click.echo(f"not proved  {NOT_PROVED}")
+        if judge:
+            return _judge(bundle)
+        how = "compute them again: --judge"
+        click.echo(f"not proved  {len(checks)} verdicts, which the record root does not cover; {how}")
+    return 0
+
+
+def _judge(bundle: OpenBundle) -> int:
+    """Compare the verdicts with those that this version computes from the record."""
+    # imported late: the checks need numpy and scipy
+    from audit.runs.rejudge import judge_again
+
+    found = judge_again(bundle.store, bundle.run, lambda arm: click.echo(f"checking {cell(arm)}", err=True))
+    for line in found.unknown:
+        click.echo(cell(line), err=True)
+    for each in found.differences:
+        click.echo(cell(f"differs: {each.arm} {each.check}: {'; '.join(each.changes)}"))
+    click.echo(
+        f"judged      {found.results - len(found.differences)} of {found.results} results come again from the record"
+    )
+    return 1 if any(each.verdict for each in found.differences) else 0

@@ -1,0 +1,170 @@
+"""Which tables travel in a bundle, and their rows as JSON: taken from the tables themselves, so new columns travel too.
+
+A table belongs to the run if a foreign key leads from it to `run`. Other tables are shared: the rows that the run
+refers to travel, and rows of tables that describe those.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Column, MetaData, String, Table, TypeDecorator, UniqueConstraint
+
+from audit.store.canonical import storable
+
+LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType({"alembic_version": "the manifest names the revision"})
+"""Tables that do not travel, with the reason."""
+RUN: Final = "run"
+INT64: Final = range(-(2**63), 2**63)
+DEEPEST: Final = 60
+"""Nesting of a JSON value at most."""
+INFINITIES: Final = {math.inf: "inf", -math.inf: "-inf"}
+
+Row = dict[str, Any]
+
+
+def travelling(metadata: MetaData) -> list[Table]:
+    """The tables of a bundle; a table comes after those that it refers to."""
+    return [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
+
+
+def parents(table: Table) -> dict[str, str]:
+    """The tables that the columns of a table refer to."""
+    found = {}
+    for column in table.columns:
+        for key in column.foreign_keys:
+            found[column.name] = key.target_fullname.split(".")[0]
+    return found
+
+
+def owned(metadata: MetaData) -> set[str]:
+    """Names of the tables that belong to a run, `run` itself included."""
+    names = {RUN}
+    for table in metadata.sorted_tables:
+        if names & set(parents(table).values()):
+            names.add(table.name)
+    return names
+
+
+def owner(table: Table, of_run: set[str]) -> str:
+    """The column by which a table's rows belong to a run: to `run` itself if there is one."""
+    keys = [name for name, target in parents(table).items() if target in of_run]
+    return min(keys, key=lambda name: (parents(table)[name] != RUN, table.c[name].nullable))
+
+
+def natural_key(table: Table) -> tuple[str, ...]:
+    """The columns that name a row in every store: a unique set of columns, else the primary key."""
+    unique = [each for each in table.constraints if isinstance(each, UniqueConstraint)]
+    named = [tuple(column.name for column in each.columns) for each in unique]
+    named += [(column.name,) for column in table.columns if column.unique]
+    return min(named) if named else tuple(column.name for column in table.primary_key.columns)
+
+
+def kind_of(column: Column[Any]) -> type:
+    """The Python type of a column's values; dict for every JSON value."""
+    kind = column.type
+    return (kind.impl_instance if isinstance(kind, TypeDecorator) else kind).python_type
+
+
+def encoded(table: Table, row: Mapping[str, Any]) -> Row:
+    """A row as JSON values: bytes in base 64, moments in ISO 8601 (UTC), infinities as text."""
+    return {column.name: _encoded(row[column.name]) for column in table.columns}
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    return INFINITIES.get(value, value) if isinstance(value, float) else value
+
+
+def decoded(table: Table, row: Any) -> Row:
+    """A row of a bundle as values for the table.
+
+    Raises:
+        ValueError: a column is missing, unknown, or holds another kind of value; the message says which.
+    """
+    if not isinstance(row, dict):
+        raise ValueError("a row is no JSON object")
+    columns = {column.name: column for column in table.columns}
+    for name in sorted(columns.keys() ^ row.keys()):
+        raise ValueError(f"column {name[:60]!r} is {'missing' if name in columns else 'unknown'}")
+    return {name: _decoded(column, row[name]) for name, column in columns.items()}
+
+
+def _decoded(column: Column[Any], value: Any) -> Any:
+    kind = kind_of(column)
+    if value is None:
+        if column.nullable or kind in (dict, list):
+            return None
+        raise ValueError(f"column {column.name!r} is null")
+    try:
+        return _of_kind(kind, column, value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"column {column.name!r}: {error}") from error
+
+
+def _of_kind(kind: type, column: Column[Any], value: Any) -> Any:
+    if kind is float:
+        return float(value) if value in ("inf", "-inf") else float(_checked(value, (int, float)))
+    if kind is bytes:
+        return _bytes(_checked(value, (str,)))
+    if kind is datetime:
+        return _moment(_checked(value, (str,)))
+    if kind is str:
+        return _text(column, _checked(value, (str,)))
+    if kind is int:
+        if _checked(value, (int,)) not in INT64:
+            raise ValueError("a whole number beyond 64 bits")
+        return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError("neither true nor false")
+        return value
+    return _shallow(value, DEEPEST)
+
+
+def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ValueError(f"a {type(value).__name__} where {kinds[-1].__name__} belongs")
+    return value
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError("not base 64") from error
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None or moment.astimezone(UTC).isoformat() != text:
+        raise ValueError("not a moment in UTC")
+    return moment
+
+
+def _text(column: Column[Any], text: str) -> str:
+    length = column.type.length if isinstance(column.type, String) else None
+    if length is not None and len(text) > length:
+        raise ValueError(f"text longer than {length} characters")
+    if storable(text) != text:
+        raise ValueError("text with a character that no store holds")
+    return text
+
+
+def _shallow(value: Any, room: int) -> Any:
+    """The value, if it is nested no deeper than `room`."""
+    if room < 0:
+        raise ValueError(f"nested deeper than {DEEPEST}")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        _shallow(each, room - 1)
+    return value

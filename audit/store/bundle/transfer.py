@@ -1,0 +1,111 @@
+"""Copies one run from a store to another: same id, other keys, one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Table, func, insert, select, text
+from sqlalchemy.orm import Session
+
+from audit.errors import UserError
+from audit.store.bundle.rows import RunRows
+from audit.store.bundle.tables import Row, encoded, natural_key, parents
+from audit.store.canonical import to_json
+from audit.store.integrity import broken_places
+from audit.store.models import RunEventRow, RunRow
+
+IMPORTED: Final = "imported from bundle sha256:"
+"""Beginning of the detail of the event that an import adds."""
+PIECE: Final = 100
+
+
+def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
+    """Copy a run with all its rows, and add the event that names the bundle; False if it is there already.
+
+    Args:
+        source: a verified store with the run.
+        target: the store to write to, in a transaction.
+        ulid: the run.
+        digest: SHA-256 of the bundle.
+
+    Raises:
+        UserError: the target has the run with another content.
+    """
+    given = source.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
+    there = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
+    if there is not None:
+        _require_same(RunRows(source, given.id), RunRows(target, there.id), ulid)
+        return False
+    _copy(RunRows(source, given.id), target)
+    run = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
+    target.add(RunEventRow(run_id=run.id, status=run.status, at=datetime.now(UTC), detail=f"{IMPORTED}{digest}"))
+    for broken in broken_places(target, run):
+        raise UserError(f"run {ulid}: {broken.place}: {broken.message}; nothing was imported")
+    return True
+
+
+def _copy(rows: RunRows, target: Session) -> None:
+    keys: dict[str, dict[int, int]] = {}
+    for table in rows.tables:
+        found = keys.setdefault(table.name, {})
+        pending: list[Row] = []
+        for row in rows.of(table):
+            made = _moved(table, row, keys)
+            if rows.is_owned(table) or not _known(table, made, row, target, found):
+                pending.append(made)
+            if "id" in row and row["id"] not in found:
+                made["id"] = found[row["id"]] = _next_key(table, target, len(pending) - 1)
+            if len(pending) >= PIECE:
+                target.execute(insert(table), pending)
+                pending = []
+        if pending:
+            target.execute(insert(table), pending)
+
+
+def _moved(table: Table, row: Row, keys: dict[str, dict[int, int]]) -> Row:
+    moved = dict(row)
+    for name, parent in parents(table).items():
+        moved[name] = None if row[name] is None else keys[parent][row[name]]
+    return moved
+
+
+def _known(table: Table, made: Row, row: Row, target: Session, found: dict[int, int]) -> bool:
+    """True if the store has a shared row of this name; its key is kept in `found`."""
+    first = next(iter(table.primary_key.columns))
+    same = [table.c[name] == made[name] for name in natural_key(table)]
+    key: Any = target.execute(select(first).where(*same)).scalar_one_or_none()
+    if key is not None and "id" in row:
+        found[row["id"]] = key
+    return key is not None
+
+
+def _next_key(table: Table, target: Session, pending: int) -> int:
+    """A free key; the transaction's lock (SQLite) or the sequence (PostgreSQL) keeps it free."""
+    if target.get_bind().dialect.name == "postgresql":
+        query = text("SELECT nextval(pg_get_serial_sequence(:name, 'id'))")
+        return int(target.execute(query, {"name": table.name}).scalar_one())
+    return int(target.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()) + 1 + pending
+
+
+def _require_same(given: RunRows, there: RunRows, ulid: str) -> None:
+    for table, other in zip(given.tables, there.tables, strict=True):
+        if _digest(given, table) != _digest(there, other):
+            raise UserError(
+                f"run {ulid} is in this store with another content: table {table.name} differs; "
+                "import the bundle into another store and compare: audit diff"
+            )
+
+
+def _digest(rows: RunRows, table: Table) -> str:
+    """Digest of the run's rows of a table, without the events of imports; of shared rows, their names alone."""
+    total = hashlib.sha256()
+    for row in rows.of(table):
+        if table.name == RunEventRow.__tablename__ and row["detail"].startswith(IMPORTED):
+            continue
+        kept = encoded(table, row)
+        kept.pop("id", None)
+        names = kept if rows.is_owned(table) else natural_key(table)
+        total.update(to_json({name: kept[name] for name in names}).encode("ascii") + b"\n")
+    return total.hexdigest()

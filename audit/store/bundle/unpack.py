@@ -1,0 +1,113 @@
+"""A bundle read into a store of its own: every row is checked on the way, none of them is trusted after it.
+
+The store is made at the bundle's revision and then upgraded, so bundles of older versions stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import zstandard
+from sqlalchemy import Connection, MetaData, Table
+from sqlalchemy.exc import DatabaseError, StatementError
+
+from audit.store import migrate
+from audit.store.bundle.archive import Manifest, Reader, parse_line, part_name, reading, refusal
+from audit.store.bundle.tables import RUN, Row, decoded, travelling
+from audit.store.connection import open_engine, parse_url
+from audit.store.models import REVISION, Base
+from engine.record.envelope import MAGIC
+
+PIECE: Final = 100
+"""Rows to insert at once."""
+TRACE_BYTES: Final = 2**30
+"""Uncompressed bytes of one trace at most."""
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[tuple[str, Manifest]]:
+    """The URL of a temporary store with the bundle's run alone, and the manifest.
+
+    Raises:
+        UserError: the bundle is refused; the message names the part and the reason.
+    """
+    with reading(path) as reader, TemporaryDirectory(prefix="audit-bundle-") as folder:
+        url = f"sqlite:///{Path(folder) / 'bundle.db'}"
+        manifest = reader.manifest
+        if not (
+            len(manifest.revision) == 4 and manifest.revision.isdecimal() and "0001" <= manifest.revision <= REVISION
+        ):
+            newer = f"of revision {manifest.revision[:20]!r}; this version of audit reads up to {REVISION}"
+            raise refusal(path, "manifest.json", f"{newer}: install a newer specaudit")
+        for name in sorted(manifest.parts):
+            for _line in reader.lines(name):
+                pass
+        migrate.upgrade(url, manifest.revision)
+        _fill(reader, url)
+        if manifest.revision != REVISION:
+            migrate.upgrade(url)
+        yield url, manifest
+
+
+def _fill(reader: Reader, url: str) -> None:
+    engine = open_engine(parse_url(url))
+    try:
+        with engine.begin() as connection:
+            tables = {part_name(table.name): table for table in _tables(connection, reader.manifest.revision)}
+            for name in sorted(tables.keys() ^ reader.manifest.parts.keys()):
+                raise refusal(reader.path, name, "is missing" if name in tables else "is unknown")
+            for name, table in tables.items():
+                _insert(reader, connection, name, table)
+    finally:
+        engine.dispose()
+
+
+def _tables(connection: Connection, revision: str) -> list[Table]:
+    """The tables of a revision that travel, in order."""
+    if revision == REVISION:
+        return travelling(Base.metadata)
+    metadata = MetaData()
+    metadata.reflect(connection)
+    return travelling(metadata)
+
+
+def _insert(reader: Reader, connection: Connection, name: str, table: Table) -> None:
+    rows: list[Row] = []
+    try:
+        for number, line in enumerate(reader.lines(name), 1):
+            rows.append(_row(reader, name, number, table, line))
+            if len(rows) >= PIECE:
+                connection.execute(table.insert(), rows)
+                rows = []
+        if rows:
+            connection.execute(table.insert(), rows)
+    except (DatabaseError, StatementError) as error:
+        raise refusal(reader.path, name, f"its rows do not fit the table: {error.orig or error}") from error
+
+
+def _row(reader: Reader, name: str, number: int, table: Table, line: bytes) -> Row:
+    place = f"{name}:{number}"
+    try:
+        row = decoded(table, parse_line(reader.path, place, line))
+    except ValueError as error:
+        raise refusal(reader.path, place, error) from error
+    if row.get("id", number) != number:
+        raise refusal(reader.path, place, f"its id is not {number}")
+    if table.name == RUN and (number > 1 or row["ulid"] != reader.manifest.run or not row["record_root"]):
+        raise refusal(reader.path, place, "not the one finished run of the manifest")
+    if "payload" in row and _unpacked_bytes(row["payload"]) > TRACE_BYTES:
+        raise refusal(reader.path, place, f"a trace that unpacks to more than {TRACE_BYTES >> 30} GiB")
+    return row
+
+
+def _unpacked_bytes(payload: bytes) -> int:
+    """The size that a trace's frame states, which its decompression cannot exceed; 0 for what is no frame."""
+    try:
+        stated = zstandard.get_frame_parameters(payload[len(MAGIC) :]).content_size
+    except zstandard.ZstdError:
+        return 0
+    return TRACE_BYTES + 1 if stated == zstandard.CONTENTSIZE_UNKNOWN else int(stated)

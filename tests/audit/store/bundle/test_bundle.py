@@ -1,0 +1,165 @@
+"""Bundles: the same bytes for the same run, verified without a store, imported whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from audit.store import RunStatus, Store, migrate
+from audit.store.bundle.tables import LEFT_OUT, natural_key, owned, parents, travelling
+from audit.store.models import Base
+from tests.audit.invoke import invoke
+from tests.audit.store.build import RESULT, fill, fill_finished, made_store, start
+from tests.audit.store.bundle.build import edited, exported, parts_of
+from tests.audit.store.conftest import any_url, cluster, postgres
+
+__all__ = ["any_url", "cluster", "postgres"]
+OLDEST = Path(__file__).parent / "revision_0005.zip"
+"""A bundle of the first revision that wrote them."""
+
+
+@pytest.fixture
+def url(tmp_path):
+    return made_store(tmp_path)
+
+
+@pytest.fixture
+def bundle(url, tmp_path):
+    return exported(url, tmp_path / "run.zip")
+
+
+def test_every_table_travels_or_is_left_out_with_a_reason():
+    metadata = Base.metadata
+    names = {table.name for table in travelling(metadata)}
+    assert names | set(LEFT_OUT) >= set(metadata.tables)
+    assert not names & set(LEFT_OUT)
+    of_run = owned(metadata)
+    for table in travelling(metadata):
+        # what is shared needs a name that is the same in every store, and a run that leads to it
+        reached = any(table.name in parents(other).values() for other in travelling(metadata))
+        assert table.name in of_run or (natural_key(table) != ("id",) and (reached or parents(table))), table.name
+
+
+def test_the_bundle_has_all_columns_and_all_rows(bundle):
+    parts = parts_of(bundle)
+    for table in travelling(Base.metadata):
+        rows = [json.loads(line) for line in parts[f"tables/{table.name}.jsonl"].splitlines()]
+        assert all(set(row) == set(table.columns.keys()) for row in rows), table.name
+    assert parts["tables/request.jsonl"].count(b"\n") == 4
+    assert parts["tables/token_trace.jsonl"].count(b"\n") == 4
+    assert parts["tables/check_result.jsonl"].count(b"\n") == 2
+
+
+def test_the_same_run_gives_the_same_bytes_also_from_a_store_with_other_runs(url, bundle, any_url, tmp_path):
+    assert exported(url, tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
+    with Store.open(any_url, create=False) as store:
+        fill_finished(store)
+        fill(store)
+    assert invoke("import", str(bundle), "--store", any_url).exit_code == 0
+    with Store.open(any_url, create=False) as store:
+        run = json.loads(parts_of(bundle)["manifest.json"])["run"]
+        store.export_bundle(run, tmp_path / "theirs.zip")
+    ours, theirs = parts_of(bundle), parts_of(tmp_path / "theirs.zip")
+    assert {name for name in ours if ours[name] != theirs[name]} == {"manifest.json", "tables/run_event.jsonl"}
+
+
+def test_an_imported_run_is_whole_shown_judged_and_not_imported_twice(bundle, any_url):
+    with Store.open(any_url, create=False) as store:
+        fill_finished(store)
+    first = invoke("import", str(bundle), "--store", any_url)
+    assert (first.exit_code, first.stderr) == (0, "")
+    assert first.stdout.endswith("imported\n")
+    assert "was there already" in invoke("import", str(bundle), "--store", any_url).stdout
+    run = json.loads(parts_of(bundle)["manifest.json"])["run"]
+    with Store.open(any_url, create=False) as store:
+        assert len(store.list_runs(9)) == 2
+        assert store.damage() == ()
+        assert store.verify_root(run)
+        # keys stay free for the next run
+        fill_finished(store)
+    assert "certified" in invoke("show", run, "--store", any_url).stdout
+    events = invoke("query", "--sql", "SELECT detail FROM run_event", "--store", any_url).stdout
+    assert events.count("imported from bundle sha256:") == 1
+    assert invoke("diff", run, "latest", "--store", any_url).exit_code in (0, 1)
+
+
+def test_a_run_with_another_content_is_refused(url, bundle):
+    with Store.open(url, create=False) as store:
+        store.add_check(store.resolve("latest"), "spec", "late", "late", start().arms[0].level, RESULT)
+    result = invoke("import", str(bundle), "--store", url)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "another content: table check_result differs" in result.stderr
+
+
+def test_verify_needs_no_store_and_says_what_is_not_proved(bundle, tmp_path, monkeypatch):
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(bundle, alone / "run.zip")
+    monkeypatch.setenv("AUDIT_STORE", str(alone / "none.db"))
+    result = invoke("verify", str(alone / "run.zip"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "recomputed from 4 requests of 2 arms" in result.stdout
+    assert "2 verdicts, which the record root does not cover" in result.stdout
+    assert [each.name for each in alone.iterdir()] == ["run.zip"]
+
+
+CHANGES = {
+    "a token count": ("request", lambda rows: rows[1].update(n_output=rows[1]["n_output"] + 1), "base/case-b#0"),
+    "an arm's gamma": ("arm", lambda rows: rows[1]["spec"].update(gamma=9), "spec"),
+    "a missing request": ("token_trace", lambda rows: rows.pop(), "its trace is missing"),
+    "the package versions": ("environment", lambda rows: rows[0].update(sha256="0" * 64), "facts were changed"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_named_though_the_manifest_fits_it(bundle, tmp_path, name):
+    table, change, place = CHANGES[name]
+    forged = edited(bundle, table, change)
+    result = invoke("verify", str(forged))
+    assert result.exit_code == 1
+    assert result.stdout.startswith("mismatch: ")
+    assert place in result.stdout
+    target = tmp_path / "target.db"
+    refused = invoke("import", str(forged), "--store", str(target))
+    assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1)
+    assert not target.exists()
+
+
+def test_a_changed_verdict_is_found_by_judging_again(url, tmp_path):
+    assert invoke("judge", "--store", url).exit_code == 1  # the results of this store were made up
+    bundle = exported(url, tmp_path / "run.zip")
+    again = invoke("verify", str(bundle), "--judge")
+    assert again.exit_code == 0
+    assert again.stdout.endswith("judged      2 of 2 results come again from the record\n")
+    forged = edited(bundle, "check_result", lambda rows: rows[-2].update(verdict="certified"))
+    assert invoke("verify", str(forged)).exit_code == 0
+    judged = invoke("verify", str(forged), "--judge")
+    assert judged.exit_code == 1
+    assert "differs: spec law: verdict certified -> " in judged.stdout
+
+
+def test_only_a_finished_run_is_exported_and_only_to_a_zip(tmp_path):
+    url = str(tmp_path / "audit.db")
+    with Store.open(url, create=True) as store:
+        run = fill(store)
+        store.set_status(run, RunStatus.INTERRUPTED)
+    result = invoke("export", "--out", str(tmp_path / "x.zip"), "--store", url)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "only a finished run" in result.stderr
+    assert "name it" in invoke("export", "--out", url, "--store", url).stderr
+    with Store.open(url, create=False) as store:
+        store.set_status(run, RunStatus.RUNNING)
+        store.finish_run(run, RunStatus.FINISHED, 0)
+    assert "cannot be written" in invoke("export", "--out", str(tmp_path / "no" / "x.zip"), "--store", url).stderr
+    assert [each.name for each in tmp_path.iterdir() if each.suffix == ".zip" or each.name.startswith(".")] == []
+
+
+def test_a_bundle_of_the_first_revision_is_verified_and_imported(tmp_path):
+    assert invoke("verify", str(OLDEST)).exit_code == 0
+    url = str(tmp_path / "audit.db")
+    migrate.upgrade(url)
+    assert invoke("import", str(OLDEST), "--store", url).exit_code == 0
+    assert invoke("db", "check", "--store", url).exit_code == 0
