@@ -9,14 +9,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from audit.store import commitments
 from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
-from audit.store.models import TOKEN_COLUMNS, ArmRow, CheckRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
+from audit.store.models import (
+    TOKEN_COLUMNS,
+    ArmRow,
+    CheckRow,
+    RequestRow,
+    RequestStepsRow,
+    RequestTokensRow,
+    RunRow,
+    TokenTraceRow,
+)
 from engine.core.errors import TraceError
+
+BATCH: Final = 16
+"""Requests that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +40,43 @@ class IntegrityViolation:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """A request's rows; None where one is missing."""
+
+    request: RequestRow
+    content: ContentRow | None
+    steps: RequestStepsRow | None
+    tokens: RequestTokensRow | None
+    trace: TokenTraceRow | None
+
+
+def parts_of(session: Session, arm_id: int) -> Iterator[RequestParts]:
+    """The rows of an arm's requests, a batch at a time, because traces are large."""
+    query = select(RequestRow, ContentRow, RequestStepsRow, RequestTokensRow, TokenTraceRow)
+    for part in (ContentRow, RequestStepsRow, RequestTokensRow, TokenTraceRow):
+        query = query.outerjoin(part, part.request_id == RequestRow.id)
+    ordered = query.where(RequestRow.arm_id == arm_id).order_by(RequestRow.id)
+    for row in session.execute(ordered.execution_options(yield_per=BATCH)):
+        yield RequestParts(*row)
+
+
 def erasure_of(session: Session, request_id: int) -> ErasureRow | None:
     """The first erasure of a request's content."""
     query = select(ErasureRow).where(ErasureRow.request_id == request_id, ErasureRow.what == CONTENT)
     return session.scalars(query.order_by(ErasureRow.id).limit(1)).one_or_none()
 
 
-def broken(session: Session, request: RequestRow) -> str | None:
+def erasures_of(session: Session, run_id: int, requests: Select[int]) -> dict[int, ErasureRow]:
+    """The first erasure of each request's content: those that name the run, and those that name one of the requests."""
+    named = (ErasureRow.run_id == run_id) | ErasureRow.request_id.in_(requests)
+    query = select(ErasureRow).where(named, ErasureRow.what == CONTENT).order_by(ErasureRow.id.desc())
+    return {row.request_id: row for row in session.scalars(query) if row.request_id is not None}
+
+
+def broken(parts: RequestParts, erasure: ErasureRow | None) -> str | None:
     """Why a request's content and trace are not the recorded ones; None if they are, or were erased."""
-    content = session.get(ContentRow, request.id)
-    trace = session.get(TokenTraceRow, request.id)
-    tokens = session.get(RequestTokensRow, request.id)
-    erasure = erasure_of(session, request.id)
+    request, content, trace, tokens = parts.request, parts.content, parts.trace, parts.tokens
     if erasure is not None:
         return _erasure_broken(erasure, request, kept=any((content, trace, tokens)))
     if trace is None:
@@ -47,9 +85,7 @@ def broken(session: Session, request: RequestRow) -> str | None:
         return "its content is missing, and no erasure names it"
     if tokens is None:
         return "its tokens are missing, and no erasure names them"
-    intact = payload_intact(trace.payload, trace.sha256)
-    session.expire(trace, ["payload"])  # payloads are large, and a session keeps loaded rows
-    if not intact:
+    if not payload_intact(trace.payload, trace.sha256):
         return "its trace was changed"
     return None if request.record_version == 1 else _uncommitted(request, content, trace, tokens)
 

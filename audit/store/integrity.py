@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 
 from audit.store import commitments, contents
 from audit.store.canonical import sha256_json
-from audit.store.contents import IntegrityViolation
-from audit.store.erasable import ContentRow
+from audit.store.contents import IntegrityViolation, RequestParts
+from audit.store.erasable import ContentRow, ErasureRow
 from audit.store.governance import governance
 from audit.store.merkle import merkle_root
 from audit.store.models import (
@@ -35,7 +35,6 @@ from audit.store.models import (
     RequestStepsRow,
     RunArtifactRow,
     RunRow,
-    TokenTraceRow,
 )
 
 if TYPE_CHECKING:
@@ -245,9 +244,12 @@ def broken_places(session: Session, run: RunRow) -> list[IntegrityViolation]:
             broken.append(IntegrityViolation(arm.name, "the arm's or the run's facts were changed"))
         if _settings_broken(session, run, arm):
             broken.append(IntegrityViolation(arm.name, "the columns of its speculation settings were changed"))
-        for request in session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)):
+        own = select(RequestRow.id).where(RequestRow.arm_id == arm.id)
+        erasures = contents.erasures_of(session, run.id, own)
+        for parts in contents.parts_of(session, arm.id):
+            request = parts.request
             place = f"{arm.name}/{request.case_id}#{request.sample}"
-            found = _recomputed(session, request, context)
+            found = _recomputed(parts, context, erasures.get(request.id))
             if isinstance(found, IntegrityViolation):
                 broken.append(IntegrityViolation(place, found.message))
             elif found != request.record_hash:
@@ -264,17 +266,17 @@ def _root_broken(run: RunRow, leaves: list[Leaf]) -> list[IntegrityViolation]:
     return []
 
 
-def _recomputed(session: Session, request: RequestRow, context: str) -> str | IntegrityViolation:
-    problem = contents.broken(session, request)
+def _recomputed(parts: RequestParts, context: str, erasure: ErasureRow | None) -> str | IntegrityViolation:
+    problem = contents.broken(parts, erasure)
     if problem is not None:
         return IntegrityViolation("", problem)
-    steps = session.get(RequestStepsRow, request.id)
+    request, steps = parts.request, parts.steps
     if steps is None:
         return IntegrityViolation("", "its steps are missing")
     if request.record_version == RECORD_VERSION:
         fields = {name: getattr(request, name) for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
         return record_hash(context, fields, {"steps": steps.steps, "draft_versions": steps.draft_versions})
-    content, trace = session.get(ContentRow, request.id), session.get(TokenTraceRow, request.id)
+    content, trace = parts.content, parts.trace
     if content is None or trace is None:
         return request.record_hash
     rows = _step_rows(steps)
