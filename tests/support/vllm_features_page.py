@@ -19,7 +19,13 @@ import yaml
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "backends" / "vllm-features.md"
 NUMBERS: Final = ROOT / "docs" / "backends" / "vllm-features.json"
-SUITES: Final = ("features", "features-engine")
+TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "features": ("features",),
+    "features-engine": ("features-engine",),
+    "adapters": ("adapters",),
+}
+"""The suites of each table."""
+SUITES: Final = tuple(suite for suites in TABLES.values() for suite in suites)
 BEGIN: Final = "<!-- features -->"
 END: Final = "<!-- end of features -->"
 METHODS: Final = ("ngram", "draft", "drawn", "eagle")
@@ -66,9 +72,11 @@ def cell(checks: Iterable[Mapping[str, Any]]) -> str:
     return f"undecided: {', '.join(undecided)}" if undecided else "certified"
 
 
-def table(suite: str, found: Mapping[str, str]) -> str:
-    """Features by methods and temperatures; an arm that the suite lacks is untried, unless the page says why."""
-    features = list(dict.fromkeys(re.sub(r"^[a-z]+-t[01]-", "", arm) for arm in arms_of(suite)))
+def table(name: str, numbers: Mapping[str, Mapping[str, str]]) -> str:
+    """Features by methods and temperatures; an arm that the suites lack is untried, unless the page says why."""
+    found = {arm: text for suite in TABLES[name] for arm, text in numbers[suite].items()}
+    arms = [arm for suite in TABLES[name] for arm in arms_of(suite)]
+    features = list(dict.fromkeys(re.sub(r"^[a-z]+-t[01]-", "", arm) for arm in arms))
     heads = [(method, t) for method in METHODS for t in (0, 1)]
     lines = ["| feature | " + " | ".join(f"{method}, T={t}" for method, t in heads) + " |", "|---" * 9 + "|"]
     notes: dict[str, int] = {}
@@ -93,8 +101,12 @@ def _short(text: str, notes: dict[str, int]) -> str:
 
 def block(numbers: Mapping[str, Mapping[str, str]]) -> str:
     """All tables, between the marks."""
-    parts = [f"### {suite}\n\n`suites/vllm/{suite}.yaml`\n\n{table(suite, numbers[suite])}" for suite in SUITES]
-    return "\n\n".join([BEGIN, *parts, END])
+    return "\n\n".join([BEGIN, *(_part(name, numbers) for name in TABLES), END])
+
+
+def _part(name: str, numbers: Mapping[str, Mapping[str, str]]) -> str:
+    sources = ", ".join(f"`suites/vllm/{suite}.yaml`" for suite in TABLES[name])
+    return f"### {name}\n\n{sources}\n\n{table(name, numbers)}"
 
 
 def written(page: str, numbers: Mapping[str, Mapping[str, str]]) -> str:

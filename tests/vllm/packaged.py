@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.vllm_features_page import NUMBERS, cells
+
 from .setting import ROOT
 
 TIMEOUT = 1800
@@ -29,3 +31,11 @@ def verdicts(out, suite):
     assert done.stderr.startswith("starting vLLM (")
     checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
     return done.returncode, {(each["arm"], each["check"]): each for each in checks}
+
+
+def assert_as_the_page_says(out, suite):
+    """Runs the suite; every cell is the one that the page keeps."""
+    code, found = verdicts(out, suite)
+    kept = json.loads(NUMBERS.read_text(encoding="utf-8"))[suite]
+    assert cells({"checks": found.values()}) == kept
+    assert code == (1 if any(cell.startswith("finding") for cell in kept.values()) else 0)

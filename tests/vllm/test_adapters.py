@@ -1,0 +1,12 @@
+"""The packaged suite of adapters: the cells of the page."""
+
+import pytest
+
+from .packaged import assert_as_the_page_says
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.mark.parametrize("suite", ["adapters"])
+def test_every_cell_is_as_the_page_says(tmp_path, suite):
+    assert_as_the_page_says(tmp_path, suite)
