@@ -81,7 +81,7 @@ def _made(run_id: int, arm: ArmRow, new: NewRequest) -> _Made:
     from engine.record import trace as traces
 
     payload = new.generation.trace
-    trace = traces.decode(payload)
+    trace = traces.decode(payload, keyed=False)
     columns, digest = readable(trace), envelope.digest(payload)
     steps, tokens = values_of(columns.steps), values_of(columns.tokens)
     content = _content(new)

@@ -287,8 +287,12 @@ def _default(name: str, column: NDArray[Any]) -> bool:
     return empty is not None and column.shape == empty.shape and column.dtype == empty.dtype
 
 
-def decode(data: bytes) -> Trace:
+def decode(data: bytes, *, keyed: bool = True) -> Trace:
     """Read what `encode` wrote, in this version or in an older one.
+
+    Args:
+        data: the bytes.
+        keyed: if False, random numbers that the record leaves to their keys read as empty, in half the time.
 
     Raises:
         TraceError: the bytes are not a trace of a version in `READABLE`, or are damaged.
@@ -297,7 +301,7 @@ def decode(data: bytes) -> Trace:
     try:
         raw = unwrap(data)
         if version == MAGIC:
-            return _decoded(raw)
+            return _decoded(raw, keyed=keyed)
         columns = arrays_of(raw)
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
         return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
@@ -305,16 +309,17 @@ def decode(data: bytes) -> Trace:
         raise TraceError(f"damaged trace: {error}") from error
 
 
-def _decoded(raw: bytes) -> Trace:
+def _decoded(raw: bytes, *, keyed: bool) -> Trace:
     """Read the content of this version."""
     content = unpack(raw)
     header = _header_from_json(content.document.pop("header"))
-    keyed, columns = content.document.pop("keyed"), {name: each.copy() for name, each in EMPTY.items()}
-    if content.document or not set(keyed) <= set(KEYED) or set(keyed) & set(content.columns):
+    names, columns = content.document.pop("keyed"), {name: each.copy() for name, each in EMPTY.items()}
+    if content.document or not set(names) <= set(KEYED) or set(names) & set(content.columns):
         raise ValueError("the directory holds what it should not")
     columns |= content.columns
-    for name in keyed:
-        columns[name] = numbers_of(name, columns, header.sampling.seed, header.stream, header.protocol)
+    for name in names:
+        numbers = (header.sampling.seed, header.stream, header.protocol)
+        columns[name] = numbers_of(name, columns, *numbers) if keyed else np.empty(0)
     return Trace(header=header, **columns)
 
 

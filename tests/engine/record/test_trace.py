@@ -19,6 +19,7 @@ from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Sampli
 from engine.record.container import pack, sealed, unpack
 from engine.record.envelope import MAGIC, READABLE, digest, unwrap, wrap
 from engine.record.further_columns import LACKING, WHOLE_ROWS
+from engine.record.keyed import KEYED
 from engine.record.trace import Trace, TraceHeader, decode, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
@@ -238,6 +239,13 @@ def test_numbers_of_keys_are_not_stored_and_others_are(data):
         found = encode(dataclasses.replace(trace, **{name: column}))
         assert name not in unpack(unwrap(found)).document["keyed"]
         assert np.array_equal(getattr(decode(found), name), column, equal_nan=True)
+
+
+def test_a_reader_that_needs_no_numbers_leaves_out_those_of_keys(data):
+    whole, partly = decode(data), decode(data, keyed=False)
+    for name in COLUMNS:
+        wanted = np.empty(0) if name in KEYED else getattr(whole, name)
+        assert np.array_equal(getattr(partly, name), wanted, equal_nan=wanted.dtype.kind == "f")
 
 
 @pytest.mark.parametrize("version", [each for each in LACKING if each != MAGIC])
