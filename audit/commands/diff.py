@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 SETTINGS = ("setting", "a", "b")
 VERDICTS = ("result", "a", "b")
 ACCEPTANCE = ("arm", "part", "a", "b", "rate a", "rate b")
+CONTENT = {
+    True: "the same: every prompt, parameter, stream, output and decision",
+    False: "different",
+    None: "not compared: a run has no content root",
+}
 OUTPUTS = ("arm", "equal", "different", "other prompt or parameters", "in one run only")
 
 
@@ -51,6 +56,7 @@ def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store:
 
 def _print(found: RunDiff, most: int) -> None:
     click.echo(f"a  {found.a}\nb  {found.b}")
+    click.echo(f"content  {CONTENT[found.same_content]}")
     _section("settings", SETTINGS, [(each.place, each.a, each.b) for each in found.settings])
     _section("verdicts", VERDICTS, [(each.place, each.a, each.b) for each in found.verdicts])
     rows = [

@@ -90,6 +90,7 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
         ("environment", f"sha256:{run.environment.sha256}"),
         *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
         ("record root", run.record_root or "none: the run is not finished"),
+        ("content root", run.content_root or "none"),
     ]
     lines += [("looks", cell(line)) for line in look_lines(run, checks)]
     width = max(len(name) for name, _ in lines)

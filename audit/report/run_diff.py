@@ -94,6 +94,8 @@ class RunDiff:
     verdicts: tuple[Change, ...]
     acceptance: tuple[AcceptanceChange, ...]
     outputs: tuple[ArmOutputs, ...]
+    same_content: bool | None
+    """True if the content roots are equal; None if a run has none."""
 
     @property
     def same(self) -> bool:
@@ -116,7 +118,11 @@ def run_diff(store: Store, a: str, b: str) -> RunDiff:
         acceptance += _acceptance(name, ours, theirs)
     settings = tuple(_changes(_settings(first), _settings(second)))
     verdicts = tuple(_changes(_verdicts(store.checks(a)), _verdicts(store.checks(b))))
-    return RunDiff(a, b, settings, verdicts, tuple(acceptance), tuple(outputs))
+    return RunDiff(a, b, settings, verdicts, tuple(acceptance), tuple(outputs), _same_content(first, second))
+
+
+def _same_content(a: StoredRun, b: StoredRun) -> bool | None:
+    return None if None in (a.content_root, b.content_root) else a.content_root == b.content_root
 
 
 def environment_changes(then: Environment, now: Environment) -> tuple[Change, ...]:

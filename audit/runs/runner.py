@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from audit.errors import UserError
+from audit.runs.continuity import remaining
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
@@ -147,10 +148,15 @@ def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[Req
     """Run the requests that the store lacks."""
     todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
     progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
-    requests = [request for request in arm.requests.values() if request.id in todo]
+    load = partial(store.load_arm, name)
+    rest = remaining(arm, finished, load)
+    requests = rest.requests
     arm.engine.forget()
     before = arm.engine.memory()
-    for generation in generations(arm, requests, partial(store.load_arm, name)):
+    for generation in generations(arm, requests, load):
+        if generation.request.id not in todo:
+            rest.require_same(generation)
+            continue
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))

@@ -58,7 +58,7 @@ APPEND_ONLY: Final = (
 ERASABLE: Final = ("content", "request_tokens", "token_trace", "finding")
 """Tables whose rows may be deleted if a row of `erasure` names them."""
 
-RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "tokens", "exit_code")
+RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "content_root", "tokens", "exit_code")
 """The only columns of `run` that may be updated."""
 
 NAMING: Final = {
@@ -151,6 +151,8 @@ class RunRow(Base):
     ticket: Mapped[str | None] = mapped_column(Text)
     code_commit: Mapped[str | None] = mapped_column(Text)
     record_root: Mapped[str | None] = mapped_column(Digest)
+    content_root: Mapped[str | None] = mapped_column(Digest)
+    """See `audit.store.content_root`; NULL until the run is finished, and in runs of older versions."""
     tokens: Mapped[int | None] = mapped_column(BigInteger)
     exit_code: Mapped[int | None] = mapped_column(Integer)
 

@@ -153,6 +153,7 @@ def load_run(session: Session, ulid: str) -> StoredRun:
         events=_events(session, run),
         tokens=run.tokens,
         record_root=run.record_root,
+        content_root=run.content_root,
         exit_code=run.exit_code,
         reason=RunReason(run.purpose, run.ticket),
     )

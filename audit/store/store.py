@@ -17,7 +17,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from audit.errors import UserError
+from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
 from audit.store import (
@@ -157,8 +157,21 @@ class Store:
         self._write(lambda session: writer.set_status(session, run, status, detail))
 
     def finish_run(self, run: str, status: RunStatus, exit_code: int) -> None:
-        """Close a run: status, end, number of tokens, exit code, record root."""
-        self._write(lambda session: writer.finish_run(session, run, status, exit_code))
+        """Close a run: status, end, number of tokens, exit code, record root, content root."""
+        root = self.content_root(run)
+        self._write(lambda session: writer.finish_run(session, run, status, exit_code, root))
+
+    def content_root(self, run: str) -> str | None:
+        """The content root computed from the stored requests; None if a trace is missing or cannot be decoded."""
+        # imported with the first trace, as in `audit.store.reader`
+        from audit.store.content_root import content_root
+
+        try:
+            return content_root(self.load_arm(run, arm.name) for arm in self.load_run(run).arms)
+        except failures.StoreFailure:
+            raise
+        except CannotDecide:
+            return None
 
     def add_check(
         self,

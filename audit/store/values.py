@@ -194,6 +194,7 @@ class StoredRun:
     tokens: int | None
     """Tokens generated in all arms; None until the run is finished."""
     record_root: str | None
+    content_root: str | None
     exit_code: int | None
     reason: RunReason = RunReason()
 

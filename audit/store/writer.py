@@ -172,12 +172,13 @@ def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> N
     _event(session, run, status, detail)
 
 
-def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int) -> None:
-    """Close a run: status, end, tokens, exit code and record root."""
+def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int, content_root: str | None) -> None:
+    """Close a run: status, end, tokens, exit code, record root and content root."""
     run = find_run(session, ulid)
     total = select(func.coalesce(func.sum(RequestRow.n_output), 0)).where(RequestRow.run_id == run.id)
     run.tokens = int(session.execute(total).scalar_one())
     run.record_root = integrity.root_of(integrity.stored_leaves(session, run.id))
+    run.content_root = content_root
     run.finished_at = now()
     run.exit_code = exit_code
     set_status(session, ulid, status, f"exit code {exit_code}")

@@ -73,6 +73,7 @@ def facts() -> RunFacts:
         events=(),
         tokens=11_200,
         record_root="e" * 64,
+        content_root="f" * 64,
         exit_code=0,
     )
     checks = (

@@ -51,6 +51,7 @@ def test_a_repetition_differs_in_nothing(made):
     code, found = differences(made, "first", "again")
     assert code == 0
     assert (found["settings"], found["verdicts"], found["acceptance"]) == ([], [], [])
+    assert found["same_content"] is True
     assert [(each["arm"], each["equal"], each["partings"]) for each in found["outputs"]] == [
         ("baseline/T=1", 6, []),
         ("chain", 6, []),
@@ -60,6 +61,7 @@ def test_a_repetition_differs_in_nothing(made):
 def test_with_another_seed_no_request_is_the_same_work(made):
     code, found = differences(made, "first", "seed")
     assert code == 1
+    assert found["same_content"] is False
     assert {each["unlike"] for each in found["outputs"]} == {6}
     assert changed(found)["arm chain.spec.sampling.seed"] == ("5", "6")
     assert not any(each["partings"] for each in found["outputs"])
@@ -102,7 +104,9 @@ def test_the_page_names_what_differs(made):
     assert any(line.split()[:2] == ["arm", "chain.spec.fault"] for line in lines)
     assert sum("leads" in line for line in lines) == 1
     assert any(line.startswith("  chain: ") and line.endswith("more; raise --most") for line in lines)
+    assert lines[2] == "content  different"
     same = invoke("diff", names["first"], names["again"], "--store", url)
+    assert "\ncontent  the same: " in same.stdout
     assert "settings: no difference" in same.stdout
 
 

@@ -274,7 +274,7 @@ def test_of_a_run_only_its_progress_can_be_changed(any_url):
     with connected(any_url) as connection:
         for column in Base.metadata.tables["run"].columns:
             statement = f"UPDATE run SET {column.name} = {column.name}"
-            if column.name in {"status", "finished_at", "record_root", "tokens", "exit_code"}:
+            if column.name in {"status", "finished_at", "record_root", "content_root", "tokens", "exit_code"}:
                 connection.execute(text(statement))
             else:
                 refused(connection, statement)
