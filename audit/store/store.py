@@ -167,7 +167,7 @@ class Store:
         from audit.store.content_root import content_root
 
         try:
-            return content_root(self.load_arm(run, arm.name) for arm in self.load_run(run).arms)
+            return content_root(self._arm(run, arm.name) for arm in self.load_run(run).arms)
         except failures.StoreFailure:
             raise
         except CannotDecide:
@@ -209,6 +209,9 @@ class Store:
         Raises:
             CannotDecide: a trace is missing or cannot be decoded.
         """
+        return self._arm(run, arm)
+
+    def _arm(self, run: str, arm: str) -> ArmRecord:
         return self._read(lambda session: reader.load_arm(session, run, arm, self._payload))
 
     def _payload(self, row: int) -> bytes:
