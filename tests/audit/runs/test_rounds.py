@@ -257,7 +257,7 @@ def test_the_command_says_after_how_many_tokens_it_was_decided(tmp_path):
     assert "\ndecided after " in done.stdout
     assert " tokens in " in done.stdout
     shown = invoke("show", "latest", "--store", url)
-    assert "looks        decided after " in shown.stdout
+    assert "looks         decided after " in shown.stdout
 
 
 def test_the_command_prints_what_is_left_and_never_full_certainty(tmp_path):
