@@ -153,7 +153,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "reasons": "the reasons of the decision, as JSON",
     "record_hash": "digest of the request's evidence",
     "record_root": "Merkle root over the run's record hashes; NULL until the run is finished",
-    "content_root": "root over the content of all requests, equal in runs with equal content; NULL until the run is finished",
+    "content_root": "root over the content of all requests, equal in runs of equal content; "
+    "NULL until the run is finished",
     "record_version": "what the record hash covers: 1 the content itself, 2 commitments to it",
     "report_after": "digest of the report with the evidence",
     "report_before": "digest of the report without it",
