@@ -48,6 +48,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.judge:command",
         "Judge RUN again from its record, store the new verdicts beside the old ones, and print what differs.",
     ),
+    "keys": ("audit.commands.keys:command", "Make and show the keys that sign checkpoints of a store's log."),
     "list": ("audit.commands.list:command", "List the newest runs of a store."),
     "minimize": ("audit.commands.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
     "plan": (

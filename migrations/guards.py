@@ -1,7 +1,7 @@
 """Triggers that keep rows from being changed: SQL for SQLite and PostgreSQL.
 
 They guard against mistakes, not against the owner of the file, who can drop
-them; the record root covers that case. A migration that rebuilds a table
+them; the log covers that case. A migration that rebuilds a table
 (Alembic's batch mode does, silently) loses the table's triggers and must call
 `guard` for it again.
 """

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Final
+
 import click
 
-from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.redact import redact
 from audit.commands.tables import cell
-from audit.store import Store, migrate
+from audit.errors import CannotDecide, UserError
+from audit.store import Store, keys, migrate, notes, proof
+from audit.store.checkpoints import TreeHead
 from audit.store.connection import parse_url, shown
+from audit.text.staged_files import staged
 
 
 @click.group("db")
@@ -33,15 +39,27 @@ def current(store: str) -> None:
 
 
 @command.command("check")
-@click.argument("runs", nargs=-1, shell_complete=complete_runs)
+@click.argument("runs", nargs=-1)
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Signed checkpoint kept outside the store.")
+@click.option("--key", type=click.Path(path_type=Path), help="Public key of the checkpoint.")
 @store_option
-def check(runs: tuple[str, ...], store: str) -> None:
-    """Recompute every hash of RUNS (default: all finished runs); exit 1 if anything changed."""
+def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, store: str) -> None:
+    """Recompute the log and every hash of RUNS (default: all runs); exit 1 if anything changed.
+
+    With --checkpoint, also whether the log continues the one that was signed.
+    """
+    if (checkpoint is None) != (key is None):
+        raise UserError("give --checkpoint and --key together: the signed note, and the public key that verifies it")
+    kept = () if checkpoint is None or key is None else (_opened(checkpoint, keys.read_public(key)),)
     with Store.open(store, create=False, read_only=True) as opened:
         broken = opened.damage(tuple(opened.resolve(run) for run in runs))
         erased = opened.erased_requests()
     for each in broken:
         click.echo(f"{cell(each.place)}: {cell(each.message)}")
+        broken = [f"{cell(each.place)}: {cell(each.message)}" for each in opened.damage(_resolved(opened, runs))]
+        broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
+    for line in broken:
+        click.echo(line)
     click.echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
     if erased:
         click.echo(f"content of {erased} requests was erased, on record")
@@ -49,3 +67,79 @@ def check(runs: tuple[str, ...], store: str) -> None:
 
 
 command.add_command(redact)
+
+
+def _resolved(store: Store, runs: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(store.resolve(run) for run in runs)
+
+
+def _opened(path: Path, key: keys.PublicKey) -> TreeHead:
+    return notes.opened(_read(path), key, str(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', 'not text')}") from error
+
+
+@command.command("checkpoint")
+@click.option("--key", required=True, type=click.Path(path_type=Path), help="Private key of `audit keys init`.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the signed note.")
+@store_option
+def checkpoint(key: Path, out: Path, store: str) -> None:
+    """Sign size and root of the log, and write the note to --out, to be kept outside the store.
+
+    Refuses a log that does not continue the store's checkpoints and the one in --out, if there is one.
+    """
+    signer = keys.read_private(key)
+    earlier = (_opened(out, signer.public),) if out.exists() else ()
+    with Store.open(store, create=False) as opened:
+        for message in opened.check_checkpoints((*opened.checkpoints(), *earlier)):
+            raise CannotDecide(f"{opened.url}: not signed: {message}")
+        note: list[str] = []
+
+        def sign(head: TreeHead) -> str:
+            note.append(notes.signed(head, signer))
+            return note[0]
+
+        head = opened.add_checkpoint(sign)
+    with staged({out: note[0].encode()}):
+        click.echo(f"{out}: {head.size} entries, root {head.root.hex()}")
+
+
+@command.command("prove")
+@click.argument("run")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the proof, JSON.")
+@store_option
+def prove(run: str, out: Path, store: str) -> None:
+    """Write a proof that the ending and the verdicts of RUN are in the log of the last checkpoint."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        document = opened.prove(opened.resolve(run))
+    with staged({out: (json.dumps(document, indent=1) + "\n").encode("ascii")}):
+        click.echo(f"{out}: {len(document['entries'])} entries of run {document['run']}")
+
+
+@command.command("verify-proof")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--key", required=True, type=click.Path(path_type=Path), help="Public key of the checkpoint.")
+def verify_proof(file: Path, key: Path) -> None:
+    """Verify a proof of `audit db prove` without a store, and print what it shows."""
+    try:
+        document = json.loads(_read(file))
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON, so not a proof of audit db prove") from error
+    proven = proof.verify(document, keys.read_public(key), str(file))
+    for row in proven.rows:
+        shown_values = ((name, row.values[name]) for name in SHOWN[row.kind])
+        click.echo(cell(f"{row.kind}: " + ", ".join(f"{name} {value}" for name, value in shown_values)))
+    click.echo(f"{file}: proven, in a log of {proven.head.size} entries")
+
+
+SHOWN: Final = {
+    "run": ("ulid", "suite_name", "actor", "started_at"),
+    "state": ("status", "exit_code", "tokens", "record_root"),
+    "check_result": ("name", "verdict", "n", "arm_id", "created_at"),
+}
+"""Columns of a proven row that are printed."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, delete, func, insert, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
 from audit.errors import CannotDecide, UserError
@@ -103,13 +103,11 @@ def erase_all(session: Session, plans: Sequence[ErasurePlan], reason: str, actor
 
 def _erase(session: Session, planned: ErasurePlan, reason: str, actor: str) -> None:
     run = find_run(session, planned.run)
-    shared = {"run_id": run.id, "reason": reason, "actor": actor, "created_at": now()}
-    rows: list[dict[str, Any]] = [{"request_id": each, "what": CONTENT, **shared} for each in planned.requests]
-    if rows:
-        session.execute(insert(ErasureRow), rows)
-    if planned.findings:
-        marked = [{"check_result_id": each, "what": FINDING, **shared} for each in planned.findings]
-        session.execute(insert(ErasureRow), marked)
+    shared: dict[str, Any] = {"run_id": run.id, "reason": reason, "actor": actor, "created_at": now()}
+    # as mapped rows, which the log notes, and before the deletions, which the triggers allow only then
+    session.add_all(ErasureRow(request_id=each, what=CONTENT, **shared) for each in planned.requests)
+    session.add_all(ErasureRow(check_result_id=each, what=FINDING, **shared) for each in planned.findings)
+    session.flush()
     for each in planned.requests:
         session.execute(delete(ContentRow).where(ContentRow.request_id == each))
         session.execute(delete(RequestTokensRow).where(RequestTokensRow.request_id == each))

@@ -1,4 +1,4 @@
-"""Check a store's health: triggers present, references valid, every finished run unchanged.
+"""Check a store's health: triggers as they were made, references valid, every run and every row of the log unchanged.
 
 This module only reads; nothing repairs a damaged store.
 """
@@ -10,42 +10,34 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from audit.store import integrity
+from audit.store import integrity, log_check, log_scan, trigger_texts
 from audit.store.contents import IntegrityViolation
-from audit.store.models import APPEND_ONLY, RunRow
+from audit.store.models import RunRow
 from audit.store.values import RunStatus
 
-EVENTS = ("update", "delete")
 
-
-def expected_guards() -> frozenset[str]:
-    """Names of the triggers of every database (PostgreSQL has more, for TRUNCATE)."""
-    return frozenset(f"guard_{table}_{event}" for table in (*APPEND_ONLY, "run") for event in EVENTS)
-
-
-def missing_guards(session: Session) -> tuple[str, ...]:
-    """Missing append-only triggers, sorted."""
-    if session.get_bind().dialect.name == "postgresql":
-        query = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'"
-    else:
-        query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    present = set(session.execute(text(query)).scalars())
-    return tuple(sorted(expected_guards() - present))
+def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:
+    """Append-only triggers that are missing, altered or not the store's own."""
+    expected = trigger_texts.expected(session.get_bind().dialect.name)
+    stored = trigger_texts.stored(session)
+    for name in sorted(expected.keys() | stored.keys()):
+        if name not in stored:
+            yield IntegrityViolation(name, "the append-only trigger is missing")
+        elif name not in expected:
+            yield IntegrityViolation(name, "the trigger does not belong to the store")
+        elif expected[name] != stored[name]:
+            yield IntegrityViolation(name, "the append-only trigger was altered")
 
 
 def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViolation]:
-    """All damage of the store, or of the named runs only."""
-    for name in missing_guards(session):
-        yield IntegrityViolation(name, "the append-only trigger is missing")
+    """All damage of the store; of its runs the named ones or all."""
+    yield from damaged_guards(session)
     if session.get_bind().dialect.name == "sqlite":
         yield from _sqlite_damage(session)
-    query = (
-        select(RunRow).where(RunRow.ulid.in_(runs))
-        if runs
-        else select(RunRow).where(RunRow.status == RunStatus.FINISHED)
-    )
+    yield from log_check.damage(session, log_scan.scan(session))
+    query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
     for run in session.scalars(query.order_by(RunRow.id)):
-        for broken in integrity.broken_places(session, run):
+        for broken in integrity.broken_places(session, run, rooted=bool(runs) or run.status == RunStatus.FINISHED):
             yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
 
 

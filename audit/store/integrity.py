@@ -6,8 +6,8 @@ environment and configuration. Version 1, of older stores, covers the content an
 the trace's digest themselves, so an erasure leaves nothing to recompute it from.
 
 The record root is the Merkle root over the record hashes ordered by (arm, case,
-sample). A copy of the root kept elsewhere reveals any later change. Check results
-are not covered: they can be recomputed from the covered data.
+sample). A copy of the root kept elsewhere reveals any later change. The log
+(`audit.store.log`) covers check results.
 """
 
 from __future__ import annotations
@@ -233,10 +233,13 @@ def stored_leaves(session: Session, run_id: int) -> list[Leaf]:
     return [Leaf(*row) for row in rows]
 
 
-def broken_places(session: Session, run: RunRow) -> list[IntegrityViolation]:
-    """Recompute every hash of a run; empty if the run has a root and all of them agree."""
+def broken_places(session: Session, run: RunRow, *, rooted: bool = True) -> list[IntegrityViolation]:
+    """Recompute every hash of a run; empty if all of them agree and, with `rooted`, the run has their root."""
     broken: list[IntegrityViolation] = []
     leaves: list[Leaf] = []
+    facts = (session.get(ArtifactRow, run.suite_artifact_id), session.get(EnvironmentRow, run.environment_id))
+    if None in facts:
+        return [IntegrityViolation("run", "its suite or environment is missing")]
     shared = run_context(session, run)
     for arm in session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)):
         context = context_hash(shared, arm_context(arm))
@@ -255,13 +258,18 @@ def broken_places(session: Session, run: RunRow) -> list[IntegrityViolation]:
             elif found != request.record_hash:
                 broken.append(IntegrityViolation(place, "the request's row, steps or trace digest were changed"))
             leaves.append(Leaf(arm.name, request.case_id, request.sample, request.record_hash))
-    return [*broken, *contents.broken_findings(session, run), *_root_broken(run, leaves)]
+    findings = contents.broken_findings(session, run)
+    return [*broken, *findings, *(_root_broken(run, leaves) if rooted else [])]
 
 
 def _root_broken(run: RunRow, leaves: list[Leaf]) -> list[IntegrityViolation]:
     if run.record_root is None:
         return [IntegrityViolation("run", "it has no record root: it was never finished")]
-    if root_of(leaves) != run.record_root:
+    try:
+        same = root_of(leaves) == run.record_root
+    except ValueError:
+        return [IntegrityViolation("run", "a record hash of it is no hash")]
+    if not same:
         return [IntegrityViolation("run", "the record root differs: a request was added, removed or replaced")]
     return []
 

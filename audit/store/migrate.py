@@ -66,6 +66,7 @@ def upgrade(url: str, revision: str = "head") -> None:
             command.upgrade(config(connection), revision)
             if revision == "head":
                 filled(connection)
+                _adopt(connection)
             connection.commit()
     except DatabaseError as error:
         raise UserError(f"{shown(target)}: cannot be upgraded: {error.orig}") from error
@@ -113,6 +114,16 @@ def _filled_tokens(connection: Connection) -> int:
             connection.execute(insert(RequestTokensRow).values(request_id=request, **tokens))
             count += 1
     return count
+
+
+def _adopt(connection: Connection) -> None:
+    """Begin the log of a store that has none."""
+    # imported here because opening a current store needs no log
+    from audit.store import log
+
+    with Session(connection, join_transaction_mode="create_savepoint") as session:
+        log.adopt(session)
+        session.commit()
 
 
 def current(url: str) -> str:

@@ -52,6 +52,8 @@ APPEND_ONLY: Final = (
     "coverage",
     "gate_decision",
     "attachment",
+    "log_entry",
+    "checkpoint",
 )
 """Tables whose rows may be neither updated nor deleted, but for deletions of `ERASABLE` ones."""
 

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import commitments, contents, integrity
+from audit.store import commitments, contents, integrity, log
 from audit.store.canonical import sha256_json, storable
 from audit.store.models import ArmRow, Base
 from audit.store.values import RunStatus
@@ -72,6 +72,8 @@ def _insert(session: Session, made: Sequence[_Made]) -> None:
     for name, table in parts.items():
         rows = [{"request_id": number, **getattr(each, name)} for number, each in zip(ids, made, strict=True)]
         session.execute(insert(tables[table]), rows)
+    for table in ("request", "token_trace"):
+        log.note(session, table, [(number,) for number in ids])
 
 
 def _made(run_id: int, arm: ArmRow, new: NewRequest) -> _Made:

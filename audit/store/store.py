@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -21,18 +21,22 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
 from audit.store import (
+    checkpoints,
     erasing,
     failures,
     health,
     integrity,
+    log,
     migrate,
     outcomes,
+    proof,
     reader,
     request_writer,
     run_lock,
     token_pieces,
     writer,
 )
+from audit.store.checkpoints import TreeHead
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.contents import IntegrityViolation
 from audit.store.erasing import ErasurePlan, StoredErasure
@@ -250,8 +254,8 @@ class Store:
         return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
 
     def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
-        """Damage of the store: triggers, references, and the named or all finished runs."""
-        return self._read(lambda session: tuple(health.damage(session, runs)))
+        """Damage of the store: triggers, references, the log, and the named or all runs."""
+        return self._read(lambda session: tuple(health.damage(session, runs)), steady=True)
 
     def plan_erasure(self, run: str, requests: Sequence[str] = ()) -> ErasurePlan:
         """What an erasure of a run's content, or of the named requests', would delete; raises as `erasing.plan`."""
@@ -286,6 +290,27 @@ class Store:
     def decisions(self, run: str) -> tuple[StoredDecision, ...]:
         """The gate's decisions about a run, oldest first."""
         return self._read(lambda session: outcomes.decisions(session, run))
+
+    def add_checkpoint(self, sign: Callable[[TreeHead], str]) -> TreeHead:
+        """Record a signed note of the log as it is now; `sign` gives the note and may refuse."""
+        return self._write(lambda session: checkpoints.add(session, sign))
+
+    def checkpoints(self) -> tuple[TreeHead, ...]:
+        """The checkpoints on record, oldest first."""
+        return self._read(checkpoints.known)
+
+    def check_checkpoints(self, kept: Sequence[TreeHead]) -> tuple[str, ...]:
+        """Why the log does not continue that of these checkpoints; empty if it continues all."""
+        return self._read(lambda session: tuple(checkpoints.compare(session, kept)), steady=True)
+
+    def prove(self, run: str) -> dict[str, Any]:
+        """The proof that a run's ending and results are in the log of the newest checkpoint.
+
+        Raises:
+            UserError: no checkpoint covers them.
+            CannotDecide: they are not as they were logged.
+        """
+        return self._read(lambda session: proof.prove(session, writer.find_run(session, run)), steady=True)
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Record that a run's evidence was bound to a report."""
@@ -324,11 +349,17 @@ class Store:
     def _write(self, work: Callable[[Session], T]) -> T:
         if self._file is not None and failures.identity(sqlite_path(self._url)) != self._file:
             raise failures.StoreFailure(self.url, failures.REPLACED)
-        with self._clear_errors(), Session(self._engine) as session, session.begin():
-            return work(session)
+        with self._clear_errors(), log.LoggedSession(self._engine) as session, session.begin():
+            done = work(session)
+            log.seal(session)
+            return done
 
-    def _read(self, work: Callable[[Session], T]) -> T:
-        engine = self._engine.execution_options(**{READING: True})
+    def _read(self, work: Callable[[Session], T], *, steady: bool = False) -> T:
+        """Read in one transaction; with `steady` every query sees the same state, as SQLite's do always."""
+        options: dict[str, Any] = {READING: True}
+        if steady and not is_sqlite(self._url):
+            options["isolation_level"] = "REPEATABLE READ"
+        engine = self._engine.execution_options(**options)
         with self._clear_errors(), Session(engine) as session, session.begin():
             return work(session)
 

@@ -9,14 +9,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, inspect, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.verdicts import CheckResult
-from audit.store import commitments, integrity
+from audit.store import commitments, integrity, log
 from audit.store.canonical import jsonable, number, storable
 from audit.store.erasable import FindingRow
 from audit.store.models import (
@@ -94,26 +94,32 @@ def _artifact(session: Session, used: ArtifactRef) -> int:
         "sha256": used.sha256,
         "manifest": jsonable(used.manifest),
     }
-    _insert_if_new(session, ArtifactRow, values)
+    made = _insert_if_new(session, ArtifactRow, values)
     query = select(ArtifactRow.id).where(ArtifactRow.kind == used.kind, ArtifactRow.sha256 == used.sha256)
-    return session.execute(query).scalar_one()
+    found = session.execute(query).scalar_one()
+    log.note(session, "artifact", [(found,)] if made else [])
+    return found
 
 
 def _environment(session: Session, place: Environment) -> int:
     parts = {name: jsonable(getattr(place, name)) for name in ("packages", "hardware", "code")}
-    _insert_if_new(session, EnvironmentRow, {"sha256": place.sha256, **parts})
-    return session.execute(select(EnvironmentRow.id).where(EnvironmentRow.sha256 == place.sha256)).scalar_one()
+    made = _insert_if_new(session, EnvironmentRow, {"sha256": place.sha256, **parts})
+    found = session.execute(select(EnvironmentRow.id).where(EnvironmentRow.sha256 == place.sha256)).scalar_one()
+    log.note(session, "environment", [(found,)] if made else [])
+    return found
 
 
-def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> None:
-    """Insert a row unless a unique constraint already holds it; safe against concurrent writers."""
+def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> bool:
+    """Insert a row unless a unique constraint already holds it; True if it was new. Safe against concurrent writers."""
     if session.get_bind().dialect.name == "postgresql":
         # imported only for this kind of store: its modules would slow every command on an SQLite file
         from sqlalchemy.dialects import postgresql
 
-        session.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing())
+        statement: Any = postgresql.insert(table)
     else:
-        session.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
+        statement = sqlite.insert(table)
+    made = statement.values(**values).on_conflict_do_nothing().returning(inspect(table).primary_key[0])
+    return session.execute(made).first() is not None
 
 
 def _link(run_id: int, used: ArtifactRef, artifact_id: int) -> RunArtifactRow:
@@ -228,8 +234,10 @@ def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | 
     session.flush()
     if finding is not None:
         session.execute(insert(FindingRow).values(check_result_id=row.id, **finding))
+        log.note(session, "finding", [(row.id,)])
     if check.coverage:
         session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(each)} for each in check.coverage])
+        log.note(session, "coverage", [(row.id, each.situation) for each in check.coverage])
 
 
 def _finding(result: CheckResult) -> dict[str, Any] | None:

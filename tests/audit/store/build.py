@@ -5,16 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.store import ArtifactRef, NewArm, NewRun, RunStatus, SituationCount, Store
+from audit.store import (
+    ArtifactRef,
+    Attachment,
+    NewArm,
+    NewCheck,
+    NewJudgement,
+    NewRun,
+    RunStatus,
+    SituationCount,
+    Store,
+    StoredDecision,
+)
 from audit.store.connection import open_engine, open_readonly, parse_url
+from audit.store.erasable import CONTENT, ErasureRow
+from audit.store.log import LoggedSession, seal
 from engine.core.types import (
     Emitted,
     Examined,
@@ -156,5 +170,34 @@ def connected(url: str, *, read_only: bool = False) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             yield connection
+    finally:
+        engine.dispose()
+
+
+def fill_every_table(url: str) -> None:
+    """At least one row in every table of an upgraded store; the first request is erased."""
+    with Store.open(url, create=False) as store:
+        run = fill_finished(store)
+        store.add_pieces(run, chr)
+        again = NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS)
+        store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))
+        store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
+        store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
+        store.add_checkpoint(lambda head: "note")
+    erase_first(url)
+
+
+def erase_first(url: str) -> None:
+    """Erase the content of the first request."""
+    engine = open_engine(parse_url(url))
+    try:
+        with LoggedSession(engine) as session, session.begin():
+            named = ErasureRow(run_id=1, request_id=1, what=CONTENT, reason="asked for", actor="ci")
+            named.created_at = datetime.now(UTC)
+            session.add(named)
+            session.flush()
+            for table in ("content", "request_tokens", "token_trace"):
+                session.execute(text(f"DELETE FROM {table} WHERE request_id = 1"))
+            seal(session)
     finally:
         engine.dispose()

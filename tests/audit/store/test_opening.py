@@ -12,13 +12,19 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from audit.errors import CannotDecide, UserError
-from audit.evidence.records import Level
 from audit.store import Store, default_url, migrate
 from audit.store import connection as engines
 from audit.store.connection import open_engine, parse_url, readonly_uri, shown
-from audit.store.health import expected_guards
+from audit.store.log_check import UNLOGGED
 from audit.store.models import APPEND_ONLY, REVISION, Base
-from tests.audit.store.build import COUNTS, RESULT, connected, fill_finished, generation, made_store, start
+from tests.audit.store.build import (
+    connected,
+    fill_every_table,
+    fill_finished,
+    generation,
+    made_store,
+    start,
+)
 
 
 def test_default_is_in_the_data_folder_unless_named(monkeypatch, tmp_path):
@@ -195,7 +201,7 @@ WRITER = """
 import sys
 import threading
 from audit.store import Store
-from tests.audit.store.build import generation, start
+from tests.audit.store.build import fill_every_table, generation, start
 with Store.open(sys.argv[1], create=True) as store:
     run = store.begin_run(start())
     for sample in range(5):
@@ -222,27 +228,6 @@ def rows_before(connection):
     for table in (*APPEND_ONLY, "run"):
         counts[table] = connection.execute(text(f"SELECT COUNT(*) FROM {table}")).scalar_one()
     return counts
-
-
-def fill_every_table(url):
-    from datetime import UTC, datetime
-
-    from audit.store import Attachment, NewCheck, NewJudgement, StoredDecision
-
-    with Store.open(url, create=False) as store:
-        run = fill_finished(store)
-        store.add_pieces(run, chr)
-        again = NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS)
-        store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))
-        store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
-        store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
-    with connected(url) as connection, connection.begin():
-        values = "1, 1, 'content', 'asked for', 'ci', '2026-01-01'"
-        connection.execute(
-            text(f"INSERT INTO erasure (run_id, request_id, what, reason, actor, created_at) VALUES ({values})")
-        )
-        for table in ("content", "request_tokens", "token_trace"):
-            connection.execute(text(f"DELETE FROM {table} WHERE request_id = 1"))
 
 
 def test_no_row_can_be_changed_in_either_database(any_url):
@@ -284,7 +269,6 @@ def test_of_a_run_only_its_progress_can_be_changed(any_url):
 def test_every_table_is_guarded_and_a_lost_guard_is_damage(any_url):
     tables = set(Base.metadata.tables)
     assert tables == {*APPEND_ONLY, "run"}
-    assert len(expected_guards()) == 2 * len(tables)
     fill_every_table(any_url)
     with Store.open(any_url, create=False) as store:
         assert store.damage() == ()
@@ -295,6 +279,29 @@ def test_every_table_is_guarded_and_a_lost_guard_is_damage(any_url):
         assert [broken.place for broken in store.damage()] == ["guard_request_update"]
 
 
+NO_GUARDS = {
+    "sqlite": (
+        "DROP TRIGGER guard_arm_delete",
+        "CREATE TRIGGER guard_arm_delete BEFORE DELETE ON arm FOR EACH ROW BEGIN SELECT 1; END",
+        "CREATE TRIGGER helper AFTER INSERT ON arm BEGIN SELECT 1; END",
+    ),
+    "postgresql": (
+        "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+        "CREATE TRIGGER helper AFTER INSERT ON arm FOR EACH ROW EXECUTE FUNCTION audit_refuse()",
+    ),
+}
+
+
+def test_a_guard_that_does_nothing_is_damage(any_url):
+    with connected(any_url) as connection, connection.begin():
+        for statement in NO_GUARDS[connection.dialect.name]:
+            connection.execute(text(statement))
+    with Store.open(any_url, create=False) as store:
+        found = {broken.place: broken.message for broken in store.damage()}
+    assert found["guard_arm_delete"] == "the append-only trigger was altered"
+    assert found["helper"] == "the trigger does not belong to the store"
+
+
 def test_dangling_rows_and_damaged_pages_are_found(tmp_path):
     url = made_store(tmp_path)
     path = tmp_path / "audit.db"
@@ -303,7 +310,10 @@ def test_dangling_rows_and_damaged_pages_are_found(tmp_path):
             "INSERT INTO run_event (run_id, status, at, detail) VALUES (99, 'running', '2026-01-01', '')"
         )
     with Store.open(url, create=False) as store:
-        assert [broken.message for broken in store.damage()] == ["refers to a row of run that does not exist"]
+        assert [broken.message for broken in store.damage()] == [
+            "refers to a row of run that does not exist",
+            UNLOGGED,
+        ]
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     damaged = bytearray(path.read_bytes())

@@ -1,0 +1,166 @@
+"""Inclusion proofs: that a run's ending and verdicts are entries of the log of a signed checkpoint.
+
+A proof is a JSON document that needs no store: the checkpoint's note, and per entry the bytes that it hashes and the
+sibling hashes up to the root (RFC 6962, section 2.1.1). It shows that the log held these entries, not that they are the
+last ones of the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from audit.errors import CannotDecide, UserError
+from audit.store import entries, log_scan, notes
+from audit.store.checkpoints import TreeHead
+from audit.store.covered import COVERED, RUN_STATE
+from audit.store.entries import STATE
+from audit.store.keys import PublicKey
+from audit.store.log_models import CheckpointRow
+from audit.store.merkle import leaf_hash, node_hash
+from audit.store.models import CheckRow, RunRow
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenRun:
+    """What a proof shows of a run: `rows` are the proven rows by kind and column."""
+
+    head: TreeHead
+    rows: tuple[ProvenRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenRow:
+    """One proven row."""
+
+    kind: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A row to prove: its entry's kind and bytes."""
+
+    kind: str
+    ref: str
+    data: bytes
+
+
+def prove(session: Session, run: RunRow) -> dict[str, Any]:
+    """The proof of a run's row, last state and results in the newest checkpoint.
+
+    Raises:
+        UserError: no checkpoint covers them.
+        CannotDecide: a row is not as it was logged.
+    """
+    newest = select(CheckpointRow).order_by(CheckpointRow.id.desc()).limit(1)
+    checkpoint = session.scalars(newest).one_or_none()
+    if checkpoint is None:
+        raise UserError("the store has no checkpoint; sign one: audit db checkpoint --key KEY --out FILE")
+    levels = _levels(log_scan.leaves(session, checkpoint.size))
+    if levels[-1][0].hex() != checkpoint.root:
+        raise CannotDecide("the log is not that of its last checkpoint; run: audit db check")
+    scanned = log_scan.scan(session)
+    proven = []
+    for wanted in _wanted(session, run):
+        entry = scanned.logged.get(wanted.kind, {}).get(wanted.ref)
+        if entry is None or entry.leaf != leaf_hash(wanted.data):
+            raise CannotDecide(f"{wanted.kind} {wanted.ref} is not as it was logged; run: audit db check")
+        if entry.seq >= checkpoint.size:
+            raise UserError(f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint")
+        path = [node.hex() for node in inclusion(levels, entry.seq)]
+        proven.append({"seq": entry.seq, "data": wanted.data.decode("ascii"), "path": path})
+    return {"version": VERSION, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
+
+
+def _wanted(session: Session, run: RunRow) -> list[_Wanted]:
+    results = list(session.scalars(select(CheckRow.id).where(CheckRow.run_id == run.id)))
+    return [
+        _Wanted(kind, row.ref, row.data)
+        for kind, covered, keys in (
+            ("run", COVERED["run"], [run.id]),
+            (STATE, RUN_STATE, [run.id]),
+            ("check_result", COVERED["check_result"], results),
+        )
+        for row in entries.rows(session, covered, kind, keys)
+    ]
+
+
+def _levels(leaves: list[bytes]) -> list[list[bytes]]:
+    """The tree from the leaves to the root; an odd last node is carried up."""
+    levels = [leaves]
+    while len(levels[-1]) > 1:
+        level = levels[-1]
+        paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+        levels.append(paired + level[len(level) - len(level) % 2 :])
+    return levels
+
+
+def inclusion(levels: Sequence[Sequence[bytes]], seq: int) -> list[bytes]:
+    """The sibling hashes of an entry, lowest first."""
+    path = []
+    for level in levels[:-1]:
+        if seq ^ 1 < len(level):
+            path.append(level[seq ^ 1])
+        seq >>= 1
+    return path
+
+
+def root_from(leaf: bytes, seq: int, size: int, path: Sequence[bytes]) -> bytes | None:
+    """The root that a path leads to; None if the path does not fit the place (RFC 9162, section 2.1.3.2)."""
+    last, node = size - 1, leaf
+    if not 0 <= seq <= last:
+        return None
+    for sibling in path:
+        if last == 0:
+            return None
+        if seq & 1 or seq == last:
+            node = node_hash(sibling, node)
+            while seq and not seq & 1:
+                seq, last = seq >> 1, last >> 1
+        else:
+            node = node_hash(node, sibling)
+        seq, last = seq >> 1, last >> 1
+    return node if last == 0 else None
+
+
+def verify(document: Any, key: PublicKey, place: str) -> ProvenRun:
+    """What a proof shows, without a store.
+
+    Raises:
+        UserError: not a proof, or it does not hold; the message says where.
+    """
+    try:
+        note, ulid, proven = document["checkpoint"], document["run"], document["entries"]
+        if document["version"] != VERSION:
+            raise UserError(f"{place}: a proof of another version; install a newer specaudit")
+        head = notes.opened(note, key, place)
+        rows = tuple(_row(entry, head, place) for entry in proven)
+    except (KeyError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
+        raise UserError(f"{place}: not a proof of audit db prove") from error
+    _of_one_run(rows, ulid, place)
+    return ProvenRun(head, rows)
+
+
+def _row(entry: Any, head: TreeHead, place: str) -> ProvenRow:
+    data, path = entry["data"].encode("ascii"), [bytes.fromhex(node) for node in entry["path"]]
+    if root_from(leaf_hash(data), int(entry["seq"]), head.size, path) != head.root:
+        raise UserError(f"{place}: entry {entry['seq']} is not in the log of the checkpoint")
+    kind, *values = json.loads(data)
+    columns = RUN_STATE.columns if kind == STATE else COVERED[kind].columns
+    return ProvenRow(kind, dict(zip(columns, [*values, *[None] * (len(columns) - len(values))], strict=True)))
+
+
+def _of_one_run(rows: Sequence[ProvenRow], ulid: str, place: str) -> None:
+    runs = [row.values["id"] for row in rows if row.kind == "run" and row.values["ulid"] == ulid]
+    states = [row for row in rows if row.kind == STATE]
+    ids = {row.values["id"] if row.kind in {"run", STATE} else row.values["run_id"] for row in rows}
+    if len(runs) != 1 or len(states) != 1 or ids != {*runs}:
+        raise UserError(f"{place}: its entries are not those of run {ulid}")

@@ -1,0 +1,190 @@
+"""Every kind of tampering with a store, by someone who can write to the database, is found and named."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from audit.store import Store, health, migrate
+from audit.store.covered import DERIVED, ELSEWHERE
+from audit.store.log_check import DELETED, EDITED, UNLOGGED
+from audit.store.log_scan import MISFIT
+from audit.store.models import Base
+from tests.audit.store.build import connected, fill_every_table
+
+
+@pytest.fixture
+def url(any_url):
+    fill_every_table(any_url)
+    return any_url
+
+
+class Tampered:
+    """A connection whose triggers and foreign keys do not act."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.postgresql = connection.dialect.name == "postgresql"
+
+    def __call__(self, statement):
+        return self.connection.execute(text(statement))
+
+    def off(self):
+        if self.postgresql:
+            self("SET session_replication_role = replica")
+            return
+        self.texts = self("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").all()
+        for name, _ in self.texts:
+            self(f"DROP TRIGGER {name}")
+        self("PRAGMA defer_foreign_keys = ON")
+
+    def on(self):
+        if self.postgresql:
+            self("SET session_replication_role = DEFAULT")
+            return
+        for _, body in self.texts:
+            self(body)
+
+
+def tamper(url, *statements):
+    """Run statements as the owner of the database, who leaves every trigger as it was."""
+    with connected(url) as connection:
+        if connection.dialect.name != "postgresql":
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            connection.rollback()
+        with connection.begin():
+            owner = Tampered(connection)
+            owner.off()
+            for statement in statements:
+                owner(statement)
+            owner.on()
+
+
+def damage(url):
+    with Store.open(url, create=False) as store:
+        return [f"{broken.place}: {broken.message}" for broken in store.damage()]
+
+
+def first(url, kind="log entry"):
+    """The first line about the log."""
+    return next(line for line in damage(url) if kind in line or UNLOGGED in line or "log" in line)
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE check_result SET verdict = 'certified' WHERE id = 2", f"check_result 2: {EDITED}"),
+        ("UPDATE gate_decision SET decision = 'block'", f"gate_decision 1: {EDITED}"),
+        ("UPDATE coverage SET examined = 99 WHERE check_result_id = 1 AND situation = 'near_tie'", EDITED),
+        ("UPDATE run SET exit_code = 0", "run 1: its state was edited: exit_code was 1, is 0"),
+        ("DELETE FROM attachment", f"attachment 1: {DELETED}"),
+        ("DELETE FROM log_entry WHERE seq = 7", "log entry 7: the entry was deleted"),
+        ("DELETE FROM log_entry WHERE seq > 6 AND seq < 10", "log entry 7: entries 7 to 9 were deleted"),
+        ("UPDATE log_entry SET seq = -1 WHERE seq = 4", "an entry with the number -1 was inserted"),
+        ("UPDATE log_entry SET text = '[]' WHERE kind = 'state'", "the text of the entry was edited"),
+    ],
+)
+def test_a_statement_is_named(url, statement, message):
+    assert damage(url) == []
+    tamper(url, statement)
+    assert message in first(url)
+
+
+def test_rows_inserted_past_the_log_are_named(url):
+    columns = "run_id, status, at, detail"
+    tamper(url, f"INSERT INTO run_event (id, {columns}) SELECT 50, {columns} FROM run_event WHERE id = 1")
+    assert damage(url) == [f"run_event 50: {UNLOGGED}"]
+
+
+def test_a_cut_log_is_named_by_the_rows_it_no_longer_covers(url):
+    tamper(url, "DELETE FROM log_entry WHERE kind IN ('checkpoint', 'attachment')")
+    assert damage(url) == [f"attachment 1: {UNLOGGED}", f"checkpoint 1: {UNLOGGED}"]
+
+
+def test_entries_that_change_places_are_named(url):
+    tamper(
+        url,
+        "UPDATE log_entry SET seq = 900 WHERE seq = 5",
+        "UPDATE log_entry SET seq = 5 WHERE seq = 6",
+        "UPDATE log_entry SET seq = 6 WHERE seq = 900",
+    )
+    assert damage(url) == [f"log entry 5: {MISFIT}"]
+
+
+def test_a_row_edited_with_its_leaf_does_not_fit_the_tree(url):
+    tamper(url, "UPDATE log_entry SET leaf = (SELECT leaf FROM log_entry WHERE seq = 3) WHERE seq = 8")
+    assert f"log entry 8: {MISFIT}" in damage(url)
+
+
+def test_replaced_rows_are_named(tmp_path):
+    """Without `recursive_triggers`, which every connection may turn off, a REPLACE fires no trigger."""
+    url = f"sqlite:///{tmp_path / 'audit.db'}"
+    migrate.upgrade(url)
+    fill_every_table(url)
+    with sqlite3.connect(tmp_path / "audit.db") as raw:
+        row = list(raw.execute("SELECT * FROM check_result WHERE id = 2").fetchone())
+        row[5] = "certified"
+        raw.execute(f"INSERT OR REPLACE INTO check_result VALUES ({', '.join('?' * len(row))})", row)
+    assert damage(url) == [line for line in damage(url) if "check_result 2" in line] != []
+
+
+def changed(column, postgresql):
+    """SQL of another value of the column's type."""
+    name, kind = column.name, str(column.type).upper()
+    if kind == "JSON":
+        return """'{"other": 1}'"""
+    if kind == "BOOLEAN":
+        return f"NOT {name}"
+    if kind in {"INTEGER", "BIGINT", "DOUBLE"}:
+        return f"COALESCE({name}, 0) + 1"
+    if kind == "DATETIME":
+        return "'2001-02-03 04:05:06.000000'" + ("" if not postgresql else "::timestamptz")
+    if kind == "BLOB":
+        return "decode('00', 'hex')" if postgresql else "x'00'"
+    return f"COALESCE(substr({name}, 2), '') || 'x'"
+
+
+def literal(value):
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def one_row(connection, table):
+    """A condition that one row meets, the last by its key."""
+    keys = [column.name for column in table.primary_key]
+    order = ", ".join(f"{key} DESC" for key in keys)
+    row = connection.execute(text(f"SELECT {', '.join(keys)} FROM {table.name} ORDER BY {order} LIMIT 1")).one()
+    return " AND ".join(f"{key} = {literal(value)}" for key, value in zip(keys, row, strict=True))
+
+
+def seen(connection, table, column):
+    """Whether a check in the same transaction sees the edit, which is taken back."""
+    owner = Tampered(connection)
+    where = one_row(connection, table)
+    owner.off()
+    owner(f"UPDATE {table.name} SET {column.name} = {changed(column, owner.postgresql)} WHERE {where}")
+    owner.on()
+    with Session(connection) as session:
+        found = list(health.damage(session))
+    connection.rollback()
+    return bool(found)
+
+
+@pytest.mark.slow
+def test_an_edit_of_any_column_is_found(url):
+    """Of every column but those of text derived for queries."""
+    columns = [
+        (table, column)
+        for table in Base.metadata.sorted_tables
+        if ELSEWHERE.get(table.name) != DERIVED
+        for column in table.columns
+    ]
+    with connected(url) as connection:
+        if connection.dialect.name != "postgresql":
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            connection.rollback()
+        unseen = [str(column) for table, column in columns if not seen(connection, table, column)]
+    assert unseen == []
+    assert len(columns) > 120
