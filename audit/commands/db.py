@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.redact import redact
 from audit.commands.tables import cell
@@ -39,7 +40,7 @@ def current(store: str) -> None:
 
 
 @command.command("check")
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, shell_complete=complete_runs)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Signed checkpoint kept outside the store.")
 @click.option("--key", type=click.Path(path_type=Path), help="Public key of the checkpoint.")
 @store_option
@@ -52,12 +53,9 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
         raise UserError("give --checkpoint and --key together: the signed note, and the public key that verifies it")
     kept = () if checkpoint is None or key is None else (_opened(checkpoint, keys.read_public(key)),)
     with Store.open(store, create=False, read_only=True) as opened:
-        broken = opened.damage(tuple(opened.resolve(run) for run in runs))
-        erased = opened.erased_requests()
-    for each in broken:
-        click.echo(f"{cell(each.place)}: {cell(each.message)}")
         broken = [f"{cell(each.place)}: {cell(each.message)}" for each in opened.damage(_resolved(opened, runs))]
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
+        erased = opened.erased_requests()
     for line in broken:
         click.echo(line)
     click.echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
@@ -110,7 +108,7 @@ def checkpoint(key: Path, out: Path, store: str) -> None:
 
 
 @command.command("prove")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the proof, JSON.")
 @store_option
 def prove(run: str, out: Path, store: str) -> None:

@@ -54,7 +54,8 @@ def test_an_older_copy_is_named(signed, tmp_path):
     shutil.copy(tmp_path / "audit.db", tmp_path / "old.db")
     with Store.open(signed, create=False) as store:
         fill_finished(store)
-    invoke("db", "checkpoint", "--key", str(tmp_path / "k"), "--out", str(tmp_path / "note"), "--store", signed)
+    later = invoke("db", "checkpoint", "--key", str(tmp_path / "k"), "--out", str(tmp_path / "note"), "--store", signed)
+    assert later.exit_code == 0, later.stderr
     result = check(tmp_path, str(tmp_path / "old.db"))
     assert result.exit_code == 1
     assert "an older copy of the store was put in place" in result.stdout
