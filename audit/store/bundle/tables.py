@@ -18,7 +18,13 @@ from sqlalchemy import Column, MetaData, String, Table, TypeDecorator, UniqueCon
 
 from audit.store.canonical import storable
 
-LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType({"alembic_version": "the manifest names the revision"})
+LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "alembic_version": "the manifest names the revision",
+        "log_entry": "each store has its own log; an import logs what it copies",
+        "checkpoint": "it is of the log",
+    }
+)
 """Tables that do not travel, with the reason."""
 RUN: Final = "run"
 INT64: Final = range(-(2**63), 2**63)

@@ -10,9 +10,12 @@ from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
+from audit.store import log
 from audit.store.bundle.rows import RunRows
 from audit.store.bundle.tables import Row, encoded, natural_key, parents
 from audit.store.canonical import to_json
+from audit.store.covered import COVERED
+from audit.store.entries import STATE
 from audit.store.integrity import broken_places
 from audit.store.models import RunEventRow, RunRow
 
@@ -58,10 +61,19 @@ def _copy(rows: RunRows, target: Session) -> None:
             if "id" in row and row["id"] not in found:
                 made["id"] = found[row["id"]] = _next_key(table, target, len(pending) - 1)
             if len(pending) >= PIECE:
-                target.execute(insert(table), pending)
+                _insert(target, table, pending)
                 pending = []
         if pending:
-            target.execute(insert(table), pending)
+            _insert(target, table, pending)
+
+
+def _insert(target: Session, table: Table, rows: list[Row]) -> None:
+    target.execute(insert(table), rows)
+    if table.name in COVERED:
+        names = [column.name for column in table.primary_key]
+        log.note(target, table.name, [[row[name] for name in names] for row in rows])
+    if table.name == RunRow.__tablename__:
+        log.note(target, STATE, [[row["id"]] for row in rows])
 
 
 def _moved(table: Table, row: Row, keys: dict[str, dict[int, int]]) -> Row:

@@ -48,8 +48,7 @@ def unpacked(path: Path) -> Iterator[tuple[str, Manifest]]:
                 pass
         migrate.upgrade(url, manifest.revision)
         _fill(reader, url)
-        if manifest.revision != REVISION:
-            migrate.upgrade(url)
+        migrate.upgrade(url)  # also begins the log
         yield url, manifest
 
 
