@@ -7,6 +7,7 @@ nothing but its request's record hash covered it.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -104,7 +105,11 @@ def _uncommitted(
     """Which part of the content differs from its commitment."""
     if content.salt is None or content.prompt_ids is None:
         return "its salt or prompt is missing"
-    if tokens_hash(content.prompt_ids) != content.prompt_sha256:
+    try:
+        same = tokens_hash(content.prompt_ids) == content.prompt_sha256
+    except (struct.error, TypeError):  # what is stored is no list of tokens
+        same = False
+    if not same:
         return "its prompt was changed"
     found = {
         "prompt": commitments.of_prompt(content.salt, content.prompt_ids),
