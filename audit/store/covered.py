@@ -24,7 +24,7 @@ class Covered:
     keys: int = 1
 
 
-RUN_STATE: Final = Covered("run", ("id", "status", "finished_at", "record_root", "tokens", "exit_code"))
+RUN_STATE: Final = Covered("run", ("id", "status", "finished_at", "record_root", "tokens", "exit_code", "content_root"))
 """Columns of a run that an entry of kind `state` holds."""
 
 COVERED: Final[Mapping[str, Covered]] = {

@@ -1,7 +1,7 @@
 """The log of evidence and its signed checkpoints.
 
-Revision ID: 0009
-Revises: 0008
+Revision ID: 0010
+Revises: 0009
 Create Date: 2026-11-23
 """
 
@@ -12,8 +12,8 @@ from alembic import op
 
 from migrations import guards
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
