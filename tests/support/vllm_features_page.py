@@ -21,7 +21,7 @@ PAGE: Final = ROOT / "docs" / "backends" / "vllm-features.md"
 NUMBERS: Final = ROOT / "docs" / "backends" / "vllm-features.json"
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "features": ("features",),
-    "features-engine": ("features-engine",),
+    "features-engine": ("features-engine", "features-engine-greedy"),
     "adapters": ("adapters",),
 }
 """The suites of each table."""
@@ -33,15 +33,7 @@ NO_SEED: Final = "no seed to send"
 """A greedy request has none, so that there is nothing to leave out or to repeat."""
 NO_EFFECT: Final = "no effect"
 """The parameter changes nothing at temperature 0."""
-TOO_FEW: Final = "no difference"
-"""The page says below the tables what was run."""
-NOT_AT_0: Final[Mapping[str, str]] = {
-    "seed": NO_SEED,
-    "unseeded": NO_SEED,
-    "min-p": NO_EFFECT,
-    "chunked-and-preempted": TOO_FEW,
-    "priority": TOO_FEW,
-}
+NOT_AT_0: Final[Mapping[str, str]] = {"seed": NO_SEED, "unseeded": NO_SEED, "min-p": NO_EFFECT}
 REFUSED: Final = re.compile(r"all 0 requests were answered.* refused, which the suite allows: (.*)$")
 
 
