@@ -77,7 +77,7 @@ class TestAttach:
         block = json.loads(text)["config"]["audit"]
         assert block["claims"] == {"acceptance": {"certified": 1}, "law": {"certified": 1}, "replay": {"certified": 1}}
         assert block["report"] == {"name": "results.json", "format": "lm_eval", "sha256": digest(LM_EVAL.encode())}
-        assert [each["role"] for each in block["subjects"]] == ["draft", "target"]
+        assert [each["role"] for each in block["subjects"]] == ["draft", "target", "tokenizer"]
         assert "lossy" not in block
         lines = iter(text.splitlines())
         kept = [line.rstrip(",") for line in LM_EVAL.splitlines()]
@@ -192,7 +192,7 @@ def tamper(url: str) -> None:
     with database:
         for (name,) in database.execute("select name from sqlite_master where type = 'trigger'").fetchall():
             database.execute(f'drop trigger "{name}"')
-        database.execute("update request set text = 'edited'")
+        database.execute("update content set text = 'edited'")
     database.close()
 
 

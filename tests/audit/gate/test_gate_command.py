@@ -88,7 +88,7 @@ def test_a_changed_record_cannot_be_decided(tmp_path, policy):
     with sqlite3.connect(tmp_path / "audit.db") as database:
         for (name,) in database.execute("select name from sqlite_master where type = 'trigger'").fetchall():
             database.execute(f'drop trigger "{name}"')
-        database.execute("update request set text = 'edited'")
+        database.execute("update content set text = 'edited'")
     database.close()
     result = gate(url, policy)
     assert result.exit_code == 3

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import NewRequest, RunStatus, Store, writer
+from audit.store import NewRequest, RunStatus, Store, request_writer
 from audit.store.run_lock import lock_key
 from tests.audit.store.build import fill, generation, start
 from tests.support.processes import ended, forked, kill, until_killed
@@ -118,7 +118,8 @@ def test_several_processes_write_runs_to_one_store(any_url):
 def begin_again(url, run, ready):
     """Writes and never commits."""
     with Store.open(url, create=False) as store, Session(store._engine) as session, session.begin():
-        writer.add_requests(session, run, [NewRequest("spec", "chat", "half", 0, generation(((4, 2),), seed=9))])
+        half = NewRequest("spec", "chat", "half", 0, generation(((4, 2),), seed=9))
+        request_writer.add_requests(session, run, [half])
         session.flush()
         ready()
         time.sleep(60)

@@ -86,9 +86,10 @@ def test_speculation_gives_the_baseline_s_tokens(backend, protocol, sampling, pr
 
 
 @pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.CHAIN, SAMPLED)])
-def test_a_mixed_batch_changes_no_bit(home, protocol, sampling):
-    target = ModelSource("target", base=home, numerics="fixed")
-    models = {"target": target, "draft": replace(target, source="draft")}
+def test_a_mixed_batch_changes_no_bit(protocol, sampling):
+    # not the tiny models: the kernels of some machines break their promise at such sizes, and the engine refuses
+    target = ModelSource("bundled:target", numerics="tiled")
+    models = {"target": target, "draft": replace(target, source="bundled:draft")}
     engine = open_backend("native", models).arm(plan(protocol, rows=3))
     alone = run(engine, sampling)
     mixed = NeighbourEngine(engine, Mixed(3, contrasting(sampling)))
