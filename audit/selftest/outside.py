@@ -14,7 +14,8 @@ import numpy as np
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepOutcome, StepRecord
 from engine.record.effective import Effective
-from engine.record.recorder import reduce, to_trace
+from engine.record.recorder import to_trace
+from engine.record.reduction import reduce
 from engine.record.trace import Trace
 
 

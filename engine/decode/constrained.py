@@ -14,8 +14,8 @@ import numpy as np
 
 from engine.constraints.compiled import Grammars
 from engine.core.types import SamplingParams
-from engine.record.recorder import digests
-from engine.record.trace import packed
+from engine.record.mask_bits import packed
+from engine.record.reduction import digests
 from engine.sampling.stopping import Decode
 
 FACT: Final = "constraint"

@@ -31,7 +31,8 @@ from engine.core.types import (
     Timing,
     Tree,
 )
-from engine.record.recorder import reduce, to_trace
+from engine.record.recorder import to_trace
+from engine.record.reduction import reduce
 from engine.record.trace import Rows, TraceHeader, encode
 from engine.sampling.transforms import transform
 

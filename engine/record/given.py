@@ -24,7 +24,8 @@ from engine.core.types import (
     StepOutcome,
     StepRecord,
 )
-from engine.record.recorder import NAN, Recorder
+from engine.record.recorder import Recorder
+from engine.record.reduction import NAN
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 

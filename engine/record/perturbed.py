@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, StepRecord
 from engine.record.lumping import PAD, drawn_rows, law_of
-from engine.record.trace import TraceHeader
+from engine.record.row_terms import RowTerms
 from engine.sampling.rng import Purpose, Randomness, gumbel_at
 
 
@@ -45,21 +45,21 @@ class _Leaders:
     scores: Floats
 
 
-def perturbed(header: TraceHeader, records: list[StepRecord], scores: NDArray[np.floating[Any]]) -> Perturbed:
+def perturbed(terms: RowTerms, records: list[StepRecord], scores: NDArray[np.floating[Any]]) -> Perturbed:
     """The leaders of every emitted token, with `scores` [E, V], and of every drawn examined one."""
-    wanted = header.protocol is Protocol.GUMBEL and not header.sampling.greedy
+    wanted = terms.protocol is Protocol.GUMBEL and not terms.sampling.greedy
     positions = [record.position + i for record in records for i in range(len(record.verdict.emitted))]
-    rows = (_PerturbedRow(law_of(row, header.sampling), at) for row, at in zip(scores, positions, strict=True))
-    drafts = list(drawn_rows(records)) if wanted and header.coupled_draft else []
-    own = _leaders(header, rows if wanted else (), len(positions) if wanted else 0)
+    rows = (_PerturbedRow(law_of(row, terms.sampling), at) for row, at in zip(scores, positions, strict=True))
+    drafts = list(drawn_rows(records)) if wanted and terms.coupled_draft else []
+    own = _leaders(terms, rows if wanted else (), len(positions) if wanted else 0)
     drawn = (None if each is None else _PerturbedRow(each.q, each.position) for each in drafts)
-    theirs = _leaders(header, drawn, len(drafts))
+    theirs = _leaders(terms, drawn, len(drafts))
     return Perturbed(own.ids, own.scores, theirs.ids, theirs.scores)
 
 
-def _leaders(header: TraceHeader, rows: Iterable[_PerturbedRow | None], count: int) -> _Leaders:
+def _leaders(terms: RowTerms, rows: Iterable[_PerturbedRow | None], count: int) -> _Leaders:
     found = _Leaders(np.full((count, 2), PAD, np.uint32), np.full((count, 2), np.nan))
-    seed, stream = header.sampling.seed, header.stream
+    seed, stream = terms.sampling.seed, terms.stream
     randomness = Randomness(seed, stream)
     for at, row in enumerate(rows):
         if row is None:

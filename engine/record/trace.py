@@ -28,6 +28,7 @@ from engine.record.container import pack, unpack
 from engine.record.envelope import MAGIC, unwrap, version_of, wrap
 from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
+from engine.record.mask_bits import unpacked
 from engine.record.npz import arrays_of
 
 DAMAGE: Final = (
@@ -191,16 +192,6 @@ class Trace:
     def allowed(self, index: int) -> Mask | None:
         """[V] the grammar's mask on the row that decided an emitted token; None without masks on record."""
         return unpacked(self.mask_bits[index], self.header.vocabulary) if len(self.mask_bits) else None
-
-
-def packed(masks: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """[E, ceil(V / 8)] the bits of masks [E, V], least significant bit first."""
-    return np.packbits(masks, axis=-1, bitorder="little")
-
-
-def unpacked(bits: NDArray[np.uint8], vocabulary: int) -> Mask:
-    """The inverse of `packed`."""
-    return np.unpackbits(bits, axis=-1, count=vocabulary, bitorder="little").astype(np.bool_)
 
 
 class _Late(Trace):

@@ -16,7 +16,8 @@ import numpy as np
 from audit.checks.replay.rules import NAN
 from audit.evidence.tally import identical, same
 from engine.core.types import Floats, Mask, Protocol, Role
-from engine.record.trace import Rows, StepView, Trace, steps_of, unpacked
+from engine.record.mask_bits import unpacked
+from engine.record.trace import Rows, StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.transforms import inverse_cdf
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.evidence.structure import Violation
 from engine.core.types import RecordLevel
-from engine.record.recorder import digests
+from engine.record.reduction import digests
 from engine.record.trace import Trace
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from engine.backends.vllm.spool import SpooledRows, SpooledStep
 from engine.core.types import Floats, Mask, QKind
 from engine.record.foreign import NAN, ForeignStep
-from engine.record.trace import unpacked
+from engine.record.mask_bits import unpacked
 
 
 def with_forbidden(

@@ -21,8 +21,8 @@ from engine.backends.vllm.structured import LIBRARIES
 from engine.constraints.interface import choice_in_lark
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask, SamplingParams
-from engine.record.recorder import digests
-from engine.record.trace import packed
+from engine.record.mask_bits import packed
+from engine.record.reduction import digests
 
 FACT: Final = "constraint"
 UNREAD: Final = "unread"

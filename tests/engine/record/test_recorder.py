@@ -25,7 +25,8 @@ from engine.core.types import (
 )
 from engine.models.interface import to_numpy
 from engine.record.further_columns import CELLS
-from engine.record.recorder import Recorder, digests, reduce, to_trace
+from engine.record.recorder import Recorder, to_trace
+from engine.record.reduction import digests, reduce
 from engine.record.trace import decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, generate, requests, traces

@@ -17,7 +17,8 @@ from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, QKind, RecordLevel, Request, Role, SamplingParams
 from engine.record.foreign import ForeignEngine
-from engine.record.trace import decode, packed
+from engine.record.mask_bits import packed
+from engine.record.trace import decode
 
 V = 10
 SAMPLING = SamplingParams(temperature=1.0, max_new_tokens=3, structured=constraint_of({"regex": "[0-9]+"}))

@@ -13,8 +13,8 @@ from engine.backends.vllm.installed import versions
 from engine.backends.vllm.second_masks import SecondMasks
 from engine.core.structured import constraint_of
 from engine.core.types import Request, SamplingParams, ToolOffer
-from engine.record.recorder import digests
-from engine.record.trace import packed
+from engine.record.mask_bits import packed
+from engine.record.reduction import digests
 
 KEY = "structured_outputs_config"
 LIBRARIES = {"llguidance": "guidance", "xgrammar": "xgrammar"}

@@ -1,0 +1,213 @@
+"""Rows to columns: what a record level keeps of the rows that decided the tokens of some steps.
+
+One function reduces the rows of every engine, so that a level means the same for all of them. It works on numpy arrays
+and imports neither torch nor a compressor: vLLM's worker runs it, in an environment that may lack both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.types import Floats, QKind, RecordLevel, StepRecord
+from engine.core.versions import DraftVersion
+from engine.record.lumping import TOP, Cells, DraftMasses, cells_of, draft_masses, empty, largest
+from engine.record.mask_bits import packed
+from engine.record.perturbed import Perturbed, perturbed
+from engine.record.row_terms import RowTerms
+from engine.sampling.transforms import log_sum_exp
+
+NAN: Final = float("nan")
+Rows = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The columns of a grammar's masks, named as in the trace; all empty without a grammar."""
+
+    mask_digest: NDArray[np.uint64]
+    mask_count: NDArray[np.int32]
+    mask_bits: NDArray[np.uint8]
+    spare_mask_bits: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBlock:
+    """A block of steps reduced to what a level holds: E emitted tokens, X examined nodes.
+
+    `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there
+    at `full` only.
+    """
+
+    records: tuple[StepRecord, ...]
+    logprob: Floats
+    margin: Floats
+    logits_digest: NDArray[np.uint64]
+    top_id: NDArray[np.uint32]
+    top_score: Floats
+    top_lse: Floats
+    logits: Rows
+    spare_logits: Rows
+    q_rows: Floats
+    cells: Cells
+    draft_masses: DraftMasses
+    perturbed: Perturbed
+    masks: Masks
+
+    @property
+    def versions(self) -> frozenset[DraftVersion]:
+        """The versions that drafted."""
+        return frozenset(each.proposal.version for each in self.records if each.proposal.version is not None)
+
+
+def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
+    """Reduce the rows to the level's columns and release them, unless the level holds the rows themselves."""
+    level = terms.level
+    full, scalars, lumped = (
+        level is RecordLevel.FULL,
+        level is not RecordLevel.TOKENS,
+        level is RecordLevel.TOPK,
+    )
+    logits = stacked([record.logits for record in records if scalars], terms.vocabulary)
+    scores = _scores(records, logits) if scalars else logits
+    token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
+    top = _leads(logits)
+    found = _tops(scores if lumped else scores[:0], terms)
+    return RecordedBlock(
+        records=tuple(_without_rows(record) for record in records),
+        logprob=logits[np.arange(len(token)), token] - log_sum_exp_under(logits, top.largest),
+        margin=top.margin if scores is logits else _leads(scores).margin,
+        logits_digest=digests(logits),
+        top_id=found.ids,
+        top_score=found.scores,
+        top_lse=found.lse,
+        logits=logits if full else logits[:0].copy(),
+        spare_logits=stacked([each.spare for each in records if full and each.spare is not None], terms.vocabulary),
+        q_rows=_q_rows(records if full else [], terms.vocabulary),
+        cells=cells_of(records, scores, terms.sampling, terms.coupled_draft) if lumped else empty(0, 0),
+        draft_masses=draft_masses(records if lumped else []),
+        perturbed=perturbed(terms, records if lumped else [], scores if lumped else scores[:0]),
+        masks=_masks(records, full),
+    )
+
+
+def _masks(records: list[StepRecord], full: bool) -> Masks:
+    """Digests and counts at every level, bits at `full`; empty unless every step has masks."""
+    masks = [record.allowed for record in records if record.allowed is not None]
+    if not masks or len(masks) < len(records):
+        return no_masks()
+    rows = np.concatenate(masks)
+    bits = packed(rows)
+    spare = [packed(each.spare_allowed) for each in records if each.spare_allowed is not None]
+    return Masks(
+        mask_digest=digests(bits),
+        mask_count=rows.sum(axis=1).astype(np.int32),
+        mask_bits=bits if full else bits[:0].copy(),
+        spare_mask_bits=np.concatenate(spare) if full and spare else bits[:0].copy(),
+    )
+
+
+def no_masks() -> Masks:
+    """The columns of records without a grammar."""
+    bits = np.empty((0, 0), np.uint8)
+    return Masks(np.empty(0, np.uint64), np.empty(0, np.int32), bits, bits.copy())
+
+
+def _without_rows(record: StepRecord) -> StepRecord:
+    proposal = replace(record.proposal, q=None)
+    return replace(
+        record,
+        proposal=proposal,
+        logits=record.logits[:0].copy(),
+        scores=None,
+        spare=None,
+        allowed=None,
+        spare_allowed=None,
+    )
+
+
+def stacked(parts: list[Rows], vocabulary: int) -> Rows:
+    """The rows of several steps, or none."""
+    return np.concatenate(parts) if parts else np.empty((0, vocabulary), np.float32)
+
+
+def _scores(records: list[StepRecord], logits: Rows) -> Rows:
+    """[E, V]: the logits themselves, not a copy, where no step has other scores."""
+    if all(record.scores is None for record in records):
+        return logits
+    return np.concatenate([record.logits if record.scores is None else record.scores for record in records])
+
+
+def digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """[E] the 8 bytes of BLAKE2b over each row's bytes, read as a little-endian number.
+
+    Rows that differ in one bit have different digests but for a chance of 2^-64.
+    """
+    values = (hashlib.blake2b(row, digest_size=8).digest() for row in np.ascontiguousarray(rows))
+    return np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leads:
+    """[E] the largest entry of each row, and by how much it leads the second."""
+
+    largest: Floats
+    margin: Floats
+
+
+def _leads(rows: Rows) -> _Leads:
+    """Two passes for a maximum cost a tenth of one partition; `rows` is as before afterwards."""
+    at = (np.arange(len(rows)), rows.argmax(axis=-1))
+    largest = rows[at]
+    rows[at] = -np.inf
+    second = rows.max(axis=-1)
+    rows[at] = largest
+    wide = largest.astype(np.float64)
+    return _Leads(wide, wide - second.astype(np.float64))
+
+
+def log_sum_exp_under(rows: Rows, largest: Floats) -> Floats:
+    """[E] log of the summed exponentials of each row [E, V] whose `largest` entry [E] is known, in float64."""
+    weights = np.subtract(rows, largest[:, None], dtype=np.float64)
+    np.exp(weights, out=weights)
+    return np.asarray(largest + np.log(weights.sum(axis=-1)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tops:
+    ids: NDArray[np.uint32]
+    scores: Floats
+    lse: Floats
+
+
+def top_count(terms: RowTerms) -> int:
+    """Entries per row; 0 below and above `topk`, where the columns are empty."""
+    return min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
+
+
+def _tops(scores: Rows, terms: RowTerms) -> _Tops:
+    wide = scores.astype(np.float64)
+    count = top_count(terms)
+    ids = np.array([largest(row, count) for row in wide], dtype=np.int64).reshape(len(wide), count)
+    scaled = wide / (terms.sampling.temperature or 1.0)
+    return _Tops(ids.astype(np.uint32), np.take_along_axis(wide, ids, axis=-1), log_sum_exp(scaled))
+
+
+def _q_rows(records: list[StepRecord], vocabulary: int) -> Floats:
+    """[X, V]; a one-hot row is rebuilt from its token, an unknown q is a row of NaN."""
+    rows = np.full((sum(len(record.verdict.examined) for record in records), vocabulary), NAN)
+    at = 0
+    for record in records:
+        nodes = [each.node for each in record.verdict.examined]
+        block, proposal = rows[at : at + len(nodes)], record.proposal
+        if proposal.q_kind is QKind.FULL and proposal.q is not None:
+            block[:] = proposal.q[nodes]
+        elif proposal.q_kind is QKind.ONE_HOT:
+            block[:] = 0.0
+            block[np.arange(len(nodes)), [proposal.tree.tokens[node] for node in nodes]] = 1.0
+        at += len(nodes)
+    return rows
