@@ -22,6 +22,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.attach:command",
         "Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.",
     ),
+    "attest": (
+        "audit.commands.attest:command",
+        "Sign statements about RUN (a ULID, a prefix of one, or latest), and record them.",
+    ),
     "coverage": (
         "audit.commands.coverage:command",
         "Show the situations that RUN met and how often its checks examined each.",
@@ -56,6 +60,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Estimate whether SUITE is large enough for its margins, and how long it takes.",
     ),
     "query": ("audit.commands.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
+    "register": (
+        "audit.commands.register:command",
+        "Put the digests of SUITE and POLICY into the store's log, before the run.",
+    ),
     "replay": (
         "audit.commands.replay:command",
         "Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.",

@@ -139,5 +139,6 @@ SHOWN: Final = {
     "run": ("ulid", "suite_name", "actor", "started_at"),
     "state": ("status", "exit_code", "tokens", "record_root"),
     "check_result": ("name", "verdict", "n", "arm_id", "created_at"),
+    "registration": ("suite_name", "suite_sha256", "policy_name", "policy_sha256", "created_at"),
 }
 """Columns of a proven row that are printed."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from audit.attach.interface import MAX_REPORT_BYTES
 from audit.attach.statement import read_statement, statement_path
 from audit.attach.verify import verify
 from audit.attach.words import evidence_lines
+from audit.attest.envelope import is_envelope
+from audit.attest.trust import TrustOptions
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
@@ -22,13 +25,30 @@ FILE = click.Path(path_type=Path)
 @click.argument("report", type=FILE)
 @click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
+@click.option("--key", "trusted", type=FILE, multiple=True, help="Signed: public key that is trusted; repeatable.")
+@click.option("--threshold", type=click.IntRange(min=1), default=1, help="Signed: number of trusted keys that signed.")
+@click.option("--max-age", metavar="AGE", help="Signed: oldest moment that is accepted, such as 30d.")
+@click.option("--subject", "subjects", multiple=True, metavar="ROLE=DIGEST", help="Signed: what it must be about.")
+@click.option("--log-key", "log_keys", type=FILE, multiple=True, help="Signed: key of the log that must hold the run.")
 @store_option
 @click.pass_context
-def command(context: click.Context, report: Path, statement: Path | None, judge: bool, store: str) -> None:
+def command(
+    context: click.Context,
+    report: Path,
+    statement: Path | None,
+    judge: bool,
+    trusted: tuple[Path, ...],
+    threshold: int,
+    max_age: str | None,
+    subjects: tuple[str, ...],
+    log_keys: tuple[Path, ...],
+    store: str,
+) -> None:
     """Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.
 
     Of a report, prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
-    A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove.
+    A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove. A signed
+    statement, of `audit attest` or `audit gate`, is compared with a store only if --store names one.
 
     Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
     """
@@ -40,6 +60,12 @@ def command(context: click.Context, report: Path, statement: Path | None, judge:
     if judge:
         raise UserError(f"--judge is for bundles, FILE.zip; the verdicts of {report} are those of a run: audit judge")
     content = read_bytes(report, MAX_REPORT_BYTES)
+    options = TrustOptions(trusted, threshold, max_age, subjects, log_keys)
+    if is_envelope(content):
+        from audit.commands.verify_envelope import verify_signed
+
+        named = context.get_parameter_source("store") is not ParameterSource.DEFAULT
+        context.exit(verify_signed(report, content, options, store if named else None))
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)
     for mismatch in result.mismatches:

@@ -89,6 +89,14 @@ COVERED: Final[Mapping[str, Covered]] = {
             "attachment",
             ("id", "run_id", "report_before", "report_after", "format", "location", "statement", "created_at"),
         ),
+        Covered(
+            "attestation",
+            ("id", "run_id", "predicate_type", "payload_sha256", "envelope", "subjects", "created_at"),
+        ),
+        Covered(
+            "registration",
+            ("id", "suite_name", "suite_sha256", "policy_name", "policy_sha256", "actor", "created_at"),
+        ),
         Covered("erasure", ("id", "run_id", "request_id", "check_result_id", "what", "reason", "actor", "created_at")),
         Covered("checkpoint", ("id", "size", "root", "note", "created_at")),
     )

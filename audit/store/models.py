@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0010"
+REVISION: Final = "0011"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -52,6 +52,8 @@ APPEND_ONLY: Final = (
     "coverage",
     "gate_decision",
     "attachment",
+    "attestation",
+    "registration",
     "log_entry",
     "checkpoint",
 )

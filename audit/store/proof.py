@@ -17,15 +17,19 @@ from sqlalchemy.orm import Session
 
 from audit.errors import CannotDecide, UserError
 from audit.store import entries, log_scan, notes
+from audit.store.attest_models import RegistrationRow
 from audit.store.checkpoints import TreeHead
 from audit.store.covered import COVERED, RUN_STATE
 from audit.store.entries import STATE
 from audit.store.keys import PublicKey
 from audit.store.log_models import CheckpointRow
 from audit.store.merkle import leaf_hash, node_hash
-from audit.store.models import CheckRow, RunRow
+from audit.store.models import ArtifactRow, CheckRow, RunRow
 
 VERSION: Final = 1
+REGISTERED: Final = 2
+"""Version of a proof that holds registrations of the run's suite too."""
+REGISTRATION: Final = "registration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,11 @@ class ProvenRun:
 
 @dataclass(frozen=True, slots=True)
 class ProvenRow:
-    """One proven row."""
+    """One proven row, and its place in the log."""
 
     kind: str
     values: dict[str, Any]
+    entry: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +74,33 @@ def prove(session: Session, run: RunRow) -> dict[str, Any]:
         raise CannotDecide("the log is not that of its last checkpoint; run: audit db check")
     scanned = log_scan.scan(session)
     proven = []
-    for wanted in _wanted(session, run):
+    every = _wanted(session, run)
+    for wanted in every:
         entry = scanned.logged.get(wanted.kind, {}).get(wanted.ref)
         if entry is None or entry.leaf != leaf_hash(wanted.data):
             raise CannotDecide(f"{wanted.kind} {wanted.ref} is not as it was logged; run: audit db check")
+        if entry.seq >= checkpoint.size and wanted.kind == REGISTRATION:
+            continue
         if entry.seq >= checkpoint.size:
             raise UserError(f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint")
         path = [node.hex() for node in inclusion(levels, entry.seq)]
         proven.append({"seq": entry.seq, "data": wanted.data.decode("ascii"), "path": path})
-    return {"version": VERSION, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
+    kinds = {wanted.kind for wanted in every}
+    version = REGISTERED if REGISTRATION in kinds else VERSION
+    return {"version": version, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
 
 
 def _wanted(session: Session, run: RunRow) -> list[_Wanted]:
     results = list(session.scalars(select(CheckRow.id).where(CheckRow.run_id == run.id)))
+    suite = session.get_one(ArtifactRow, run.suite_artifact_id)
+    registered = list(session.scalars(select(RegistrationRow.id).where(RegistrationRow.suite_sha256 == suite.sha256)))
     return [
         _Wanted(kind, row.ref, row.data)
         for kind, covered, keys in (
             ("run", COVERED["run"], [run.id]),
             (STATE, RUN_STATE, [run.id]),
             ("check_result", COVERED["check_result"], results),
+            (REGISTRATION, COVERED[REGISTRATION], registered),
         )
         for row in entries.rows(session, covered, kind, keys)
     ]
@@ -139,7 +152,7 @@ def verify(document: Any, key: PublicKey, place: str) -> ProvenRun:
     """
     try:
         note, ulid, proven = document["checkpoint"], document["run"], document["entries"]
-        if document["version"] != VERSION:
+        if document["version"] not in (VERSION, REGISTERED):
             raise UserError(f"{place}: a proof of another version; install a newer specaudit")
         head = notes.opened(note, key, place)
         rows = tuple(_row(entry, head, place) for entry in proven)
@@ -155,12 +168,14 @@ def _row(entry: Any, head: TreeHead, place: str) -> ProvenRow:
         raise UserError(f"{place}: entry {entry['seq']} is not in the log of the checkpoint")
     kind, *values = json.loads(data)
     columns = RUN_STATE.columns if kind == STATE else COVERED[kind].columns
-    return ProvenRow(kind, dict(zip(columns, [*values, *[None] * (len(columns) - len(values))], strict=True)))
+    padded = [*values, *[None] * (len(columns) - len(values))]
+    return ProvenRow(kind, dict(zip(columns, padded, strict=True)), int(entry["seq"]))
 
 
 def _of_one_run(rows: Sequence[ProvenRow], ulid: str, place: str) -> None:
     runs = [row.values["id"] for row in rows if row.kind == "run" and row.values["ulid"] == ulid]
     states = [row for row in rows if row.kind == STATE]
-    ids = {row.values["id"] if row.kind in {"run", STATE} else row.values["run_id"] for row in rows}
+    owned = [row for row in rows if row.kind != REGISTRATION]
+    ids = {row.values["id"] if row.kind in {"run", STATE} else row.values["run_id"] for row in owned}
     if len(runs) != 1 or len(states) != 1 or ids != {*runs}:
         raise UserError(f"{place}: its entries are not those of run {ulid}")

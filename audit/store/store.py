@@ -36,6 +36,7 @@ from audit.store import (
     token_pieces,
     writer,
 )
+from audit.store.attestations import Attestations
 from audit.store.checkpoints import TreeHead
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.contents import IntegrityViolation
@@ -311,6 +312,11 @@ class Store:
             CannotDecide: they are not as they were logged.
         """
         return self._read(lambda session: proof.prove(session, writer.find_run(session, run)), steady=True)
+
+    @property
+    def attestations(self) -> Attestations:
+        """The signed statements, and the suites and policies that were registered."""
+        return Attestations(self._read, self._write)
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Record that a run's evidence was bound to a report."""

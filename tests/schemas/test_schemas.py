@@ -10,7 +10,7 @@ import schemas
 from tests.audit.invoke import invoke
 
 ENGINES = {"engine-openai", "engine-transformers", "engine-vllm"}
-EXPECTED = {"attachment", "plan", "policy", "prompt", "results", "suite"} | ENGINES
+EXPECTED = {"attachment", "plan", "policy", "prompt", "results", "speculation", "suite"} | ENGINES
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,7 @@ from audit.store import (
     Store,
     StoredDecision,
 )
+from audit.store.attestations import Registration, StoredAttestation
 from audit.store.connection import open_engine, open_readonly, parse_url
 from audit.store.erasable import CONTENT, ErasureRow
 from audit.store.log import LoggedSession, seal
@@ -182,6 +183,8 @@ def fill_every_table(url: str) -> None:
         again = NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS)
         store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))
         store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
+        store.attestations.add([StoredAttestation(run, "t", "c" * 64, "{}", (), datetime.now(UTC))])
+        store.attestations.register(Registration("s", "a" * 64, "p", "b" * 64, "ci", datetime.now(UTC)))
         store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
         store.add_checkpoint(lambda head: "note")
     erase_first(url)
