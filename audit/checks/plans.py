@@ -13,7 +13,7 @@ from typing import Final
 from audit.checks.interface import Design, Params
 from audit.stats.power import MOST, POWER, replay_effect, replay_need, score_need
 from audit.stats.sample_size import SampleSize
-from engine.core.types import RecordLevel
+from engine.core.types import Protocol, RecordLevel
 
 ACCEPTANCE_SPREAD: Final = 0.35
 """Standard deviation of one decision of known probability. The bundled pair gives 0.09 (ngram) to 0.31
@@ -21,6 +21,9 @@ ACCEPTANCE_SPREAD: Final = 0.35
 LEAK_SPREAD: Final = 0.2
 """Standard deviation of the leak per token, in total variation. The bundled pair gives 0.03 (ngram) to 0.15
 (draft model)."""
+
+SPARSE: Final = (Protocol.GREEDY, Protocol.CHAIN, Protocol.GUMBEL)
+"""Rules whose decisions level `topk` lets `replay` recompute."""
 
 
 def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize | None]:
@@ -39,8 +42,8 @@ def plan_replay(params: Params, design: Design) -> SampleSize | None:
     """One decision is enough if every decision can be recomputed."""
     del params
     need = replay_need(1.0)
-    partial = design.record is not RecordLevel.FULL and not (design.greedy and design.record is RecordLevel.TOPK)
-    return dataclasses.replace(need, units=MOST) if partial else need
+    sparse = design.record is RecordLevel.TOPK and (design.greedy or design.shown.protocol in SPARSE)
+    return need if sparse or design.record is RecordLevel.FULL else dataclasses.replace(need, units=MOST)
 
 
 def plan_acceptance(params: Params, design: Design) -> SampleSize | None:

@@ -12,6 +12,7 @@ from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
+from audit.report.record_levels import record_lines
 from audit.report.results import Results, results
 from audit.report.verdicts import account_lines, faults_of, marked
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
@@ -92,6 +93,7 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
         ("record root", run.record_root or "none: the run is not finished"),
         ("content root", run.content_root or "none"),
     ]
+    lines += [("record", cell(line)) for line in record_lines(run.arms)]
     lines += [("looks", cell(line)) for line in look_lines(run, checks)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:

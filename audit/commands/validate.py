@@ -49,7 +49,7 @@ def _arm(suite: Suite, arm: CandidateSpec) -> str:
     parts = [
         f"{arm.proposer.kind} gamma {arm.proposer.gamma}, {_rule(arm)}, temperature {arm.sampling.temperature:g}",
         f"{_count(requests, 'request')}, at most {requests * arm.sampling.max_new_tokens} tokens",
-        f"record {arm.record}",
+        f"record {arm.record}" + (f" ({arm.requested_record})" if arm.requested_record else ""),
         f"checks {', '.join(arm.checks) or 'none'}",
     ]
     return "; ".join(parts + ([f"broken on purpose: {arm.fault}"] if arm.fault else []))

@@ -18,7 +18,7 @@ from audit.minimize.sampling import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
 from engine.core.structured import ConstraintSpec
-from engine.core.types import RecordLevel, SamplingParams
+from engine.core.types import SamplingParams
 from engine.stream.interface import FilterSpec
 
 SUITE_FILE: Final = "suite.yaml"
@@ -89,7 +89,7 @@ def _arm(arm: CandidateSpec) -> dict[str, Any]:
         if arm.verifier_options
         else arm.verifier.value,
         "sampling": sampling_of(arm.sampling),
-        **({"record": arm.record.value} if arm.record is not RecordLevel.FULL else {}),
+        **({"record": arm.record.value} if arm.requested_record is None else {}),
         "checks": {name: dict(params) for name, params in arm.checks.items()},
         **({"engine": dict(arm.engine)} if arm.engine else {}),
         **({"coverage": _coverage(arm.coverage)} if arm.coverage != DEFAULT_FLOORS else {}),

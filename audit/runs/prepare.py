@@ -229,6 +229,7 @@ def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
 
 def _spec(planned: Arm) -> dict[str, Any]:
     plan = planned.plan
+    requested = planned.spec.requested_record if planned.spec else None
     return {
         "verifier": plan.protocol.value,
         "verifier_options": dict(plan.verifier_options),
@@ -239,6 +240,7 @@ def _spec(planned: Arm) -> dict[str, Any]:
         "options": dict(plan.options),
         "rows": plan.rows,
         "record": plan.level.value,
+        **({"requested_record": requested} if requested else {}),
         "fault": plan.fault,
         **({"engine": dict(plan.engine)} if plan.engine else {}),
         **({"beside": plan.beside.document()} if plan.beside else {}),

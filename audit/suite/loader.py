@@ -22,6 +22,7 @@ from audit.suite.filters import FiltersParser
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
+from audit.suite.record_level import AUTO, effective_level
 from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
 from audit.suite.structured import each_case, require_case_grammars, require_grammars
@@ -33,7 +34,7 @@ from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
-from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.core.types import Protocol, SamplingParams
 from engine.proposers import options as proposer_options
 
 LONGEST_NAME: Final = 64
@@ -97,11 +98,14 @@ class _Loader:
         """Sampling parameters that the prompts imply."""
         self._offers = False
         """True if prompts offer tools."""
+        self._target = ""
+        """The target's source."""
 
     def suite(self) -> Suite:
         data = self._document.data
         known = ModelsParser(self._document, self._folder, self._kind)
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
+        self._target = models["target"].source
         defaults = self._parameters(("checks",), data.get("checks", {}))
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
@@ -196,7 +200,8 @@ class _Loader:
         if verifier is Protocol.GREEDY and not sampling.greedy:
             problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
             raise self._document.error((*place, "verifier"), problem)
-        record = RecordLevel(entry.get("record", self._document.data.get("record", "full")))
+        requested = str(entry.get("record", self._document.data.get("record", AUTO)))
+        record = effective_level(requested, self._target)
         proposer = self._proposer((*place, "proposer"), entry["proposer"])
         engine = self._engine((*place, "engine"), entry.get("engine"))
         plan = EngineSpec(
@@ -224,6 +229,7 @@ class _Loader:
             beside=self._beside((*place, "beside"), entry.get("beside")),
             coverage=self._coverage(place, entry.get("coverage", {})),
             stream=plan.stream,
+            requested_record=requested if requested != record else None,
         )
 
     def _coverage(self, arm: Place, overrides: Mapping[str, Any]) -> CoverageRule:

@@ -16,6 +16,7 @@ from engine.models import numerics
 
 BUNDLED: Final = "bundled:"
 HUB: Final = "hf:"
+SERVED: Final = "served:"
 SEEDED: Final = re.compile(r"scripted:[0-9]{1,18}")
 
 

@@ -105,6 +105,8 @@ class CandidateSpec:
     """How often the arm's checks must examine each situation before they may certify it."""
     stream: StreamSpec | None = None
     """The text is recorded as it leaves, through these filters."""
+    requested_record: str | None = None
+    """The record level that the suite asks for, `auto` included; None if it is `record`."""
 
     @property
     def judged(self) -> ArmChecks:

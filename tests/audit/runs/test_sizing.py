@@ -83,7 +83,9 @@ def test_nine_of_ten_clean_runs_of_the_planned_size_are_within_the_margin(spread
 def test_replay_never_decides_without_rows_and_decides_at_once_with_them():
     check = load("replay")
     assert check.plan(check.defaults, DESIGN).units == 1
-    partial = Design(4, 4, 400, 3, greedy=False, level=Level.L3, record=RecordLevel.TOPK)
+    sparse = Design(4, 4, 400, 3, greedy=False, level=Level.L3, record=RecordLevel.TOPK)
+    assert check.plan(check.defaults, sparse).units == 1
+    partial = Design(4, 4, 400, 3, greedy=False, level=Level.L1, record=RecordLevel.SCALARS)
     assert check.plan(check.defaults, partial).units == MOST
 
 

@@ -42,7 +42,8 @@ class TestValid:
         assert greedy.verifier is Protocol.GREEDY
         assert greedy.sampling.max_new_tokens == sampled.sampling.max_new_tokens == 16
         assert (greedy.proposer.kind, greedy.proposer.gamma, greedy.proposer.model) == ("draft_model", 4, "draft")
-        assert greedy.record is RecordLevel.FULL
+        # the config.json of the trial states no vocabulary
+        assert (greedy.record, greedy.requested_record) == (RecordLevel.TOPK, "auto")
         assert sampled.sampling.temperature == 0.8
         assert suite.document["arms"][0]["proposer"]["gamma"] == 4
 
@@ -285,7 +286,7 @@ BROKEN = {
         "[greedy_equality, replay]", "{replay: {x: 1}}", 21, "unknown parameter of replay"
     ),
     "unknown fault": Broken("verifier: chain", "verifier: chain\n    fault: gremlin", 25, "unknown fault"),
-    "unknown record": Broken("samples: 2", "record: everything", 4, "accepted: full, scalars, tokens, topk"),
+    "unknown record": Broken("samples: 2", "record: everything", 4, "accepted: auto, full, scalars, tokens, topk"),
     "greedy at a temperature": Broken("verifier: chain", "verifier: greedy", 24, "needs temperature 0, not 0.8"),
     "temperature negative": Broken("0.8", "-0.8", 25, "at least 0"),
     "top_p zero": Broken("0.8", "0.8, top_p: 0", 25, "above 0"),
