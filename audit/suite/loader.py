@@ -99,7 +99,6 @@ class _Loader:
         self._offers = False
         """True if prompts offer tools."""
         self._target = ""
-        """The target's source."""
 
     def suite(self) -> Suite:
         data = self._document.data
@@ -157,10 +156,9 @@ class _Loader:
         if path is None or not path.exists():
             problem = f"no prompt file {quoted(str(path or prompts))}; write a path from here, or suites:PATH"
             raise self._document.error(("workloads", index, "prompts"), problem)
-        limit = entry.get("limit")
-        domain = entry.get("domain", entry["name"])
+        limit, name = entry.get("limit"), entry["name"]
         choice = entry.get("tool_choice", self._document.data.get("tool_choice", "auto"))
-        return Workload(entry["name"], path, domain, None if limit is None else int(limit), choice)
+        return Workload(name, path, entry.get("domain", name), None if limit is None else int(limit), choice)
 
     def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
         if not workload.path.is_file():
