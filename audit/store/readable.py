@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from audit.store.integrity import shape_error
@@ -32,9 +33,34 @@ LETTERS: Final[Mapping[Role, str]] = {
 """Letter of each role of an emitted token."""
 ZERO: Final = -1
 """Stands for probability 0, which has no logarithm."""
+UNKNOWN: Final = -2
+"""Stands for a probability that is not known, which is null in the text."""
+READ: Final = frozenset(
+    (
+        "position",
+        "n_drafted",
+        "n_examined",
+        "n_emitted",
+        "draft_us",
+        "verify_us",
+        "draft_version",
+        "node_token",
+        "node_parent",
+        "examined_node",
+        "examined_p",
+        "examined_q",
+        "examined_accepted",
+        "token",
+        "role",
+        "p",
+        "logprob",
+    )
+)
+"""The columns of a trace that `readable` reads."""
 _CODES: Final = np.array([ord(LETTERS[role]) for role in sorted(Role)], np.uint8)
 
 Wholes = NDArray[np.int64]
+Cut = TypeVar("Cut", list[int], str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +126,8 @@ class _Places:
 def readable(trace: Trace) -> Readable:
     """The readable columns of a trace whose columns fit together (`audit.store.integrity.shape_error`)."""
     places = _places(trace)
-    return Readable(_step_columns(trace, places.kept), _token_columns(trace, places))
+    with np.errstate(divide="ignore"):  # the logarithm of probability 0
+        return Readable(_step_columns(trace, places.kept), _token_columns(trace, places))
 
 
 def values_of(columns: StepColumns | TokenColumns) -> dict[str, str | None]:
@@ -138,17 +165,19 @@ def _places(trace: Trace) -> _Places:
     return _Places(kept, ends, node_ends, node_at, np.flatnonzero(~accepted), extra_at)
 
 
-def _ends(counts: Wholes) -> Wholes:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+def _ends(counts: NDArray[np.integer[Any]]) -> Wholes:
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
 
 
 def _step_columns(trace: Trace, kept: Wholes) -> StepColumns:
     columns = [trace.position, trace.n_drafted, kept, trace.n_emitted, trace.draft_us, trace.verify_us]
     if not len(trace.draft_version):
-        return StepColumns(_json(np.stack(columns, axis=1).tolist()), None)
+        return StepColumns(_text(np.stack(columns, axis=1).tolist()), None)
     digests = {str(version.number): version.digest for version in trace.header.draft_versions}
     steps = np.stack([*columns, trace.draft_version], axis=1).tolist()
-    return StepColumns(_json(steps), json.dumps(digests, sort_keys=True))
+    return StepColumns(_text(steps), json.dumps(digests, sort_keys=True))
 
 
 def _token_columns(trace: Trace, places: _Places) -> TokenColumns:
@@ -158,20 +187,20 @@ def _token_columns(trace: Trace, places: _Places) -> TokenColumns:
     code[places.node_at[examined]] = ord(REJECTED)
     code[places.node_at[_accepted(trace, places, examined)]] = ord(ACCEPTED)
     code[places.extra_at] = _CODES[trace.role[places.extra]]
-    emitted_ends = _ends(trace.n_emitted.astype(np.int64))
+    emitted_ends = _ends(trace.n_emitted)
     p, q = _examined_values(trace, places, examined)
-    numbers, raw = _coded(_logs(p)), _coded(trace.logprob)
-    same = numbers is not None and raw == _emitted_only(numbers, code)
+    numbers, raw = _coded(np.log(p)), _coded(trace.logprob)
+    same = numbers is not None and raw is not None and np.array_equal(raw, _emitted_only(numbers, code))
     missing = "[]" if numbers is not None else None
     chains = _chains(trace, places)
     return TokenColumns(
-        token=_by_step(token.tolist(), places.ends),
-        role=_by_step(code.tobytes().decode("ascii"), places.ends),
-        parent=None if chains else _by_step(trace.node_parent.tolist(), places.node_ends),
-        depth=None if chains else _by_step(_depths(trace, places).tolist(), places.node_ends),
-        p=None if numbers is None else _by_step(numbers, places.ends),
-        q=_optional(_coded(_logs(q)), places.node_ends),
-        logprob=None if same else missing if raw is None else _by_step(raw, emitted_ends),
+        token=_by_step(token, places.ends),
+        role=_roles(code, places.ends),
+        parent=None if chains else _by_step(trace.node_parent, places.node_ends),
+        depth=None if chains else _by_step(_depths(trace, places), places.node_ends),
+        p=_optional(numbers, places.ends),
+        q=_optional(_coded(np.log(q)), places.node_ends),
+        logprob=None if same else missing if raw is None else _optional(raw, emitted_ends),
     )
 
 
@@ -179,8 +208,9 @@ def _accepted(trace: Trace, places: _Places, examined: Wholes) -> Wholes:
     """The accepted drafted tokens that were emitted: of each step the first that the rule accepted."""
     yes = trace.examined_accepted.astype(np.int64)
     step_of = np.repeat(np.arange(trace.steps), trace.n_examined)
-    before = _ends(yes)[_ends(trace.n_examined.astype(np.int64))[:-1]]
-    rank = np.cumsum(yes) - before[step_of]
+    ends = _ends(yes)
+    before = ends[_ends(trace.n_examined)[:-1]]
+    rank = ends[1:] - before[step_of]
     found = examined[(yes > 0) & (rank <= places.kept[step_of])]
     if len(found) == places.kept.sum():
         return found
@@ -199,30 +229,20 @@ def _examined_values(trace: Trace, places: _Places, examined: Wholes) -> tuple[F
     return p, q
 
 
-def _coded(logs: Floats) -> list[int | None] | None:
-    """Log-probabilities as whole thousandths of a nat below 0; None if no value is known."""
+def _coded(logs: Floats) -> Wholes | None:
+    """Log-probabilities as whole thousandths of a nat below 0, or `ZERO` or `UNKNOWN`; None if no value is known."""
     unknown = np.isnan(logs)
     if unknown.all():
         return None
-    codes = np.where(np.isneginf(logs), ZERO, np.maximum(np.rint(-1000.0 * np.where(unknown, 0.0, logs)), 0.0))
-    whole = np.where(np.isfinite(codes), codes, ZERO).astype(np.int64)
-    if not unknown.any():
-        listed: list[int | None] = whole.tolist()
-        return listed
-    mixed = whole.astype(object)
-    mixed[unknown] = None
-    return list(mixed)
+    codes = np.maximum(np.rint(-1000.0 * logs), 0.0)
+    codes[~np.isfinite(codes)] = ZERO
+    codes[unknown] = UNKNOWN
+    return np.asarray(codes.astype(np.int64))
 
 
-def _logs(values: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.log(values)
-
-
-def _emitted_only(numbers: list[int | None], code: NDArray[np.uint8]) -> list[int | None]:
+def _emitted_only(numbers: Wholes, code: NDArray[np.uint8]) -> Wholes:
     """The values of emitted tokens among those of all."""
-    emitted = (code != ord(REJECTED)) & (code != ord(UNREACHED))
-    return [numbers[at] for at in np.flatnonzero(emitted).tolist()]
+    return numbers[(code != ord(REJECTED)) & (code != ord(UNREACHED))]
 
 
 def _chains(trace: Trace, places: _Places) -> bool:
@@ -242,14 +262,28 @@ def _depths(trace: Trace, places: _Places) -> Wholes:
     return depth
 
 
-def _optional(values: list[int | None] | None, ends: Wholes) -> str | None:
-    return None if values is None else _by_step(values, ends)
+def _optional(codes: Wholes | None, ends: Wholes) -> str | None:
+    """JSON of the codes of each step, null for `UNKNOWN`: no other code contains its digits behind a minus."""
+    return None if codes is None else _by_step(codes, ends).replace(str(UNKNOWN), "null")
 
 
-def _by_step(values: Sequence[Any], ends: Wholes) -> str:
+def _by_step(values: NDArray[np.integer[Any]], ends: Wholes) -> str:
     """JSON of the values of each step."""
-    return _json([values[start:end] for start, end in itertools.pairwise(ends.tolist())])
+    return _text(_cut(values.tolist(), ends))
 
 
-def _json(values: Any) -> str:
-    return json.dumps(values, separators=(",", ":"))
+def _roles(code: NDArray[np.uint8], ends: Wholes) -> str:
+    """JSON of the letters of each step."""
+    steps = _cut(code.tobytes().decode("ascii"), ends)
+    return '["' + '","'.join(steps) + '"]' if steps else "[]"
+
+
+def _cut(values: Cut, ends: Wholes) -> list[Cut]:
+    """The values of each step."""
+    places = ends.tolist()
+    return [values[start:end] for start, end in itertools.pairwise(places)]
+
+
+def _text(values: list[list[int]]) -> str:
+    """JSON of lists of integers without spaces; the standard library takes ten times as long."""
+    return orjson.dumps(values).decode("ascii")

@@ -231,11 +231,19 @@ def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int],
         UserError: no such run or arm.
         CannotDecide: a trace is missing or cannot be decoded.
     """
+    return _arm_record(session, ulid, find_arm(session, find_run(session, ulid), name), payload_of)
+
+
+def arms(session: Session, ulid: str) -> Iterator[ArmRecord]:
+    """The arms of a run as `load_arm` gives them; their traces are read in this session."""
     run = find_run(session, ulid)
-    arm = find_arm(session, run, name)
-    rows = session.scalars(select(RequestRow).where(RequestRow.arm_id == arm.id)).all()
-    place = f"run {ulid}, arm {name}"
-    stored = tuple(_stored(session, place, row) for row in sorted(rows, key=lambda row: (row.case_id, row.sample)))
+    for arm in session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all():
+        yield _arm_record(session, ulid, arm, lambda row: payload(session, row))
+
+
+def _arm_record(session: Session, ulid: str, arm: ArmRow, payload_of: Callable[[int], bytes]) -> ArmRecord:
+    place = f"run {ulid}, arm {arm.name}"
+    stored = sorted(_stored_rows(session, place, arm), key=lambda row: (row.case_id, row.sample))
     level = min([Level[arm.level], *(each.level for each in stored)])
     done, failed, refused = (
         _lazily([each for each in stored if (each.failed, each.refused) == end], payload_of)
@@ -314,21 +322,33 @@ def _absence(session: Session, row: RequestRow) -> str:
     return f"the content was erased on {erasure.created_at:%Y-%m-%d} ({erasure.reason})"
 
 
-def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
+def _stored_rows(session: Session, place: str, arm: ArmRow) -> Iterator[_Stored]:
+    """An arm's requests in the order of their rows, a batch at a time, because traces are large."""
+    query = (
+        select(RequestRow, ContentRow, TokenTraceRow.payload, TokenTraceRow.sha256)
+        .outerjoin(ContentRow, ContentRow.request_id == RequestRow.id)
+        .outerjoin(TokenTraceRow, TokenTraceRow.request_id == RequestRow.id)
+        .where(RequestRow.arm_id == arm.id)
+        .order_by(RequestRow.id)
+    )
+    for row, content, trace, sha256 in session.execute(query.execution_options(yield_per=contents.BATCH)):
+        own = f"{place}, case {row.case_id}#{row.sample}"
+        if content is None:
+            raise CannotDecide(f"{own}: {_absence(session, row)}")
+        if trace is None:
+            raise CannotDecide(f"{own}: the trace is missing from the store")
+        yield _stored(own, row, content, trace, sha256)
+
+
+def _stored(place: str, row: RequestRow, content: ContentRow, payload: bytes, sha256: str) -> _Stored:
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.core.types import FinishReason
+    from engine.record import envelope
     from engine.record import trace as traces
 
-    place = f"{place}, case {row.case_id}#{row.sample}"
-    content = session.get(ContentRow, row.id)
-    if content is None:
-        raise CannotDecide(f"{place}: {_absence(session, row)}")
-    query = select(TokenTraceRow.payload, TokenTraceRow.sha256).where(TokenTraceRow.request_id == row.id)
-    found = session.execute(query).one_or_none()
-    if found is None:
-        raise CannotDecide(f"{place}: the trace is missing from the store")
     try:
-        trace = traces.decode(found.payload)
+        bare = envelope.opened(payload)
+        trace = traces.decoded(bare, only=traces.STORED)
     except TraceError as error:
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({error})") from error
     misfit = integrity.shape_error(trace)
@@ -346,5 +366,5 @@ def _stored(session: Session, place: str, row: RequestRow) -> _Stored:
         text=content.text,
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
-        intact=same_output and contents.payload_intact(found.payload, found.sha256),
+        intact=same_output and bare.digest == sha256,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert
@@ -20,7 +21,7 @@ from audit.store.values import RunStatus
 from audit.store.writer import find_arm, find_run
 
 if TYPE_CHECKING:
-    from engine.core.types import Generation
+    from engine.core.types import Generation, SamplingParams
     from engine.record import trace as traces
 
 
@@ -78,19 +79,19 @@ def _insert(session: Session, made: Sequence[_Made]) -> None:
 
 def _made(run_id: int, arm: ArmRow, new: NewRequest) -> _Made:
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
-    from audit.store.readable import readable, values_of
+    from audit.store.readable import READ, readable, values_of
     from engine.record import envelope
     from engine.record import trace as traces
 
     payload = new.generation.trace
-    trace = traces.decode(payload, keyed=False)
-    columns, digest = readable(trace), envelope.digest(payload)
+    bare = envelope.opened(payload)
+    trace = traces.decoded(bare, only=READ)
+    columns, digest = readable(trace), bare.digest
     steps, tokens = values_of(columns.steps), values_of(columns.tokens)
     content = _content(new)
     row = _request_values(run_id, arm.id, new, trace) | _commitments(content, digest, tokens)
     row["record_hash"] = integrity.record_hash(arm.context_sha256, row, steps)
-    version = int(envelope.version_of(payload)[-1:])
-    stored = {"format": version, "n_events": len(trace.token), "sha256": digest, "payload": payload}
+    stored = {"format": bare.number, "n_events": len(trace.token), "sha256": digest, "payload": payload}
     return _Made(row, content, steps, tokens, stored)
 
 
@@ -102,7 +103,7 @@ def _request_values(run_id: int, arm_id: int, new: NewRequest, trace: traces.Tra
         "case_id": new.case_id,
         "sample": new.sample,
         "domain": new.domain,
-        "sampling_sha256": sha256_json(request.sampling.document()),
+        "sampling_sha256": _sampling_sha256(request.sampling),
         "seed": str(request.sampling.seed),
         "stream": str(request.stream),
         "n_prompt": len(request.prompt),
@@ -114,6 +115,12 @@ def _request_values(run_id: int, arm_id: int, new: NewRequest, trace: traces.Tra
         "latency_us": int(generation.latency_us),
         "record_version": integrity.RECORD_VERSION,
     }
+
+
+@lru_cache(maxsize=256)
+def _sampling_sha256(sampling: SamplingParams) -> str:
+    """Requests of an arm share their parameters, so most digests are known."""
+    return sha256_json(sampling.document())
 
 
 def _content(new: NewRequest) -> dict[str, Any]:

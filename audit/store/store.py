@@ -172,7 +172,7 @@ class Store:
         from audit.store.content_root import content_root
 
         try:
-            return content_root(self._arm(run, arm.name) for arm in self.load_run(run).arms)
+            return self._read(lambda session: content_root(reader.arms(session, run)))
         except failures.StoreFailure:
             raise
         except CannotDecide:

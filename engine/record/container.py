@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,8 +24,10 @@ MOST_BYTES: Final = 2**32
 ROUNDED_SHARE: Final = 4
 """Float64 columns of which more than a quarter are no float32 values stay float64."""
 PLAIN, ONE, BYTES, DELTA, SPLIT = "p", "1", "b", "d", "s"
-CODES: Final = frozenset(("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"))
 Array = NDArray[Any]
+CODES: Final[Mapping[str, np.dtype[Any]]] = {
+    code: np.dtype(f"<{code}") for code in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,12 @@ class Unpacked:
     columns: dict[str, Array]
 
 
-def unpack(content: bytes) -> Unpacked:
+def unpack(content: bytes, only: Collection[str] | None = None) -> Unpacked:
     """The inverse of `pack`; columns are copies.
+
+    Args:
+        content: the bytes.
+        only: the columns to read, by default all.
 
     Raises:
         ValueError, TypeError, LookupError, struct.error: the bytes are damaged.
@@ -83,13 +89,16 @@ def unpack(content: bytes) -> Unpacked:
     at = begin + length
     document = json.loads(content[begin:at])
     columns: dict[str, Array] = {}
-    shapes = document.pop("shapes")
+    shapes, view = [_shape(shape) for shape in document.pop("shapes")], memoryview(content)
     for name, code, shape, form, stored, *split in document.pop("columns"):
-        layout = _Layout(_dtype(code), tuple(shapes[shape]), _dtype(stored))
-        size = int(split[0]) if form == SPLIT else layout.size(form)
+        dtype, kind, whole = _dtype(code), _dtype(stored), shapes[shape]
+        if whole.count * dtype.itemsize > MOST_BYTES:
+            raise ValueError(f"a column of shape {whole.extents} is larger than any trace")
+        size = int(split[0]) if form == SPLIT else _size(form, kind, whole.count)
         if not 0 <= size <= len(content) - at:
             raise ValueError(f"column {name} ends behind the end")
-        columns[name] = FORMS[form](memoryview(content)[at : at + size], layout)
+        if only is None or name in only:
+            columns[name] = FORMS[form](view[at : at + size], _Layout(dtype, whole.extents, kind, whole.count))
         at += size
     if at != len(content):
         raise ValueError("bytes follow the last column")
@@ -97,26 +106,32 @@ def unpack(content: bytes) -> Unpacked:
 
 
 @dataclass(frozen=True, slots=True)
+class _Shape:
+    extents: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Layout:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     stored: np.dtype[Any]
+    count: int
 
-    @property
-    def count(self) -> int:
-        count = 1
-        for extent in self.shape:
-            if type(extent) is not int or extent < 0:
-                raise ValueError(f"a column has no shape {self.shape}")
-            count *= extent
-        if count * self.dtype.itemsize > MOST_BYTES:
-            raise ValueError(f"a column of shape {self.shape} is larger than any trace")
-        return count
 
-    def size(self, form: str) -> int:
-        """Bytes of a column; a split one says its own."""
-        values = 1 if form == ONE else self.count
-        return FIRST.size + (values - 1) * self.stored.itemsize if form == DELTA else values * self.stored.itemsize
+def _shape(extents: Sequence[int]) -> _Shape:
+    count = 1
+    for extent in extents:
+        if type(extent) is not int or extent < 0:
+            raise ValueError(f"a column has no shape {extents}")
+        count *= extent
+    return _Shape(tuple(extents), count)
+
+
+def _size(form: str, stored: np.dtype[Any], count: int) -> int:
+    """Bytes of a column; a split one says its own."""
+    values = 1 if form == ONE else count
+    return FIRST.size + (values - 1) * stored.itemsize if form == DELTA else values * stored.itemsize
 
 
 def _code(column: Array) -> str:
@@ -126,7 +141,7 @@ def _code(column: Array) -> str:
 def _dtype(code: str) -> np.dtype[Any]:
     if code not in CODES:
         raise ValueError(f"a column holds {code}")
-    return np.dtype(f"<{code}")
+    return CODES[code]
 
 
 def _as_it_is(column: Array) -> Packed:
@@ -197,6 +212,8 @@ def _values(content: memoryview, stored: np.dtype[Any], count: int) -> Array:
     """The inverse of `_planes`."""
     if len(content) != count * stored.itemsize:
         raise ValueError("a column has another length")
+    if stored.itemsize == 1:
+        return np.frombuffer(content, stored)
     planes = np.frombuffer(content, np.uint8).reshape(stored.itemsize, count)
     return np.ascontiguousarray(planes.T).view(stored).reshape(count)
 

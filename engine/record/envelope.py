@@ -7,6 +7,7 @@ It knows no columns and needs no numpy, so hashes are verified without it. Wheth
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Final
 
 import zstandard
@@ -53,14 +54,37 @@ def version_of(data: bytes) -> bytes:
     return data[: len(MAGIC)]
 
 
-def digest(data: bytes) -> str:
-    """SHA-256 of a trace's uncompressed content, so that it outlives a change of compressor.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A trace's bytes, decompressed: the magic number of its version and its content."""
+
+    version: bytes
+    content: bytes
+
+    @property
+    def number(self) -> int:
+        """The version as a number."""
+        return int(self.version[-1:])
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of version and content, so that it outlives a change of compressor."""
+        return hashlib.sha256(self.version + self.content).hexdigest()
+
+
+def opened(data: bytes) -> Opened:
+    """The content of a trace with its version.
 
     Raises:
         TraceError: the bytes are not a trace, or cannot be decompressed.
     """
     version = version_of(data)
     try:
-        return hashlib.sha256(version + unwrap(data)).hexdigest()
+        return Opened(version, unwrap(data))
     except (zstandard.ZstdError, MemoryError) as error:
         raise TraceError(f"damaged trace: {error}") from error
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of a trace's uncompressed content; raises as `opened`."""
+    return opened(data).digest

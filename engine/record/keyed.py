@@ -5,7 +5,8 @@ Only numbers equal to the last bit to those of the keys are left out: an engine 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,15 +15,32 @@ from numpy.typing import NDArray
 from engine.core.types import Floats, Protocol, QKind, Role
 from engine.sampling.rng import Purpose, uniforms_at
 
-KEYED: Final = ("node_uniform", "examined_uniform", "uniform")
+COUNTS: Final[Mapping[str, str]] = {
+    "node_uniform": "n_drafted",
+    "examined_uniform": "n_examined",
+    "uniform": "n_emitted",
+}
+"""The columns that may be left out, and the count of each column's numbers in a step."""
+KEYED: Final = tuple(COUNTS)
 Ints = NDArray[np.int64]
 
 
-def numbers_of(name: str, columns: Mapping[str, NDArray[Any]], seed: int, stream: int, protocol: Protocol) -> Floats:
-    """The column that an engine records which draws with the keys on chains; NaN where nothing is drawn.
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """[n] the keys of a column's numbers; `purpose` is -1 where nothing is drawn."""
+
+    position: Ints
+    purpose: Ints
+    begin: Ints
+
+
+def numbers_of(
+    names: Sequence[str], columns: Mapping[str, NDArray[Any]], seed: int, stream: int, protocol: Protocol
+) -> dict[str, Floats]:
+    """The columns that an engine records which draws with the keys on chains; NaN where nothing is drawn.
 
     Args:
-        name: one of `KEYED`.
+        names: some of `KEYED`.
         columns: the other columns, counts that fit included.
         seed: of the sampling parameters.
         stream: the request's stream.
@@ -31,15 +49,26 @@ def numbers_of(name: str, columns: Mapping[str, NDArray[Any]], seed: int, stream
     Raises:
         ValueError: the counts do not fit the columns.
     """
-    counts = columns[{"node_uniform": "n_drafted", "examined_uniform": "n_examined", "uniform": "n_emitted"}[name]]
+    if not names:
+        return {}
+    # one call for all columns: its cost hardly depends on their length
+    draws = [_draws(name, columns) for name in names]
+    position, purpose, begin = (
+        np.concatenate([getattr(draw, field) for draw in draws]) for field in ("position", "purpose", "begin")
+    )
+    steps = begin if protocol is Protocol.BLOCK else None
+    keys = uniforms_at(seed, stream, position, np.maximum(purpose, 0), steps=steps)
+    numbers = np.where(purpose >= 0, keys, np.nan)
+    ends = np.cumsum([len(draw.position) for draw in draws])
+    return dict(zip(names, np.split(numbers, ends[:-1]), strict=True))
+
+
+def _draws(name: str, columns: Mapping[str, NDArray[Any]]) -> _Draws:
+    counts = columns[COUNTS[name]]
     step = np.repeat(np.arange(len(counts)), counts)
     local = np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step]
     begin = columns["position"].astype(np.int64)[step]
-    purposes = _purposes(name, columns, step)
-    drawn = purposes >= 0
-    steps = begin if protocol is Protocol.BLOCK else None
-    keys = uniforms_at(seed, stream, begin + local, np.maximum(purposes, 0), steps=steps)
-    return np.where(drawn, keys, np.nan)
+    return _Draws(begin + local, _purposes(name, columns, step), begin)
 
 
 def _purposes(name: str, columns: Mapping[str, NDArray[Any]], step: Ints) -> Ints:
@@ -65,7 +94,7 @@ def _given(name: str, columns: Mapping[str, NDArray[Any]], seed: int, stream: in
     if np.isnan(column).all() or column.dtype != np.float64:
         return False
     try:
-        numbers = numbers_of(name, columns, seed, stream, protocol)
+        numbers = numbers_of((name,), columns, seed, stream, protocol)[name]
     except (ValueError, LookupError):
         return False
     return numbers.tobytes() == column.tobytes()

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
 from engine.record.container import pack, unpack
-from engine.record.envelope import MAGIC, unwrap, version_of, wrap
+from engine.record.envelope import MAGIC, Opened, opened, wrap
 from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
@@ -48,6 +48,8 @@ DAMAGE: Final = (
 """Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
 STOP_BEGINS: Final = "stop_begins"
 """Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
+NONE: Final = np.empty(0)
+"""Stands for a column that was not read."""
 Ints = NDArray[np.integer[Any]]
 Rows = NDArray[np.floating[Any]]
 
@@ -212,6 +214,9 @@ class _Late(Trace):
 
 COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.name != "header")
 
+STORED: Final = frozenset(COLUMNS) - frozenset(KEYED)
+"""The columns that no key gives."""
+
 
 def late(header: TraceHeader, read: Callable[[], Trace]) -> Trace:
     """The trace of `read`, decoded at the first access to a column; the header is available at once."""
@@ -278,39 +283,47 @@ def _default(name: str, column: NDArray[Any]) -> bool:
     return empty is not None and column.shape == empty.shape and column.dtype == empty.dtype
 
 
-def decode(data: bytes, *, keyed: bool = True) -> Trace:
+def decode(data: bytes) -> Trace:
     """Read what `encode` wrote, in this version or in an older one.
-
-    Args:
-        data: the bytes.
-        keyed: if False, random numbers that the record leaves to their keys read as empty, in half the time.
 
     Raises:
         TraceError: the bytes are not a trace of a version in `READABLE`, or are damaged.
     """
-    version = version_of(data)
+    return decoded(opened(data))
+
+
+def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
+    """The trace of a decompressed content.
+
+    Args:
+        bare: the content.
+        only: the columns that the caller reads, where reading fewer saves time; others may be empty.
+
+    Raises:
+        TraceError: the content is damaged.
+    """
     try:
-        raw = unwrap(data)
-        if version == MAGIC:
-            return _decoded(raw, keyed=keyed)
-        columns = arrays_of(raw)
+        if bare.version == MAGIC:
+            return _decoded(bare.content, only)
+        columns = arrays_of(bare.content)
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
-        return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[version]})
+        return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[bare.version]})
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 
 
-def _decoded(raw: bytes, *, keyed: bool) -> Trace:
+def _decoded(raw: bytes, only: Collection[str] | None) -> Trace:
     """Read the content of this version."""
-    content = unpack(raw)
+    content = unpack(raw, only)
     header = _header_from_json(content.document.pop("header"))
-    names, columns = content.document.pop("keyed"), {name: each.copy() for name, each in EMPTY.items()}
+    names = content.document.pop("keyed")
     if content.document or not set(names) <= set(KEYED) or set(names) & set(content.columns):
         raise ValueError("the directory holds what it should not")
-    columns |= content.columns
-    for name in names:
-        numbers = (header.sampling.seed, header.stream, header.protocol)
-        columns[name] = numbers_of(name, columns, *numbers) if keyed else np.empty(0)
+    if only is None:
+        columns = {name: column.copy() for name, column in EMPTY.items()} | content.columns
+        columns |= numbers_of(names, columns, header.sampling.seed, header.stream, header.protocol)
+    else:
+        columns = dict.fromkeys(COLUMNS, NONE) | content.columns
     return Trace(header=header, **columns)
 
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
 from engine.record.container import pack, sealed, unpack
-from engine.record.envelope import MAGIC, READABLE, digest, unwrap, wrap
+from engine.record.envelope import MAGIC, READABLE, digest, opened, unwrap, wrap
 from engine.record.further_columns import LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED
-from engine.record.trace import Trace, TraceHeader, decode, encode, late, steps_of
+from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)
@@ -241,11 +241,15 @@ def test_numbers_of_keys_are_not_stored_and_others_are(data):
         assert np.array_equal(getattr(decode(found), name), column, equal_nan=True)
 
 
-def test_a_reader_that_needs_no_numbers_leaves_out_those_of_keys(data):
-    whole, partly = decode(data), decode(data, keyed=False)
-    for name in COLUMNS:
-        wanted = np.empty(0) if name in KEYED else getattr(whole, name)
-        assert np.array_equal(getattr(partly, name), wanted, equal_nan=wanted.dtype.kind == "f")
+def test_a_reader_may_name_the_columns_that_it_needs(data):
+    whole, bare = decode(data), opened(data)
+    for only in (STORED, frozenset(("token", "p", "role")), frozenset(("logprob",))):
+        partly = decoded(bare, only=only)
+        assert partly.header == whole.header
+        for name in only:
+            column = getattr(whole, name)
+            assert np.array_equal(getattr(partly, name), column, equal_nan=column.dtype.kind == "f") or not column.size
+        assert not any(len(getattr(partly, name)) for name in KEYED)
 
 
 @pytest.mark.parametrize("version", [each for each in LACKING if each != MAGIC])
