@@ -15,8 +15,10 @@ import zstandard
 from engine.core.errors import TraceError
 from engine.record.common_text import COMMON
 
-MAGIC: Final = b"SATRACE7"
-READABLE: Final = (MAGIC, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
+MAGIC: Final = b"SATRACE8"
+PACKED: Final = (MAGIC, b"SATRACE7")
+"""Versions whose content is that of `engine.record.container`, compressed with the dictionary."""
+READABLE: Final = (*PACKED, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
 """Versions that are read."""
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
@@ -38,7 +40,7 @@ def unwrap(data: bytes) -> bytes:
         MemoryError: the stated size is larger than any trace.
     """
     # a view: at level full a copy of the bytes costs a third of their decompression
-    known = _DICTIONARY if data.startswith(MAGIC) else None
+    known = _DICTIONARY if data.startswith(PACKED) else None
     return zstandard.ZstdDecompressor(dict_data=known).decompress(memoryview(data)[len(MAGIC) :], max_output_size=2**32)
 
 

@@ -37,6 +37,7 @@ LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
         READABLE,
         (
             (),
+            (),
             SPARSE,
             (*SPARSE, *MASKS),
             (*SPARSE, *MASKS, *CELLS),

@@ -24,8 +24,9 @@ from engine.core.errors import InvalidRequest, TraceError
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
+from engine.record import once
 from engine.record.container import pack, unpack
-from engine.record.envelope import MAGIC, Opened, opened, wrap
+from engine.record.envelope import MAGIC, PACKED, Opened, opened, wrap
 from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
@@ -272,8 +273,13 @@ def encode(trace: Trace) -> bytes:
     columns = {name: getattr(trace, name) for name in COLUMNS}
     header = trace.header
     keyed = without_keyed(columns, header.sampling.seed, header.stream, header.protocol)
-    document = {"header": _header_to_json(header), "keyed": list(keyed)}
-    stored = {name: column for name, column in columns.items() if name not in keyed and not _default(name, column)}
+    short = once.shortened(columns)
+    document = {"header": _header_to_json(header), "keyed": list(keyed), "once": list(short)}
+    stored = {
+        name: short.get(name, column)
+        for name, column in columns.items()
+        if name not in keyed and not _default(name, column)
+    }
     return wrap(pack(document, stored, WHOLE_ROWS))
 
 
@@ -303,8 +309,8 @@ def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
         TraceError: the content is damaged.
     """
     try:
-        if bare.version == MAGIC:
-            return _decoded(bare.content, only)
+        if bare.version in PACKED:
+            return _decoded(bare, only)
         columns = arrays_of(bare.content)
         header = _header_from_json(json.loads(columns.pop("header").tobytes()))
         return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[bare.version]})
@@ -312,13 +318,15 @@ def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
         raise TraceError(f"damaged trace: {error}") from error
 
 
-def _decoded(raw: bytes, only: Collection[str] | None) -> Trace:
-    """Read the content of this version."""
-    content = unpack(raw, only)
+def _decoded(bare: Opened, only: Collection[str] | None) -> Trace:
+    """Read the content of this version and the one before, whose columns are all whole."""
+    content = unpack(bare.content, None if only is None else once.NEEDED.union(only))
     header = _header_from_json(content.document.pop("header"))
-    names = content.document.pop("keyed")
-    if content.document or not set(names) <= set(KEYED) or set(names) & set(content.columns):
+    names, short = content.document.pop("keyed"), content.document.pop("once") if bare.version == MAGIC else []
+    strange = not set(names) <= set(KEYED) or set(names) & set(content.columns) or not set(short) <= set(once.SOURCES)
+    if content.document or strange:
         raise ValueError("the directory holds what it should not")
+    content.columns.update(once.restored(short, content.columns))
     if only is None:
         columns = {name: column.copy() for name, column in EMPTY.items()} | content.columns
         columns |= numbers_of(names, columns, header.sampling.seed, header.stream, header.protocol)

@@ -13,13 +13,27 @@ from audit.store import Store, migrate
 from tests.audit.store.build import fill_finished
 
 CLUSTER = pytest.StashKey[str]()
+FILE = pytest.StashKey[Path]()
+TEMPLATE = pytest.StashKey[str]()
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(str(tmp_path / "audit.db"), create=True) as opened:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    path = tmp_path / "audit.db"
+    shutil.copy(upgraded_file(request.config), path)
+    with Store.open(str(path), create=False) as opened:
         yield opened
+
+
+def upgraded_file(config: pytest.Config) -> Path:
+    """An empty store to copy: the migrations take a hundred times as long as a copy."""
+    if FILE not in config.stash:
+        folder = Path(tempfile.mkdtemp(prefix="store"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        migrate.upgrade(str(folder / "empty.db"))
+        config.stash[FILE] = folder / "empty.db"
+    return config.stash[FILE]
 
 
 @pytest.fixture
@@ -70,17 +84,32 @@ def started(config: pytest.Config) -> str:
 @pytest.fixture
 def postgres(cluster: str, request: pytest.FixtureRequest) -> str:
     """The URL of an empty database."""
+    return created(cluster, f"t{abs(hash(request.node.nodeid)):x}")
+
+
+def created(cluster: str, name: str, template: str = "template1") -> str:
+    """The URL of a new database, which is a copy of the template."""
     import psycopg
 
-    name = f"t{abs(hash(request.node.nodeid)):x}"
     with psycopg.connect(host=cluster, user="postgres", dbname="postgres", autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'.encode())
     return f"postgresql://postgres@/{name}?host={cluster}"
+
+
+def upgraded_template(config: pytest.Config, cluster: str) -> str:
+    """The name of an upgraded, empty database."""
+    if TEMPLATE not in config.stash:
+        migrate.upgrade(created(cluster, "upgraded"))
+        config.stash[TEMPLATE] = "upgraded"
+    return config.stash[TEMPLATE]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An upgraded store in each kind of database."""
-    url = f"sqlite:///{tmp_path / 'any.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres")
-    migrate.upgrade(url)
-    return url
+    if request.param == "sqlite":
+        shutil.copy(upgraded_file(request.config), tmp_path / "any.db")
+        return f"sqlite:///{tmp_path / 'any.db'}"
+    cluster = request.getfixturevalue("cluster")
+    name = f"t{abs(hash(request.node.nodeid)):x}"
+    return created(cluster, name, upgraded_template(request.config, cluster))

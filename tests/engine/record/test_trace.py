@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import TraceError
-from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, SamplingParams
+from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.record.container import pack, sealed, unpack
-from engine.record.envelope import MAGIC, READABLE, digest, opened, unwrap, wrap
+from engine.record.envelope import MAGIC, PACKED, READABLE, digest, opened, unwrap, wrap
 from engine.record.further_columns import LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED
 from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, late, steps_of
@@ -169,7 +169,7 @@ def test_what_is_no_trace_is_refused(data):
         decode(data)
 
 
-OLD = READABLE[1]
+OLD = READABLE[len(PACKED)]
 
 
 def archive(magic=OLD, **columns):
@@ -202,6 +202,7 @@ def test_missing_and_unknown_columns_are_refused(data):
     found = unpack(unwrap(data))
     assert same(decode(wrap(pack(found.document, found.columns, WHOLE_ROWS))), decode(data))
     without = {name: column for name, column in found.columns.items() if name != "margin"}
+    whole = found.columns | {"token": decode(data).token}
     more = found.columns | {"extra": found.columns["token"]}
     for document, columns in (
         (found.document, without),
@@ -210,6 +211,8 @@ def test_missing_and_unknown_columns_are_refused(data):
         (found.document | {"header": []}, found.columns),
         (found.document | {"keyed": ["token"]}, found.columns),
         (found.document | {"keyed": [*found.document["keyed"], "margin"]}, found.columns),
+        (found.document | {"once": ["margin"]}, found.columns),
+        (found.document | {"once": [*found.document["once"], "token", "p"][:1]}, whole),
         (found.document | {"more": 1}, found.columns),
     ):
         with pytest.raises(TraceError, match="damaged trace"):
@@ -241,6 +244,30 @@ def test_numbers_of_keys_are_not_stored_and_others_are(data):
         assert np.array_equal(getattr(decode(found), name), column, equal_nan=True)
 
 
+def test_values_of_accepted_tokens_are_stored_with_the_draft(data):
+    trace, found = decode(data), unpack(unwrap(data))
+    accepted = trace.role == Role.ACCEPTED
+    assert 0 < accepted.sum() < len(accepted)
+    assert found.document["once"] == ["token", "p"]
+    assert len(found.columns["p"]) == len(found.columns["token"]) == (~accepted).sum()
+    for name, other in (("p", np.nextafter(trace.p, 2.0)), ("token", trace.token ^ 1)):
+        column = np.where(np.arange(len(accepted)) == np.flatnonzero(accepted)[-1], other, getattr(trace, name))
+        changed = encode(dataclasses.replace(trace, **{name: column}))
+        assert name not in unpack(unwrap(changed)).document["once"]
+        assert np.array_equal(getattr(decode(changed), name), column)
+
+
+def test_a_trace_of_version_7_is_read(data):
+    """It holds every column whole."""
+    trace, found = decode(data), unpack(unwrap(data))
+    document = {name: value for name, value in found.document.items() if name != "once"}
+    columns = {name: getattr(trace, name) for name in found.columns}
+    old = b"SATRACE7" + wrap(pack(document, columns, WHOLE_ROWS))[len(MAGIC) :]
+    assert same(decode(old), trace)
+    with pytest.raises(TraceError, match="damaged trace"):
+        decode(b"SATRACE7" + data[len(MAGIC) :])
+
+
 def test_a_reader_may_name_the_columns_that_it_needs(data):
     whole, bare = decode(data), opened(data)
     for only in (STORED, frozenset(("token", "p", "role")), frozenset(("logprob",))):
@@ -252,7 +279,7 @@ def test_a_reader_may_name_the_columns_that_it_needs(data):
         assert not any(len(getattr(partly, name)) for name in KEYED)
 
 
-@pytest.mark.parametrize("version", [each for each in LACKING if each != MAGIC])
+@pytest.mark.parametrize("version", [each for each in LACKING if each not in PACKED])
 def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
     """An older version is an archive without some columns, under its own number."""
     missing = {name: getattr(decode(data), name) for name in LACKING[version]}
@@ -278,7 +305,7 @@ def test_no_pickle_is_ever_read(data, capsys):
     columns["margin"] = np.array([Bomb()], dtype=object)
     with pytest.raises(TraceError):
         decode(archive(**columns))
-    for magic in (OLD, MAGIC):
+    for magic in (OLD, *PACKED):
         with pytest.raises(TraceError):
             decode(magic + zstandard.ZstdCompressor().compress(pickle.dumps(Bomb())))
     assert capsys.readouterr().out == ""
