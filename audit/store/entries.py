@@ -23,13 +23,15 @@ ADOPTED: Final = "adopted"
 """Kind of an entry that counts the rows logged after it, which existed before the log."""
 CHUNK: Final = 500
 """Keys that one query asks for."""
+BULK: Final = 2000
+"""Rows that are read at once."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"hex": bytes(value).hex()}).encode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowEntry:
-    """A row's primary key as text, and the bytes that its entry hashes."""
+    """A row's primary key as text, and the bytes that its entry hashes. Not frozen: a check makes one per row."""
 
     ref: str
     data: bytes
@@ -54,9 +56,14 @@ def rows(session: Session, covered: Covered, kind: str, firsts: Iterable[Any] | 
     order = " ORDER BY " + ", ".join(str(place + 1) for place in range(covered.keys))
     single = covered.keys == 1
     for condition in _conditions(covered.columns[0], firsts):
-        for row in session.connection().exec_driver_sql(query + condition + order):
-            values = tuple(row)
+        for values in in_bulk(session, query + condition + order):
             yield RowEntry(str(values[0]) if single else ref_of(values[: covered.keys]), data_of(kind, values))
+
+
+def in_bulk(session: Session, query: str) -> Iterator[Sequence[Any]]:
+    """The rows of a query, many at a time: one at a time takes twice as long."""
+    for part in session.connection().exec_driver_sql(query).partitions(BULK):
+        yield from part
 
 
 def _conditions(column: str, firsts: Iterable[Any] | None) -> Iterator[str]:
