@@ -242,7 +242,7 @@ def _coded(logs: Floats) -> Wholes | None:
 
 def _emitted_only(numbers: Wholes, code: NDArray[np.uint8]) -> Wholes:
     """The values of emitted tokens among those of all."""
-    return numbers[(code != ord(REJECTED)) & (code != ord(UNREACHED))]
+    return np.asarray(numbers[(code != ord(REJECTED)) & (code != ord(UNREACHED))])
 
 
 def _chains(trace: Trace, places: _Places) -> bool:

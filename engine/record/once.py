@@ -75,4 +75,4 @@ def _values(name: str, columns: Mapping[str, Column], accepted: NDArray[np.bool_
     at, source = (np.cumsum(counts) - counts)[step] + place, columns[SOURCES[name]]
     if (place >= counts[step]).any() or (at < 0).any() or (at >= len(source)).any():
         raise ValueError("an accepted token was not drafted")
-    return source[at]
+    return np.asarray(source[at])
