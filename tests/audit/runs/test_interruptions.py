@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
@@ -130,7 +129,8 @@ def test_a_run_is_resumed_by_one_process_at_a_time(suite, any_url):
 
 def test_a_stop_outside_of_a_run_is_one_line_and_decides_nothing(monkeypatch):
     def stop(*_arguments, **_options):
-        os.kill(os.getpid(), signal.SIGINT)
+        # not os.kill: another thread may take that signal, and the call returns before Python sees it
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("audit.store.Store.open", stop)
     done = invoke("list", "--store", "audit.db")
