@@ -10,7 +10,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM)
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-# SHARE=K/N runs every N-th parameter set of the slow, the bitwise and the vLLM tests, starting at the K-th
+# SHARE=K/N runs every N-th of the slow, the bitwise and the vLLM tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm

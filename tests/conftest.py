@@ -29,9 +29,9 @@ def no_width_of_a_terminal() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Skips that a run may turn into failures, and the share of the parameter sets that run."""
+    """Skips that a run may turn into failures, and the share of the tests that run."""
     parser.addoption("--require-postgres", action="store_true", help="fail, not skip, where PostgreSQL is missing")
-    parser.addoption("--share", metavar="K/N", help="run every N-th parameter set, starting at the K-th")
+    parser.addoption("--share", metavar="K/N", help="run every N-th test, starting at the K-th")
 
 
 @pytest.hookimpl(trylast=True)
@@ -39,7 +39,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Names the share above the first test, in quiet runs too."""
     share, reporter = session.config.getoption("--share"), session.config.pluginmanager.get_plugin("terminalreporter")
     if share and reporter:
-        reporter.write_line(f"share: {parse_share(share)} of the parameter sets")
+        reporter.write_line(f"share: {parse_share(share)} of the tests")
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""The option that runs a share of the parameter sets, and the failure that lists every case."""
+"""The option that runs a share of the tests, and the failure that lists every case."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_first(x):
 def test_slow(x):
     pass
 
-def test_always():
+def test_single():
     pass
 
 @pytest.mark.parametrize("x", "fg")
@@ -43,31 +43,31 @@ def collected(folder, capsys, *arguments):
 
 
 SHARES = {
-    "1/3": ["first[a]", "first[d]", "always", "second[g]"],
-    "2/3": ["first[b]", "first[e]", "always"],
-    "3/3": ["first[c]", "always", "second[f]"],
+    "1/3": ["first[a]", "first[d]", "second[f]"],
+    "2/3": ["first[b]", "first[e]", "second[g]"],
+    "3/3": ["first[c]", "single"],
 }
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_a_share_takes_every_nth_parameter_set_of_what_is_selected(share, tmp_path, capsys):
+def test_a_share_takes_every_nth_test_of_what_is_selected(share, tmp_path, capsys):
     names, text = collected(tmp_path, capsys, "--share", share, "-m", "not slow")
     assert names == SHARES[share]
-    assert f"share: {share} of the parameter sets" in text
+    assert f"share: {share} of the tests" in text
 
 
 @pytest.mark.parametrize("options", [["-qq"], []], ids=["quiet", "plain"])
 def test_the_share_is_named_above_the_tests(options, tmp_path, capsys):
     _, text = collected(tmp_path, capsys, "--share", "2/3", *options)
-    assert "share: 2/3 of the parameter sets" in text
+    assert "share: 2/3 of the tests" in text
 
 
 def test_shares_together_are_the_whole(tmp_path, capsys):
     whole, text = collected(tmp_path, capsys)
     assert "share:" not in text
     parts = [collected(tmp_path, capsys, "--share", f"{k}/4")[0] for k in (1, 2, 3, 4)]
-    assert sorted(name for part in parts for name in part if name != "always") == sorted(set(whole) - {"always"})
-    assert all("always" in part for part in parts)
+    assert sorted(name for part in parts for name in part if name != "single") == sorted(set(whole) - {"single"})
+    assert all("single" in part for part in parts)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "1/0", "x/2", "-1/2", "1/2/3"])

@@ -1,4 +1,4 @@
-"""The option `--share K/N`: runs the K-th, the (K+N)-th and so on of all selected parameter sets."""
+"""The option `--share K/N`: runs the K-th, the (K+N)-th and so on of all selected tests and parameter sets."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ def parse_share(text: str) -> Share:
 
 
 def split(items: Sequence[pytest.Item], share: Share) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The selected and the deselected items; a test without parameters always runs."""
-    kept, left, count = [], [], 0
-    for item in items:
-        parametrised = hasattr(item, "callspec")
-        count += parametrised
-        runs = not parametrised or (count - share.first) % share.of == 0
-        (kept if runs else left).append(item)
+    """The selected and the deselected items."""
+    kept, left = [], []
+    for count, item in enumerate(items, 1):
+        (kept if (count - share.first) % share.of == 0 else left).append(item)
     return kept, left
