@@ -66,8 +66,7 @@ def test_shares_together_are_the_whole(tmp_path, capsys):
     whole, text = collected(tmp_path, capsys)
     assert "share:" not in text
     parts = [collected(tmp_path, capsys, "--share", f"{k}/4")[0] for k in (1, 2, 3, 4)]
-    assert sorted(name for part in parts for name in part if name != "single") == sorted(set(whole) - {"single"})
-    assert all("single" in part for part in parts)
+    assert sorted(name for part in parts for name in part) == sorted(whole)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "1/0", "x/2", "-1/2", "1/2/3"])
