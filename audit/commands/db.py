@@ -55,12 +55,14 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
     with Store.open(store, create=False, read_only=True) as opened:
         broken = [f"{cell(each.place)}: {cell(each.message)}" for each in opened.damage(_resolved(opened, runs))]
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
-        erased = opened.erased_requests()
+        erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
     for line in broken:
         click.echo(line)
     click.echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
     if erased:
         click.echo(f"content of {erased} requests was erased, on record")
+    if withheld:
+        click.echo(f"content of {withheld} requests was never written (text: off)")
     raise SystemExit(1 if broken else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from audit.suite.loader import load_suite
 @click.option("--until", type=click.Choice(["decided"]), help="Run in rounds until every check is decided.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of --until over all arms.")
 @click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are reused.")
+@click.option("--text", type=click.Choice(["off"]), help="Keep prompts, outputs and findings out of the store.")
 @click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
 @click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
 @wide_option
@@ -35,6 +37,7 @@ def command(
     until: str | None,
     max_tokens: int | None,
     baseline: str | None,
+    text: str | None,
     purpose: str | None,
     ticket: str | None,
     store: str,
@@ -50,6 +53,9 @@ def command(
     the same requests and decodes nothing without speculation. Use it for a single
     endpoint that was restarted with speculation after the earlier run.
 
+    With --text off, or the suite's key text, the store gets commitments to prompts, outputs and findings, and never
+    their content. Such a run cannot be resumed, judged again or replayed.
+
     Exit code 0: everything that applies is certified. 1: a claim is broken.
     2: the suite cannot run. 3: a check or an arm is undecided.
     """
@@ -58,7 +64,7 @@ def command(
         raise UserError(
             "--until needs fresh requests in every round, which --baseline cannot give; use only one of them"
         )
-    loaded = load_suite(suite)
+    loaded = load_suite(suite) if text is None else replace(load_suite(suite), text=False)
     import torch
 
     from audit.runs.prepare import prepare, require_engines

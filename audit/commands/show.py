@@ -17,6 +17,7 @@ from audit.report.results import Results, results
 from audit.report.verdicts import account_lines, faults_of, marked
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
+from audit.store.withheld import withholds
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
 DRAFTS = ("arm", "versions", "steps", "first", "last")
@@ -90,6 +91,7 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
         ("code", cell(run.code_commit or f"version {run.environment.code.get('version') or 'unknown'}")),
         ("environment", f"sha256:{run.environment.sha256}"),
         *((used.role, f"{cell(used.name)}  sha256:{used.sha256}") for used in run.artifacts),
+        *([("text", "off: content was never written")] if any(withholds(arm.spec) for arm in run.arms) else []),
         ("record root", run.record_root or "none: the run is not finished"),
         ("content root", run.content_root or "none"),
     ]

@@ -9,18 +9,21 @@ import contextlib
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from audit.errors import CannotDecide, UserError
 from audit.store import RunStatus, Store
 from audit.store.failures import Cause, StoreFailure
 from engine.core.errors import EngineError
 
+AGAIN: Final = "a run with text: off cannot be continued; run its suite again"
+
 
 class Interrupted(Exception):
     """The user stopped the run named `run`, which can be resumed."""
 
-    def __init__(self, run: str, store: str) -> None:
-        super().__init__(f"interrupted; continue with: {resume_command(run, store)}")
+    def __init__(self, run: str, fix: str) -> None:
+        super().__init__(f"interrupted; {fix}")
         self.run = run
 
 
@@ -30,8 +33,13 @@ def resume_command(run: str, store: str) -> str:
 
 
 @contextmanager
-def stops_recorded(store: Store, run: str) -> Iterator[None]:
+def stops_recorded(store: Store, run: str, *, resumable: bool = True) -> Iterator[None]:
     """Record why the work inside ended early.
+
+    Args:
+        store: where the run is.
+        run: its id.
+        resumable: whether the message may name the command that continues the run.
 
     Raises:
         Interrupted: the user stopped the run.
@@ -42,14 +50,16 @@ def stops_recorded(store: Store, run: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _note(store, run, RunStatus.INTERRUPTED, "stopped by the user")
-        raise Interrupted(run, store.url) from None
+        fix = f"continue with: {resume_command(run, store.url)}" if resumable else AGAIN
+        raise Interrupted(run, fix) from None
     except EngineError as error:
         _note(store, run, RunStatus.FAILED, str(error))
         raise UserError(f"run {run} failed: {error}") from error
     except StoreFailure as failed:
         _note(store, run, RunStatus.INTERRUPTED, failed.cause.what)
-        fix = f"{failed.cause.fix}, then: {resume_command(run, store.url)}"
-        raise StoreFailure(store.url, Cause(f"{failed.cause.what}; {_safe(store, run)}", fix)) from failed
+        fix = f"{failed.cause.fix}, then: {resume_command(run, store.url)}" if resumable else AGAIN
+        state = f"; {_safe(store, run)}" if resumable else ""
+        raise StoreFailure(store.url, Cause(f"{failed.cause.what}{state}", fix)) from failed
 
 
 def _note(store: Store, run: str, status: RunStatus, reason: str) -> None:

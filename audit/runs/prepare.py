@@ -21,6 +21,7 @@ from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
+from audit.store.withheld import KEY, OFF
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend
@@ -197,7 +198,7 @@ def run_start(prepared: PreparedRun, rule: RunStopRule | None = None, reason: Ru
         environment=prepared.environment,
         actor=actor(),
         code_commit=commit if isinstance(commit, str) else None,
-        arms=tuple(_arm_start(arm, rule) for arm in prepared.arms),
+        arms=tuple(_arm_start(arm, rule, text=suite.text) for arm in prepared.arms),
         reason=reason or RunReason(),
     )
 
@@ -215,13 +216,13 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     return found
 
 
-def _arm_start(arm: PreparedArm, rule: RunStopRule | None) -> NewArm:
+def _arm_start(arm: PreparedArm, rule: RunStopRule | None, *, text: bool) -> NewArm:
     planned, effective = arm.planned, effective_config(arm)
     return NewArm(
         name=planned.name,
         kind=planned.kind,
         level=arm_level(arm),
-        spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}),
+        spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}) | ({} if text else {KEY: OFF}),
         effective=effective,
         lossless=bool(effective.lossless),
     )

@@ -19,6 +19,7 @@ from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
+from audit.store.withheld import withholds
 from engine.record.effective import Effective
 
 
@@ -121,17 +122,25 @@ def _mode(effective: Effective) -> str | None:
 
 
 def require_unfinished(record: StoredRun) -> None:
-    """Raise UserError if the run is finished."""
+    """Raise UserError if the run is finished, or kept its content in memory."""
     if record.status is RunStatus.FINISHED:
         raise UserError(f"run {record.ulid} is finished; see it with: audit show {record.ulid}")
+    if any(withholds(arm.spec) for arm in record.arms):
+        raise UserError(
+            f"run {record.ulid} kept the content of its requests in memory (text: off), and it is gone; "
+            "run its suite again"
+        )
 
 
 def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None) -> RunOutcome:
-    with stops_recorded(store, name):
+    with stops_recorded(store, name, resumable=prepared.suite.text):
         finished = store.finished(name)
 
         def generate(arm: PreparedArm) -> None:
-            _generate(arm, store, name, finished, progress)
+            memory = _generate(arm, store, name, finished, progress)
+            # digests of requests without a salt
+            if memory is not None and prepared.suite.text:
+                store.set_status(name, RunStatus.RUNNING, memory)
 
         if rule is not None:
             run_rounds(Rounds(prepared, rule, store, name, generate, progress.judging))
@@ -144,8 +153,10 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule
     return RunOutcome(name, code)
 
 
-def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[RequestKey], progress: Progress) -> None:
-    """Run the requests that the store lacks."""
+def _generate(
+    arm: PreparedArm, store: Store, name: str, finished: frozenset[RequestKey], progress: Progress
+) -> str | None:
+    """Run the requests that the store lacks; returns a line about the memory of an engine that remembers requests."""
     todo = {request.id: key for key, request in arm.requests.items() if key not in finished}
     progress.arm(arm.planned.name, len(arm.requests), len(arm.requests) - len(todo))
     load = partial(store.load_arm, name)
@@ -160,6 +171,6 @@ def _generate(arm: PreparedArm, store: Store, name: str, finished: frozenset[Req
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
-    if before is not None and requests:
-        detail = f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.engine.memory()}"
-        store.set_status(name, RunStatus.RUNNING, detail)
+    if before is None or not requests:
+        return None
+    return f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.engine.memory()}"

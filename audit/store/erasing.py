@@ -19,6 +19,7 @@ from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, Findi
 from audit.store.models import ArmRow, CheckRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from audit.store.request_names import requests_named
 from audit.store.values import RequestKey, RunStatus
+from audit.store.withheld import REASON
 from audit.store.writer import find_run, now
 
 
@@ -117,17 +118,19 @@ def _erase(session: Session, planned: ErasurePlan, reason: str, actor: str) -> N
 
 
 def erasures(session: Session, ulid: str) -> tuple[StoredErasure, ...]:
-    """The erasures of a run, oldest first."""
+    """The erasures of a run, oldest first; none for content that was never written."""
     shared = (ErasureRow.created_at, ErasureRow.actor, ErasureRow.reason)
     counts = (func.count(ErasureRow.request_id), func.count(ErasureRow.check_result_id))
-    query = select(*shared, *counts).where(ErasureRow.run_id == find_run(session, ulid).id)
+    query = select(*shared, *counts).where(ErasureRow.run_id == find_run(session, ulid).id, ErasureRow.reason != REASON)
     rows = session.execute(query.group_by(*shared).order_by(func.min(ErasureRow.id)))
     return tuple(StoredErasure(*row) for row in rows)
 
 
-def count(session: Session) -> int:
-    """The number of requests in the store whose content was erased."""
-    return session.execute(select(func.count(func.distinct(ErasureRow.request_id)))).scalar_one()
+def count(session: Session, *, never_written: bool = False) -> int:
+    """The number of requests in the store whose content was erased, or was never written."""
+    withheld = ErasureRow.reason == REASON
+    query = select(func.count(func.distinct(ErasureRow.request_id))).where(withheld if never_written else ~withheld)
+    return session.execute(query).scalar_one()
 
 
 def shred(engine: Engine) -> None:

@@ -7,7 +7,7 @@ their stored digests; an arm keeps no trace in memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from audit.evidence.verdicts import Verdict
-from audit.store import accounts, contents, integrity
+from audit.store import accounts, contents, integrity, withheld
 from audit.store.erasable import ContentRow
 from audit.store.models import (
     ArmRow,
@@ -45,6 +45,7 @@ from audit.store.values import (
     StoredEvent,
     StoredRun,
 )
+from audit.store.withheld import WithheldContent
 from audit.store.writer import find_arm, find_run
 from engine.core.errors import TraceError
 from engine.record.effective import Effective
@@ -218,7 +219,13 @@ def _learnt(steps: str, versions: str) -> Iterator[tuple[int, int, int, str]]:
             yield step[1], step[2], step[6], digest
 
 
-def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int], bytes]) -> ArmRecord:
+def load_arm(
+    session: Session,
+    ulid: str,
+    name: str,
+    payload_of: Callable[[int], bytes],
+    kept: Mapping[int, WithheldContent],
+) -> ArmRecord:
     """All requests of an arm, ordered by case and sample; every trace is verified once and read again on access.
 
     Args:
@@ -226,24 +233,31 @@ def load_arm(session: Session, ulid: str, name: str, payload_of: Callable[[int],
         ulid: the run.
         name: the arm.
         payload_of: reads a trace's bytes later, by its request's row.
+        kept: content that is in memory only, by its request's row.
 
     Raises:
         UserError: no such run or arm.
         CannotDecide: a trace is missing or cannot be decoded.
     """
-    return _arm_record(session, ulid, find_arm(session, find_run(session, ulid), name), payload_of)
+    return _arm_record(session, ulid, find_arm(session, find_run(session, ulid), name), payload_of, kept)
 
 
 def arms(session: Session, ulid: str) -> Iterator[ArmRecord]:
     """The arms of a run as `load_arm` gives them; their traces are read in this session."""
     run = find_run(session, ulid)
     for arm in session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all():
-        yield _arm_record(session, ulid, arm, lambda row: payload(session, row))
+        yield _arm_record(session, ulid, arm, lambda row: payload(session, row), {})
 
 
-def _arm_record(session: Session, ulid: str, arm: ArmRow, payload_of: Callable[[int], bytes]) -> ArmRecord:
+def _arm_record(
+    session: Session,
+    ulid: str,
+    arm: ArmRow,
+    payload_of: Callable[[int], bytes],
+    kept: Mapping[int, WithheldContent],
+) -> ArmRecord:
     place = f"run {ulid}, arm {arm.name}"
-    stored = sorted(_stored_rows(session, place, arm), key=lambda row: (row.case_id, row.sample))
+    stored = sorted(_stored_rows(session, place, arm, kept), key=lambda row: (row.case_id, row.sample))
     level = min([Level[arm.level], *(each.level for each in stored)])
     done, failed, refused = (
         _lazily([each for each in stored if (each.failed, each.refused) == end], payload_of)
@@ -319,10 +333,12 @@ def _absence(session: Session, row: RequestRow) -> str:
     erasure = contents.erasure_of(session, row.id)
     if erasure is None:
         return "the content is missing from the store"
+    if erasure.reason == withheld.REASON:
+        return withheld.ABSENCE
     return f"the content was erased on {erasure.created_at:%Y-%m-%d} ({erasure.reason})"
 
 
-def _stored_rows(session: Session, place: str, arm: ArmRow) -> Iterator[_Stored]:
+def _stored_rows(session: Session, place: str, arm: ArmRow, kept: Mapping[int, WithheldContent]) -> Iterator[_Stored]:
     """An arm's requests in the order of their rows, a batch at a time, because traces are large."""
     query = (
         select(RequestRow, ContentRow, TokenTraceRow.payload, TokenTraceRow.sha256)
@@ -333,21 +349,24 @@ def _stored_rows(session: Session, place: str, arm: ArmRow) -> Iterator[_Stored]
     )
     for row, content, trace, sha256 in session.execute(query.execution_options(yield_per=contents.BATCH)):
         own = f"{place}, case {row.case_id}#{row.sample}"
+        if row.id in kept:
+            yield _stored(own, row, kept[row.id])
+            continue
         if content is None:
             raise CannotDecide(f"{own}: {_absence(session, row)}")
         if trace is None:
             raise CannotDecide(f"{own}: the trace is missing from the store")
-        yield _stored(own, row, content, trace, sha256)
+        yield _stored(own, row, WithheldContent(trace, sha256, content.text, content.output_sha256))
 
 
-def _stored(place: str, row: RequestRow, content: ContentRow, payload: bytes, sha256: str) -> _Stored:
+def _stored(place: str, row: RequestRow, found: WithheldContent) -> _Stored:
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.core.types import FinishReason
     from engine.record import envelope
     from engine.record import trace as traces
 
     try:
-        bare = envelope.opened(payload)
+        bare = envelope.opened(found.payload)
         trace = traces.decoded(bare, only=traces.STORED)
     except TraceError as error:
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({error})") from error
@@ -355,7 +374,7 @@ def _stored(place: str, row: RequestRow, content: ContentRow, payload: bytes, sh
     if misfit is not None:
         raise CannotDecide(f"{place}: the stored trace cannot be decoded ({misfit})")
     # The row's own digest of the output ties the trace to the row, whatever the trace's digest says.
-    same_output = contents.tokens_hash(trace.tokens) == content.output_sha256
+    same_output = contents.tokens_hash(trace.tokens) == found.output_sha256
     return _Stored(
         row=row.id,
         header=trace.header,
@@ -363,8 +382,8 @@ def _stored(place: str, row: RequestRow, content: ContentRow, payload: bytes, sh
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,
-        text=content.text,
+        text=found.text,
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
-        intact=same_output and bare.digest == sha256,
+        intact=same_output and bare.digest == found.sha256,
     )

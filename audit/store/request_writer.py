@@ -14,11 +14,13 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import commitments, contents, integrity, log
+from audit.store import commitments, contents, integrity, log, withheld
 from audit.store.canonical import sha256_json, storable
-from audit.store.models import ArmRow, Base
+from audit.store.erasable import CONTENT, ErasureRow
+from audit.store.models import ArmRow, Base, RunRow
 from audit.store.values import RunStatus
-from audit.store.writer import find_arm, find_run
+from audit.store.withheld import WithheldContent
+from audit.store.writer import find_arm, find_run, now
 
 if TYPE_CHECKING:
     from engine.core.types import Generation, SamplingParams
@@ -36,8 +38,8 @@ class NewRequest:
     generation: Generation
 
 
-def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) -> None:
-    """Insert finished requests with their steps and traces.
+def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) -> dict[int, WithheldContent]:
+    """Insert finished requests with their steps and traces; returns the content that must stay in memory, by row.
 
     Raises:
         UserError: no such run or arm, or the run is not running.
@@ -47,34 +49,50 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
     if run.status != RunStatus.RUNNING:
         raise UserError(f"run {ulid} is {run.status}; requests can be added to a running one only")
     arms = {name: find_arm(session, run, name) for name in dict.fromkeys(new.arm for new in requests)}
-    _insert(session, [_made(run.id, arms[new.arm], new) for new in requests])
+    stored = [_made(run.id, arms[new.arm], new) for new in requests]
+    return _insert(session, run, stored)
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The rows of one request without its number."""
+    """The rows of one request without its number; `withheld` if its content must not be written."""
 
     request: dict[str, Any]
     content: dict[str, Any]
     steps: dict[str, str | None]
     tokens: dict[str, str | None]
     trace: dict[str, Any]
+    withheld: bool
 
 
-def _insert(session: Session, made: Sequence[_Made]) -> None:
-    """Insert the rows of several requests, a statement per table."""
+def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, WithheldContent]:
+    """Insert the rows of several requests, a statement per table; returns what was left out."""
     if not made:
-        return
+        return {}
     tables = Base.metadata.tables
     request = tables["request"]
     numbered = insert(request).returning(request.c.id, sort_by_parameter_order=True)
     ids = session.execute(numbered, [each.request for each in made]).scalars().all()
-    parts = {"content": "content", "steps": "request_steps", "tokens": "request_tokens", "trace": "token_trace"}
-    for name, table in parts.items():
-        rows = [{"request_id": number, **getattr(each, name)} for number, each in zip(ids, made, strict=True)]
-        session.execute(insert(tables[table]), rows)
-    for table in ("request", "token_trace"):
-        log.note(session, table, [(number,) for number in ids])
+    numbered_rows = list(zip(ids, made, strict=True))
+    log.note(session, "request", [(number,) for number in ids])
+    session.execute(
+        insert(tables["request_steps"]), [{"request_id": number} | row.steps for number, row in numbered_rows]
+    )
+    written = [(number, row) for number, row in numbered_rows if not row.withheld]
+    for name, table in {"content": "content", "tokens": "request_tokens", "trace": "token_trace"}.items():
+        rows = [{"request_id": number, **getattr(row, name)} for number, row in written]
+        if rows:
+            session.execute(insert(tables[table]), rows)
+    log.note(session, "token_trace", [(number,) for number, _ in written])
+    left_out = {number: _withheld(row) for number, row in numbered_rows if row.withheld}
+    shared: dict[str, Any] = {"run_id": run.id, "reason": withheld.REASON, "actor": run.actor, "created_at": now()}
+    session.add_all(ErasureRow(request_id=number, what=CONTENT, **shared) for number in left_out)
+    return left_out
+
+
+def _withheld(row: _Made) -> WithheldContent:
+    content, trace = row.content, row.trace
+    return WithheldContent(trace["payload"], trace["sha256"], content["text"], content["output_sha256"])
 
 
 def _made(run_id: int, arm: ArmRow, new: NewRequest) -> _Made:
@@ -92,7 +110,7 @@ def _made(run_id: int, arm: ArmRow, new: NewRequest) -> _Made:
     row = _request_values(run_id, arm.id, new, trace) | _commitments(content, digest, tokens)
     row["record_hash"] = integrity.record_hash(arm.context_sha256, row, steps)
     stored = {"format": bare.number, "n_events": len(trace.token), "sha256": digest, "payload": payload}
-    return _Made(row, content, steps, tokens, stored)
+    return _Made(row, content, steps, tokens, stored, withheld.withholds(arm.spec))
 
 
 def _request_values(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace) -> dict[str, Any]:

@@ -58,6 +58,7 @@ from audit.store.values import (
     StoredJudgement,
     StoredRun,
 )
+from audit.store.withheld import WithheldContent, withholds
 
 if TYPE_CHECKING:
     from engine.core.types import Generation
@@ -76,6 +77,7 @@ class Store:
         self._engine = engine
         self._url = url
         self._closed = False
+        self._withheld: dict[int, WithheldContent] = {}
         self._file = failures.identity(sqlite_path(url)) if is_sqlite(url) else None
 
     @classmethod
@@ -143,7 +145,7 @@ class Store:
 
     def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
         """Record finished requests in one transaction; raises as `add_request`."""
-        self._write(lambda session: request_writer.add_requests(session, run, requests))
+        self._withheld |= self._write(lambda session: request_writer.add_requests(session, run, requests))
 
     def add_pieces(self, run: str, text: Callable[[int], str]) -> int:
         """Record the texts of a run's tokens that are not on record yet; returns their number."""
@@ -165,12 +167,17 @@ class Store:
         """Close a run: status, end, number of tokens, exit code, record root, content root."""
         root = self.content_root(run)
         self._write(lambda session: writer.finish_run(session, run, status, exit_code, root))
+        self._withheld.clear()
 
     def content_root(self, run: str) -> str | None:
-        """The content root computed from the stored requests; None if a trace is missing or cannot be decoded."""
+        """The content root computed from the stored requests; None if a trace is missing or cannot be decoded, and
+        with `text: off`, because the root has no salt.
+        """
         # imported with the first trace, as in `audit.store.reader`
         from audit.store.content_root import content_root
 
+        if any(withholds(arm.spec) for arm in self.load_run(run).arms):
+            return None
         try:
             return self._read(lambda session: content_root(reader.arms(session, run)))
         except failures.StoreFailure:
@@ -217,9 +224,11 @@ class Store:
         return self._arm(run, arm)
 
     def _arm(self, run: str, arm: str) -> ArmRecord:
-        return self._read(lambda session: reader.load_arm(session, run, arm, self._payload))
+        return self._read(lambda session: reader.load_arm(session, run, arm, self._payload, self._withheld))
 
     def _payload(self, row: int) -> bytes:
+        if row in self._withheld:
+            return self._withheld[row].payload
         try:
             return self._read(lambda session: reader.payload(session, row))
         finally:
@@ -280,9 +289,9 @@ class Store:
         """The erasures of a run's content, oldest first."""
         return self._read(lambda session: erasing.erasures(session, run))
 
-    def erased_requests(self) -> int:
-        """The number of requests in the store whose content was erased."""
-        return self._read(erasing.count)
+    def erased_requests(self, *, never_written: bool = False) -> int:
+        """The number of requests in the store whose content was erased, or was never written (`text: off`)."""
+        return self._read(lambda session: erasing.count(session, never_written=never_written))
 
     def add_decision(self, decision: StoredDecision) -> None:
         """Record a gate's decision."""

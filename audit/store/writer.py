@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.verdicts import CheckResult
-from audit.store import commitments, integrity, log
+from audit.store import commitments, integrity, log, withheld
 from audit.store.canonical import jsonable, number, storable
-from audit.store.erasable import FindingRow
+from audit.store.erasable import FINDING, ErasureRow, FindingRow
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
@@ -213,10 +213,10 @@ def add_judgement(session: Session, ulid: str, judgement: NewJudgement) -> None:
 def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | None) -> None:
     result = check.result
     numbers = ("statistic", "p_value", "effect", "bound", "margin")
-    finding = _finding(result)
+    finding, arm = _finding(result), find_arm(session, run, check.arm)
     row = CheckRow(
         run_id=run.id,
-        arm_id=find_arm(session, run, check.arm).id,
+        arm_id=arm.id,
         name=check.name,
         claim=check.claim,
         verdict=result.verdict.value,
@@ -232,7 +232,10 @@ def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | 
     )
     session.add(row)
     session.flush()
-    if finding is not None:
+    if finding is not None and withheld.withholds(arm.spec):
+        shared: dict[str, Any] = {"run_id": run.id, "reason": withheld.REASON, "actor": run.actor, "created_at": now()}
+        session.add(ErasureRow(check_result_id=row.id, what=FINDING, **shared))
+    elif finding is not None:
         session.execute(insert(FindingRow).values(check_result_id=row.id, **finding))
         log.note(session, "finding", [(row.id,)])
     if check.coverage:

@@ -136,6 +136,8 @@ class Suite:
     """The backend's own settings, for every arm."""
     mixed: bool = False
     """Candidates run among neighbours with contrasting sampling parameters."""
+    text: bool = True
+    """False: the store gets no prompts, outputs, tokens or findings (`audit.store.withheld`)."""
 
 
 def sources(suite: Suite) -> dict[str, ModelSource]:

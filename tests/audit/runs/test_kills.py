@@ -1,4 +1,7 @@
-"""A hundred kills at random moments: nothing committed is lost, nothing is repeated, and the content is the same."""
+"""Kills at random moments: nothing committed is lost, nothing is repeated, and the content is the same.
+
+`--kills N` sets their number per database.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,6 @@ from tests.support.processes import ended, forked, kill
 
 __all__ = ["any_url", "cluster", "postgres"]
 
-KILLS = 50
-"""Per database."""
 MEMORY = "proposer: {kind: suffix, gamma: 2, options: {cached_requests: 4}}"
 
 
@@ -106,12 +107,13 @@ def repeat_until(enough: Callable[[], bool], execution: Execution, chance: rando
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_lose_and_repeat_nothing(any_url, tmp_path):
+def test_kills_lose_and_repeat_nothing(any_url, tmp_path, pytestconfig):
+    kills = pytestconfig.getoption("--kills")
     execution = Execution(prepared_suite(tmp_path), any_url)
     execution.whole()
     duration = execution.whole()
     reference = str(newest(any_url))
-    finished = repeat_until(lambda: execution.kills >= KILLS, execution, random.Random(17), duration)
+    finished = repeat_until(lambda: execution.kills >= kills, execution, random.Random(17), duration)
     execution.whole()
     finished.add(str(newest(any_url)))
     with Store.open(any_url, create=False) as store:
@@ -124,5 +126,5 @@ def test_a_hundred_kills_lose_and_repeat_nothing(any_url, tmp_path):
             assert [each.verdict for each in store.checks(name)] == [each.verdict for each in store.checks(reference)]
         interruptions = sum(event.detail == "resumed" for name in finished for event in store.load_run(name).events)
         print(f"{execution.kills} kills, {len(finished)} runs finished, {interruptions} resumed, {duration:.1f} s each")
-        assert interruptions >= KILLS // 2
+        assert interruptions >= kills // 2
         assert store.damage() == ()
