@@ -64,7 +64,7 @@ def command(
         raise UserError(
             "--until needs fresh requests in every round, which --baseline cannot give; use only one of them"
         )
-    loaded = load_suite(suite) if text is None else replace(load_suite(suite), text=False)
+    loaded = load_suite(suite) if text is None else replace(load_suite(suite), withheld=True)
     import torch
 
     from audit.runs.prepare import prepare, require_engines

@@ -133,7 +133,6 @@ class _Loader:
             sha256=_digest(self._document.raw, [each.digest for each in prompts], self._filters.digests),
             document=data,
             mixed=self._mixed(data.get("mixed")),
-            text=data.get("text", "on") == "on",
         )
 
     def _mixed(self, entry: bool | None) -> bool:

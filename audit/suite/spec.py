@@ -136,8 +136,13 @@ class Suite:
     """The backend's own settings, for every arm."""
     mixed: bool = False
     """Candidates run among neighbours with contrasting sampling parameters."""
-    text: bool = True
-    """False: the store gets no prompts, outputs, tokens or findings (`audit.store.withheld`)."""
+    withheld: bool = False
+    """The caller wants no text in the store, whatever the document says."""
+
+    @property
+    def text(self) -> bool:
+        """False: the store gets no prompts, outputs, tokens or findings (`audit.store.withheld`)."""
+        return not self.withheld and self.document.get("text", "on") == "on"
 
 
 def sources(suite: Suite) -> dict[str, ModelSource]:

@@ -91,7 +91,7 @@ def test_a_run_with_text_off_has_the_verdicts_of_one_with_text(tmp_path):
     names = {}
     for url, on in ((plain, True), (bare, False)):
         with Store.open(url, create=True) as store:
-            names[url] = run(prepare(replace(suite, text=on)), store, Silent()).run
+            names[url] = run(prepare(replace(suite, withheld=not on)), store, Silent()).run
     with Store.open(plain, create=False) as store, Store.open(bare, create=False) as other:
         assert verdicts(store, names[plain]) == verdicts(other, names[bare])
         secrets = [each for each in content_of(store, names[plain]) if len(each) >= 8]
