@@ -347,16 +347,18 @@ def _stored_rows(session: Session, place: str, arm: ArmRow, kept: Mapping[int, W
         .where(RequestRow.arm_id == arm.id)
         .order_by(RequestRow.id)
     )
-    for row, content, trace, sha256 in session.execute(query.execution_options(yield_per=contents.BATCH)):
-        own = f"{place}, case {row.case_id}#{row.sample}"
-        if row.id in kept:
-            yield _stored(own, row, kept[row.id])
-            continue
-        if content is None:
-            raise CannotDecide(f"{own}: {_absence(session, row)}")
-        if trace is None:
-            raise CannotDecide(f"{own}: the trace is missing from the store")
-        yield _stored(own, row, WithheldContent(trace, sha256, content.text, content.output_sha256))
+    # closed at once, also when a request is refused: PostgreSQL's cursor is the server's
+    with session.execute(query.execution_options(yield_per=contents.BATCH)) as found:
+        for row, content, trace, sha256 in found:
+            own = f"{place}, case {row.case_id}#{row.sample}"
+            if row.id in kept:
+                yield _stored(own, row, kept[row.id])
+                continue
+            if content is None:
+                raise CannotDecide(f"{own}: {_absence(session, row)}")
+            if trace is None:
+                raise CannotDecide(f"{own}: the trace is missing from the store")
+            yield _stored(own, row, WithheldContent(trace, sha256, content.text, content.output_sha256))
 
 
 def _stored(place: str, row: RequestRow, found: WithheldContent) -> _Stored:
