@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from audit.attach import REGISTRY, splice
-from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat
-from audit.attach.statement import VERSION, Statement, digest
+from audit.attach import sidecar, splice
+from audit.attach.formats import find_format
+from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat, pointer
+from audit.attach.statement import VERSION, Statement, digest, statement_path
 from audit.attach.subject import ModelComparison, compare_models, is_own_document
+from audit.attest.envelope import SignedStatement
+from audit.attest.facts import tool
+from audit.attest.signing import stored
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
-from audit.text.documents import mistake, quoted, read_bytes
-from audit.text.schema_errors import suggestion
+from audit.store.keys import PrivateKey
+from audit.text.documents import mistake, read_bytes
 from audit.text.staged_files import staged
 
 FAILED: Final = 1
@@ -34,23 +36,91 @@ class AttachOrder:
     """The report to attach to, and the output paths. With `form` None the format is detected.
 
     `failed` accepts a run that failed; `differs` is the reason why the report may name another model than the run's.
+    With `keys` the statement is signed, any file is accepted, and further runs may be attached to one report.
+    `alone` leaves the report as it is, so that the statement alone binds it.
     """
 
     report: Path
     out: Path
-    statement: Path
+    statement: Path | None = None
     form: str | None = None
     replace: bool = False
     failed: bool = False
     differs: str | None = None
+    keys: tuple[PrivateKey, ...] = ()
+    alone: bool = False
 
 
-def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Statement:
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The statement, the path of the report that it binds, and its own."""
+
+    statement: Statement
+    report: Path
+    place: Path
+
+
+def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attached:
     """Attach the run called `name` and record the attachment; both files are written, or neither.
 
     Raises:
         UserError: no such run, a run that failed, a report about another model, or one that cannot carry the evidence.
         CannotDecide: the run is unfinished or its record is not intact.
+    """
+    found = attachable(store, name, failed=order.failed)
+    bound = _bound(order, found)
+    statement = bound.statement
+    signed = sidecar.signed(statement, order.keys) if order.keys else None
+    place = order.statement or (sidecar.sidecar_path if order.keys else statement_path)(bound.path)
+    _refuse_overwriting(order, bound, place)
+    contents = {place: statement.to_bytes() if signed is None else _bundle(place, signed, order)}
+    if bound.changed:
+        contents[bound.path] = bound.report
+    with staged(contents):
+        record(store, statement, str(bound.path.resolve()), signed, now)
+    return Attached(statement, bound.path, place)
+
+
+def _bundle(place: Path, signed: SignedStatement, order: AttachOrder) -> bytes:
+    if order.statement is None:
+        sidecar.make_folder(place)
+    return sidecar.with_line(place, signed, replace=order.replace)
+
+
+def _refuse_overwriting(order: AttachOrder, bound: _Bound, place: Path) -> None:
+    """Refuse to overwrite a file, except the report itself when it is the destination."""
+    if place.resolve() in (order.report.resolve(), bound.path.resolve()):
+        raise mistake(str(place), None, "the statement needs a file of its own; change --statement")
+    written = [bound.path] if bound.changed else []
+    for path in written if order.keys else (*written, place):
+        if path.exists() and path != order.report and not order.replace:
+            raise mistake(str(path), None, "the file exists; choose another name or add --replace")
+
+
+def record(store: Store, statement: Statement, place: str, signed: SignedStatement | None, now: datetime) -> None:
+    """Record an attachment and its signed statement."""
+    run = str(statement.predicate["run"])
+    form = str(statement.predicate["report"]["format"])
+    row = Attachment(run, statement.before, statement.after, form, place, statement.to_json(), now)
+    if signed is not None:
+        store.attestations.add([stored(signed, run, now)])
+    store.add_attachment(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachable:
+    """A finished run whose record is intact, with its verdicts."""
+
+    run: StoredRun
+    checks: tuple[StoredCheck, ...]
+
+
+def attachable(store: Store, name: str, *, failed: bool) -> Attachable:
+    """The run called `name`; with `failed` also one that failed.
+
+    Raises:
+        UserError: no such run, or it failed.
+        CannotDecide: it is unfinished or its record is not intact.
     """
     ulid = store.resolve(name)
     run = store.load_run(ulid)
@@ -59,23 +129,9 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Statem
     if not store.verify_root(ulid):
         raise CannotDecide(f"run {ulid}: its record is not what it was when it finished; run the suite again")
     checks = store.checks(ulid)
-    if not order.failed:
+    if not failed:
         _require_passed(run, checks)
-    bound = _bound(order, run, checks)
-    statement = bound.statement
-    with staged({order.statement: statement.to_bytes(), order.out: bound.report}):
-        store.add_attachment(
-            Attachment(
-                run=ulid,
-                report_before=statement.before,
-                report_after=statement.after,
-                format=statement.predicate["report"]["format"],
-                location=str(order.out.resolve()),
-                statement=statement.to_json(),
-                created_at=now,
-            )
-        )
-    return statement
+    return Attachable(run, checks)
 
 
 def _require_passed(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
@@ -92,33 +148,69 @@ def _require_passed(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
+    """The report to write, if it `changed`, and where it is afterwards."""
+
     report: bytes
     statement: Statement
+    path: Path
+    changed: bool
 
 
-def _bound(order: AttachOrder, run: StoredRun, checks: Sequence[StoredCheck]) -> _Bound:
+def _bound(order: AttachOrder, found: Attachable) -> _Bound:
     path = str(order.report)
     report = read_bytes(order.report, MAX_REPORT_BYTES)
     try:
-        form = find_format(report, order.form)
-        if form.carries(report):
-            if not order.replace:
-                raise mistake(path, None, "the report carries evidence already; add --replace to replace it")
-            report = form.remove(report)
-        facts = {"name": order.report.name, "format": form.name, "sha256": digest(report)}
-        about = {
-            "model": _model(order, compare_models(form.models_of(report), run)),
-            "generated_by_run": is_own_document(splice.parse(_decoded(report)), run),
+        form = find_format(order.report.name, report, order.form, anything=bool(order.keys))
+        bare = _prepared(form, report, order)
+        report, embeds = bare.report, bare.embeds
+        predicate = {
+            **evidence_of(found.run, found.checks),
+            "model": model_of(order, compare_models(form.models_of(report), found.run)),
+            "generated_by_run": _is_own(report, found.run),
+            "report": {"name": order.report.name, "format": form.name, "sha256": digest(report)},
+            "tool": tool(),
         }
-        predicate = {**evidence_of(run, checks), **about, "report": facts, "tool": _tool()}
-        changed = form.embed(report, predicate)
+        changed = form.embed(report, predicate if form.whole else pointer(predicate)) if embeds else report
     except ValueError as error:
-        raise mistake(path, None, f"cannot carry an attachment: {error}; name a JSON report") from error
-    root = str(predicate["record_root"])
-    return _Bound(changed, Statement(order.out.name, digest(changed), facts["sha256"], root, predicate))
+        advice = (
+            "add --sidecar to leave it as it is" if order.keys else "name a JSON report, or sign any file with --key"
+        )
+        raise mistake(path, None, f"cannot carry an attachment: {error}; {advice}") from error
+    place = order.out if embeds else order.report
+    statement = Statement(place.name, digest(changed), digest(report), str(predicate["record_root"]), predicate)
+    return _Bound(changed, statement, place, embeds)
 
 
-def _model(order: AttachOrder, found: ModelComparison) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The report without evidence of this run, and whether the evidence goes into it."""
+
+    report: bytes
+    embeds: bool
+
+
+def _prepared(form: ReportFormat, report: bytes, order: AttachOrder) -> _Prepared:
+    """What to attach to: a report that carries evidence already keeps it if the statement is signed."""
+    if not form.carrying or form.extract(report) is None:
+        return _Prepared(report, form.carrying and not order.alone)
+    if order.replace:
+        bare = form.remove(report)
+        if bare is None:
+            raise ValueError(f"the format {form.name} cannot be restored; attach to the original file")
+        return _Prepared(bare, not order.alone)
+    if order.keys:
+        return _Prepared(report, embeds=False)
+    raise mistake(str(order.report), None, "the report carries evidence already; add --replace to replace it")
+
+
+def _is_own(report: bytes, run: StoredRun) -> bool:
+    try:
+        return is_own_document(splice.parse(report.decode("utf-8")), run)
+    except ValueError:
+        return False
+
+
+def model_of(order: AttachOrder, found: ModelComparison) -> dict[str, Any]:
     """The comparison as stated; refuses a report about another model without a reason."""
     names, own = ", ".join(found.report), ", ".join(found.run) or "not recorded"
     if found.agree is False and order.differs is None:
@@ -131,36 +223,6 @@ def _model(order: AttachOrder, found: ModelComparison) -> dict[str, Any]:
     if found.agree and order.differs is not None:
         raise mistake(str(order.report), None, f"the report names {names} as the run does; leave out --model-differs")
     return {"report": list(found.report), "run": list(found.run), "agree": found.agree, "differs": order.differs}
-
-
-def find_format(report: bytes, name: str | None) -> ReportFormat:
-    """The format called `name`, or the first that recognises the report.
-
-    Raises:
-        ValueError: unknown format, or the report does not have it.
-    """
-    if name is not None and name not in REGISTRY:
-        raise ValueError(f"unknown format {quoted(name)}; {suggestion(name, REGISTRY)}")
-    value = splice.parse(_decoded(report))
-    for each in REGISTRY if name is None else (name,):
-        form = load_format(each)
-        if form.recognises(value):
-            return form
-    raise ValueError("it is not a JSON object" if name is None else f"it is not of the format {name}")
-
-
-def load_format(name: str) -> ReportFormat:
-    """A registered format."""
-    module, _, attribute = REGISTRY[name].partition(":")
-    form: ReportFormat = getattr(importlib.import_module(module), attribute)
-    return form
-
-
-def _decoded(report: bytes) -> str:
-    try:
-        return report.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError("it is not UTF-8") from error
 
 
 def evidence_of(run: StoredRun, checks: Sequence[StoredCheck], version: int = VERSION) -> dict[str, Any]:
@@ -194,10 +256,3 @@ def _claims(checks: Sequence[StoredCheck]) -> Mapping[str, Mapping[str, int]]:
     claims = sorted({check.claim for check in checks})
     counts = {claim: Counter(check.verdict.value for check in checks if check.claim == claim) for claim in claims}
     return {claim: dict(sorted(count.items())) for claim, count in counts.items()}
-
-
-def _tool() -> dict[str, str]:
-    try:
-        return {"name": "specaudit", "version": metadata.version("specaudit")}
-    except metadata.PackageNotFoundError:
-        return {"name": "specaudit", "version": "unknown"}

@@ -1,77 +1,139 @@
-"""The interface of a report format: inserting an attachment and extracting it."""
+"""The interface of a report format: a place for the evidence, or none.
+
+A statement beside the report binds its digest in any case. What the report itself carries is a pointer for its readers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from audit.attach import splice
+from audit.store.canonical import sha256_json
 from audit.text.documents import MIB
 
 KEY: Final = "audit"
 MAX_REPORT_BYTES: Final = 256 * MIB
+POINTED: Final = ("run", "record_root", "exit_code")
+"""Facts of the predicate that a pointer repeats."""
+
+
+class ReportFormat(Protocol):
+    """A report format.
+
+    whole: the report carries the whole predicate; else a pointer to it (`pointer`).
+    carrying: false if the format has no place for either, so that only a statement binds the report.
+    """
+
+    @property
+    def name(self) -> str:
+        """The registered name."""
+
+    @property
+    def whole(self) -> bool:
+        """True if `embed` gets the whole predicate."""
+
+    @property
+    def carrying(self) -> bool:
+        """True if the format has a place."""
+
+    def recognises(self, name: str, report: bytes) -> bool:
+        """True if the file of that name is a report of this format."""
+
+    def models_of(self, report: bytes) -> tuple[str, ...]:
+        """The models that the report names; raises ValueError if it is not of this format."""
+
+    def extract(self, report: bytes) -> Mapping[str, Any] | None:
+        """What the report carries; None if nothing. Raises ValueError if it is not of this format."""
+
+    def embed(self, report: bytes, block: Mapping[str, Any]) -> bytes:
+        """The report with the block; raises ValueError where there is no room for it."""
+
+    def remove(self, report: bytes) -> bytes | None:
+        """The exact bytes passed to `embed`; None if the format cannot restore them."""
+
+
+def pointer(predicate: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report carries that has no room for the whole predicate."""
+    facts = {name: predicate[name] for name in POINTED}
+    return {**facts, "predicate_sha256": sha256_json(predicate)}
 
 
 @dataclass(frozen=True, slots=True)
-class ReportFormat:
+class JsonReport:
     """A JSON report whose object at `container` holds the attachment under the key audit.
 
-    `recognises` returns true if the parsed report is of this format; `models` returns the models that it names.
+    `fits` returns true if the parsed report is of this format; `models` returns the models that it names.
     """
 
     name: str
     container: tuple[str, ...]
-    recognises: Callable[[Any], bool]
+    fits: Callable[[Any], bool]
     models: Callable[[Mapping[str, Any]], tuple[str, ...]]
+    whole: bool = True
+    carrying: bool = True
+
+    def recognises(self, name: str, report: bytes) -> bool:  # noqa: ARG002 - the interface's signature
+        """True if the parsed report is of this format; raises ValueError if it is no JSON."""
+        return self.fits(splice.parse(decoded(report)))
 
     def models_of(self, report: bytes) -> tuple[str, ...]:
-        """The models that a report of this format names; empty if it names none.
-
-        Raises:
-            ValueError: the report is not of this format.
-        """
-        return self.models(splice.parse(_text(report)))
+        """The models that a report of this format names; empty if it names none."""
+        return self.models(splice.parse(decoded(report)))
 
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
-        """The attachment that a report carries, or None.
-
-        Raises:
-            ValueError: the report is not of this format.
-        """
-        value = splice.parse(_text(report))
+        """The attachment that a report carries, or None."""
+        value = splice.parse(decoded(report))
         for key in (*self.container, KEY):
             value = value.get(key) if isinstance(value, Mapping) else None
+        if value is None and splice.object_at(decoded(report), self.container).member(KEY) is not None:
+            raise ValueError(f"its key {KEY!r} holds something else")
         return value if isinstance(value, Mapping) else None
 
-    def carries(self, report: bytes) -> bool:
-        """True if the report has the key audit, whatever its value.
-
-        Raises:
-            ValueError: the report is not of this format.
-        """
-        return splice.object_at(_valid(report), self.container).member(KEY) is not None
-
     def embed(self, report: bytes, block: Mapping[str, Any]) -> bytes:
-        """The report with the attachment; every other byte is unchanged.
-
-        Raises:
-            ValueError: the report is not of this format.
-        """
+        """The report with the attachment; every other byte is unchanged."""
         text = _valid(report)
         return splice.insert(text, splice.object_at(text, self.container), KEY, block).encode()
 
     def remove(self, report: bytes) -> bytes:
-        """The report without its attachment: exactly the bytes passed to `embed`.
-
-        Raises:
-            ValueError: the report is not of this format.
-        """
+        """The report without its attachment: exactly the bytes passed to `embed`."""
         text = _valid(report)
         return splice.remove(text, splice.object_at(text, self.container), KEY).encode()
 
 
-def _text(report: bytes) -> str:
+@dataclass(frozen=True, slots=True)
+class PlainFile:
+    """A file without a place for evidence; `fits` gets its name and bytes."""
+
+    name: str
+    fits: Callable[[str, bytes], bool]
+    whole: bool = False
+    carrying: bool = False
+
+    def recognises(self, name: str, report: bytes) -> bool:
+        """As `fits`."""
+        return self.fits(name, report)
+
+    def models_of(self, report: bytes) -> tuple[str, ...]:  # noqa: ARG002 - the interface's signature
+        """None is known."""
+        return ()
+
+    def extract(self, report: bytes) -> None:  # noqa: ARG002 - the interface's signature
+        """Nothing."""
+        return
+
+    def embed(self, report: bytes, block: Mapping[str, Any]) -> bytes:  # noqa: ARG002 - the interface's signature
+        """The report unchanged."""
+        return report
+
+    def remove(self, report: bytes) -> bytes:
+        """The report unchanged."""
+        return report
+
+
+def decoded(report: bytes) -> str:
+    """The text of a report; raises ValueError if it is not UTF-8."""
     try:
         return report.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -79,6 +141,6 @@ def _text(report: bytes) -> str:
 
 
 def _valid(report: bytes) -> str:
-    text = _text(report)
+    text = decoded(report)
     splice.parse(text)
     return text

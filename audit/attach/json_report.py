@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from audit.attach.interface import ReportFormat
+from audit.attach.interface import JsonReport
 
 
 def _recognises(report: Any) -> bool:
@@ -22,4 +22,4 @@ def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
-FORMAT = ReportFormat("json", (), _recognises, _models)
+FORMAT = JsonReport("json", (), _recognises, _models)

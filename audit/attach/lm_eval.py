@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from audit.attach.interface import ReportFormat
+from audit.attach.interface import JsonReport
 
 
 def _recognises(report: Any) -> bool:
@@ -37,4 +37,4 @@ def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
-FORMAT = ReportFormat("lm_eval", ("config",), _recognises, _models)
+FORMAT = JsonReport("lm_eval", ("config",), _recognises, _models)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ def object_at(text: str, path: tuple[str, ...]) -> ObjectSpan:
     return span
 
 
-def insert(text: str, span: ObjectSpan, key: str, value: Mapping[str, Any]) -> str:
+def insert(text: str, span: ObjectSpan, key: str, value: Mapping[str, Any] | Sequence[Any]) -> str:
     """The text with a member appended to an object, in the layout of the members before it."""
     if not span.members:
         at = span.begin + 1

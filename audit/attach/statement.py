@@ -37,11 +37,18 @@ class Statement:
     before: str
     record_root: str
     predicate: Mapping[str, Any]
+    read_names: tuple[str, ...] | None = None
+    """Names of the second and third subject, of a statement that was read."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the second and third subject."""
+        return self.read_names or (f"{self.report}#before", f"run:{self.predicate['run']}")
 
     def to_json(self) -> dict[str, Any]:
         """The statement in in-toto's JSON form."""
-        run = f"run:{self.predicate['run']}"
-        subjects = ((self.report, self.after), (f"{self.report}#before", self.before), (run, self.record_root))
+        digests = (self.after, self.before, self.record_root)
+        subjects = tuple(zip((self.report, *self.names), digests, strict=True))
         return {
             "_type": STATEMENT_TYPE,
             "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects],
@@ -78,8 +85,18 @@ def read_statement(path: Path) -> Statement:
         document = parse_json(text)
     except ValueError as error:
         raise mistake(str(path), None, f"{error}; name the statement that audit attach wrote") from error
+    return from_json(document, str(path))
+
+
+def from_json(document: Any, place: str) -> Statement:
+    """A statement from its JSON form.
+
+    Raises:
+        UserError: it is not a statement of this kind.
+    """
     problem = first_problem(document, Draft202012Validator(schemas.load("attachment")))
     if problem is not None:
-        raise mistake(str(path), None, f"not an attachment statement: {problem}")
+        raise mistake(place, None, f"not an attachment statement: {problem}")
     after, before, root = (subject["digest"]["sha256"] for subject in document["subject"])
-    return Statement(document["subject"][0]["name"], after, before, root, document["predicate"])
+    first, *others = (subject["name"] for subject in document["subject"])
+    return Statement(first, after, before, root, document["predicate"], tuple(others))

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from audit.attach import REGISTRY
-from audit.attach.bind import evidence_of, load_format
+from audit.attach.bind import evidence_of
+from audit.attach.formats import load_format
+from audit.attach.interface import ReportFormat, pointer
 from audit.attach.statement import Statement, digest
 from audit.errors import UserError
 from audit.store import Store
@@ -30,9 +32,15 @@ class Verification:
         return 3 if self.unknown else 0
 
 
-def verify(report: bytes, statement: Statement, store: str) -> Verification:
-    """Compare a report with its statement, and both with the store at a URL."""
+def verify(report: bytes, statement: Statement, store: str | None) -> Verification:
+    """Compare a report with its statement, and both with the store at a URL, if there is one."""
     offline = tuple(_report_mismatches(report, statement))
+    return _with_store(offline, statement, store)
+
+
+def _with_store(offline: tuple[str, ...], statement: Statement, store: str | None) -> Verification:
+    if store is None:
+        return Verification(offline)
     try:
         with Store.open(store, create=False, read_only=True) as opened:
             run = opened.resolve(str(statement.predicate["run"]))
@@ -41,26 +49,52 @@ def verify(report: bytes, statement: Statement, store: str) -> Verification:
         return Verification(offline, str(error))
 
 
+def verify_digest(after: str, statement: Statement, store: str | None) -> Verification:
+    """As `verify`, of a report that carries nothing and has this digest."""
+    problems = tuple(_digest_mismatches(after, statement))
+    return _with_store(problems, statement, store)
+
+
 def _report_mismatches(report: bytes, statement: Statement) -> Iterator[str]:
-    after = digest(report)
+    yield from _digest_mismatches(digest(report), statement)
+    name = str(statement.predicate["report"]["format"])
+    if name not in REGISTRY:
+        yield f"the statement's report format {name} is unknown to this version"
+        return
+    if statement.after != statement.before:
+        yield from _carried_mismatches(load_format(name), report, statement)
+
+
+def _digest_mismatches(after: str, statement: Statement) -> Iterator[str]:
     if after != statement.after:
         yield f"the report is sha256:{after}, the statement binds sha256:{statement.after}"
     if statement.record_root != statement.predicate["record_root"]:
         yield "the statement's record root is not its predicate's"
     if statement.before != statement.predicate["report"]["sha256"]:
         yield "the statement's digest of the report before is not its predicate's"
-    name = str(statement.predicate["report"]["format"])
-    if name not in REGISTRY:
-        yield f"the statement's report format {name} is unknown to this version"
-        return
-    form = load_format(name)
+    yield from _name_mismatches(statement)
+
+
+def _name_mismatches(statement: Statement) -> Iterator[str]:
+    """The second and third subject have the names that follow from the first and the run."""
+    expected = (f"{statement.report}#before", f"run:{statement.predicate['run']}")
+    for wanted, name in zip(expected, statement.names, strict=True):
+        if wanted != name:
+            yield f"the statement's subject {name} should be {wanted}"
+
+
+def _carried_mismatches(form: ReportFormat, report: bytes, statement: Statement) -> Iterator[str]:
+    """What the report carries; only a statement beside it binds a report that is what it was before."""
+    expected = statement.predicate if form.whole else pointer(statement.predicate)
     try:
-        if form.extract(report) != statement.predicate:
+        if form.extract(report) != expected:
             yield "the evidence in the report is not the statement's"
-        elif digest(form.remove(report)) != statement.before:
+            return
+        bare = form.remove(report)
+        if bare is not None and digest(bare) != statement.before:
             yield "the report without its evidence is not the one that the evidence was attached to"
     except ValueError as error:
-        yield f"the report is no {name} report any more: {error}"
+        yield f"the report is no {form.name} report any more: {error}"
 
 
 def _store_mismatches(store: Store, run: str, statement: Statement) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from audit.attach.interface import MAX_REPORT_BYTES
+from audit.attach.mlflow_run import SCHEME
+from audit.attach.sidecar import sidecar_path
 from audit.attach.statement import read_statement, statement_path
 from audit.attach.verify import verify
 from audit.attach.words import evidence_lines
@@ -59,13 +62,21 @@ def command(
         context.exit(verify_bundle(report, judge=judge))
     if judge:
         raise UserError(f"--judge is for bundles, FILE.zip; the verdicts of {report} are those of a run: audit judge")
-    content = read_bytes(report, MAX_REPORT_BYTES)
     options = TrustOptions(trusted, threshold, max_age, subjects, log_keys)
-    if is_envelope(content):
-        from audit.commands.verify_envelope import verify_signed
+    named = store if context.get_parameter_source("store") is not ParameterSource.DEFAULT else None
+    if str(report).startswith(SCHEME):
+        from audit.commands.verify_signed import verify_mlflow
 
-        named = context.get_parameter_source("store") is not ParameterSource.DEFAULT
-        context.exit(verify_signed(report, content, options, store if named else None))
+        context.exit(verify_mlflow(report, options, named))
+    content = read_bytes(report, MAX_REPORT_BYTES)
+    bundle = statement if statement is not None and statement.suffix == ".jsonl" else sidecar_path(report)
+    if is_envelope(content) or (bundle.exists() and statement in (None, bundle)):
+        from audit.commands.verify_signed import verify_report, verify_signed
+
+        signed = verify_signed if is_envelope(content) else partial(verify_report, bundle)
+        context.exit(signed(report, content, options, named))
+    if options.given:
+        raise UserError(f"{report} has no signed statement: there is no {bundle}; name it with --statement")
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)
     for mismatch in result.mismatches:

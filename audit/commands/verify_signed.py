@@ -1,19 +1,24 @@
-"""Verification of a signed statement, as `audit verify` prints it."""
+"""Verification of signed statements, alone or beside a report, as `audit verify` prints it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from audit.attach import mlflow_run, sidecar
+from audit.attach.statement import Statement, digest, from_json
+from audit.attach.verify import Verification, verify, verify_digest
+from audit.attach.words import evidence_lines
 from audit.attest.statement import DECISION, EVAL_RESULT, SPECULATION, TEST_RESULT, InToto, StatementSubject
 from audit.attest.trust import TrustOptions
 from audit.attest.verify import EnvelopeResult, Trust, moment_of, verify_envelope
 from audit.commands.tables import cell
-from audit.errors import UserError
+from audit.errors import CannotDecide, UserError
 from audit.gate.policy import parse_duration
 from audit.gate.subjects import parse_subject
 from audit.store import Store, keys
@@ -49,6 +54,55 @@ def verify_signed(path: Path, raw: bytes, options: TrustOptions, store: str | No
     for line in _lines(path, result):
         click.echo(cell(line))
     return result.exit_code
+
+
+def verify_report(bundle: Path, report: Path, content: bytes, options: TrustOptions, store: str | None) -> int:
+    """Verify every statement of a bundle against a report, and print the outcome; returns the exit code."""
+    return _verify_bundle(sidecar.envelopes(bundle), report, options, store, partial(verify, content))
+
+
+def verify_mlflow(report: Path, options: TrustOptions, store: str | None) -> int:
+    """As `verify_report`, of a run of MLflow; exit code 3 if it has no statement."""
+    target = mlflow_run.parse(str(report))
+    bundle = None if target is None else target.bundle()
+    if target is None or bundle is None:
+        raise CannotDecide(f"{report}: it has no signed statement; attach evidence: audit attach")
+    sha256 = digest(target.snapshot())
+    return _verify_bundle(tuple(bundle.splitlines()), report, options, store, partial(verify_digest, sha256))
+
+
+def _verify_bundle(
+    lines: Sequence[bytes],
+    report: Path,
+    options: TrustOptions,
+    store: str | None,
+    compare: Callable[[Statement, str | None], Verification],
+) -> int:
+    trust, now, codes = trust_of(options), datetime.now(UTC), []
+    for number, raw in enumerate(lines, start=1):
+        place = f"{report}: statement {number}"
+        result = verify_envelope(raw, place, trust, now)
+        problems, bound = list(result.mismatches), None
+        if not problems:
+            bound = from_json(result.statement.to_json(), place)
+            found = compare(bound, store)
+            problems += [*found.mismatches, *([found.unknown] if found.unknown else [])]
+            codes.append(found.exit_code)
+        else:
+            codes.append(1)
+        for line in _bundle_lines(report, result, bound, problems):
+            click.echo(cell(line))
+    return 1 if 1 in codes else max(codes)
+
+
+def _bundle_lines(
+    report: Path, result: EnvelopeResult, bound: Statement | None, problems: Sequence[str]
+) -> Iterator[str]:
+    yield from (f"mismatch: {problem}" for problem in problems)
+    if bound is not None and not problems:
+        run, signers = bound.predicate["run"], ", ".join(result.signers)
+        yield f"verified: {report} is bound to the evidence of run {run}, signed by {signers}"
+        yield from evidence_lines(bound.predicate)
 
 
 def _lines(path: Path, result: EnvelopeResult) -> Iterator[str]:
