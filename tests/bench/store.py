@@ -61,7 +61,10 @@ class Figures:
     bytes_per_token: float
     tables: dict[str, float] = field(default_factory=dict)
     query_ms: dict[str, float] = field(default_factory=dict)
+    finish_cpu_s: float = 0.0
+    """Processor time of ending the run, with its content root."""
     check_s: float = 0.0
+    check_cpu_s: float = 0.0
     tokens_per_cpu_s: float = 0.0
     """By the processor time of this process, which other work on the machine does not lengthen."""
     rates: list[float] = field(default_factory=list)
@@ -120,11 +123,13 @@ def bench(url: str, made: Sequence[Generation], tokens: int) -> Figures:
         busy = time.process_time()
         run, rates = fill(store, made, requests)
         busy = time.process_time() - busy
+        ended = time.process_time()
         store.finish_run(run, RunStatus.FINISHED, 0)
+        ended = time.process_time() - ended
         total = store.load_run(run).arms[0].counts
-        began = time.perf_counter()
+        began, checking = time.perf_counter(), time.process_time()
         assert store.damage() == ()
-        check = time.perf_counter() - began
+        check, checking = time.perf_counter() - began, time.process_time() - checking
     grown = {name: value - before.get(name, 0) for name, value in size(url).items()}
     count = total.output
     return Figures(
@@ -135,7 +140,9 @@ def bench(url: str, made: Sequence[Generation], tokens: int) -> Figures:
         bytes_per_token=grown.pop("all") / count,
         tables={name: value / count for name, value in grown.items()},
         query_ms={name: milliseconds(url, query, run) for name, query in QUERIES.items()},
+        finish_cpu_s=ended,
         check_s=check,
+        check_cpu_s=checking,
         tokens_per_cpu_s=count / busy,
         rates=rates,
     )
@@ -184,7 +191,8 @@ def lines(figures: Figures) -> Iterator[str]:
     yield f"  {figures.bytes_per_token:.1f} bytes per token ({parts})"
     for name, value in figures.query_ms.items():
         yield f"  {name}: {value:.0f} ms"
-    yield f"  check of everything: {figures.check_s:.2f} s"
+    yield f"  end of the run: {figures.finish_cpu_s:.2f} s of processor time"
+    yield f"  check of everything: {figures.check_s:.2f} s, {figures.check_cpu_s:.2f} s of processor time"
 
 
 @click.command()
