@@ -19,7 +19,8 @@ from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.core.errors import EngineError
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, ToolOffer
-from engine.record.trace import Trace, decode, sampling_from_json
+from engine.record.sampling_json import sampling_from_json
+from engine.record.trace import Trace, decode
 from engine.stream.interface import Action, FilterSpec, Side, StreamSpec
 
 MODEL_KEYS: Final = ("dtype", "loader", "numerics", "device")

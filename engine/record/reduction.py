@@ -7,8 +7,9 @@ and imports neither torch nor a compressor: vLLM's worker runs it, in an environ
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,34 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
         perturbed=perturbed(terms, records if lumped else [], scores if lumped else scores[:0]),
         masks=_masks(records, full),
     )
+
+
+NESTED: Final[Mapping[str, Any]] = {
+    name: kind for name, kind in get_type_hints(RecordedBlock).items() if is_dataclass(kind)
+}
+"""Fields of a block that hold several columns, with their types."""
+OF_EXAMINED: Final = ("q_rows", *(each.name for each in fields(DraftMasses)), "draft_best_id", "draft_best_score")
+"""Columns with an entry per examined token; the others have one per emitted token."""
+
+
+def columns_of(block: RecordedBlock) -> dict[str, NDArray[Any]]:
+    """The columns of a block, named as in the trace."""
+    found: dict[str, NDArray[Any]] = {}
+    for each in fields(block):
+        value = getattr(block, each.name)
+        if each.name in NESTED:
+            found |= {column.name: getattr(value, column.name) for column in fields(value)}
+        elif each.name != "records":
+            found[each.name] = value
+    return found
+
+
+def block_of(records: Sequence[StepRecord], columns: Mapping[str, NDArray[Any]]) -> RecordedBlock:
+    """The inverse of `columns_of`, with the steps that the columns belong to."""
+    named = {
+        name: kind(**{each.name: columns[each.name] for each in fields(kind)}) for name, kind in NESTED.items()
+    } | {each.name: columns[each.name] for each in fields(RecordedBlock) if each.name in columns}
+    return RecordedBlock(records=tuple(records), **named)
 
 
 def _masks(records: list[StepRecord], full: bool) -> Masks:

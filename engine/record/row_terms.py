@@ -27,6 +27,14 @@ class RowTerms(typing.Protocol):
         """The sampling parameters of the request."""
 
     @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt's tokens."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The model's end tokens."""
+
+    @property
     def stream(self) -> int:
         """The random stream of the request."""
 

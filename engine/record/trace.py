@@ -21,7 +21,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from engine.core.errors import InvalidRequest, TraceError
-from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
 from engine.record import once
@@ -31,6 +30,7 @@ from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
 from engine.record.npz import arrays_of
+from engine.record.sampling_json import sampling_from_json
 
 DAMAGE: Final = (
     zstandard.ZstdError,
@@ -339,23 +339,6 @@ def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     written = dataclasses.asdict(header) | {"stream": str(header.stream), "sampling": header.sampling.document()}
     # omitted when empty, so that older readers can read the header
     return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
-
-
-def sampling_from_json(document: Mapping[str, Any]) -> SamplingParams:
-    """Sampling parameters from their JSON form (`SamplingParams.document`); the seed may be text."""
-    sampling = dict(document)
-    structured = sampling.pop("structured", None)
-    if structured is not None:
-        structured = ConstraintSpec(**structured | {"kind": ConstraintKind(structured["kind"])})
-    pairs: dict[str, Any] = {
-        "structured": structured,
-        "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
-        "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
-        "stop": tuple(sampling.pop("stop")),
-        "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
-        "seed": int(sampling.pop("seed")),
-    }
-    return SamplingParams(**sampling, **pairs)
 
 
 def _header_from_json(data: dict[str, Any]) -> TraceHeader:

@@ -32,7 +32,8 @@ from engine.backends.openai.workers import results
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
 from engine.record.effective import Effective
-from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
+from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign_steps import ForeignStep
 
 NAME: Final = "openai"
 

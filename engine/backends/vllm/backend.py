@@ -93,7 +93,7 @@ class VllmEngine:
         if not requests:
             return
         self.require(requests)
-        asking = GenerateCall(self.pool, self.setting, self.plan.level is not RecordLevel.TOKENS, self.plan.rows)
+        asking = GenerateCall(self.pool, self.setting, self._reading().kept, self.plan.rows)
         size = whole_groups(max(LEAST, AT_ONCE * self.plan.rows), self.setting.terms)
         for at in range(0, len(requests), size):
             for batch in asking.ask(requests[at : at + size]):

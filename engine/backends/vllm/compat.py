@@ -63,8 +63,11 @@ V1: Final = (
         "apply_grammar_bitmask",
         ("scheduler_output", "grammar_output", "input_batch", "logits"),
     ),
+    HookPoint("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.take_draft_token_ids", ("self",)),
 )
-"""Model runner V1: a step's raw rows, its verification, the law of tokens after a draft, and the grammars' masks."""
+"""Model runner V1: a step's raw rows, its verification, the law of tokens after a draft, the grammars' masks, and the
+drafts that the scheduler gets.
+"""
 
 V2: Final = (
     HookPoint("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", ("self", "logits", "input_batch")),

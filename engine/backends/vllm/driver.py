@@ -85,7 +85,7 @@ class Driver:
         }
 
     def _generate(self, asked: Mapping[str, Any]) -> None:
-        self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"]))
+        self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"], asked.get("terms")))
         requests = asked["requests"]
         if "prefix" in asked:
             prepare_prefixes(self._engine, asked["prefix"], requests)

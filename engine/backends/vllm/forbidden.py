@@ -15,8 +15,9 @@ import numpy as np
 
 from engine.backends.vllm.spool import SpooledRows, SpooledStep
 from engine.core.types import Floats, Mask, QKind
-from engine.record.foreign import NAN, ForeignStep
+from engine.record.foreign_steps import ForeignStep
 from engine.record.mask_bits import unpacked
+from engine.record.reduction import NAN
 
 
 def with_forbidden(

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.vllm.frames import LAST, Frame, TruncatedStream, read
+from engine.backends.vllm.reduced import PREFIX, steps_of
+from engine.record.foreign_steps import ForeignStep
 
 OF_ROWS: Final = ("rows", "masks", "behind")
 """Arrays that have no entry per drafted token."""
@@ -61,6 +63,8 @@ class SpooledRows:
     """What the worker's batch holds for the request (`hooks.batch_settings`)."""
     masks: NDArray[np.uint8] | None = None
     behind: NDArray[Any] | None = None
+    reduced: ForeignStep | None = None
+    """The step with its rows reduced in the worker, instead of rows, numbers and masks."""
 
 
 def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
@@ -70,7 +74,7 @@ def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
         return found
     with path.open("rb") as stream:
         for frame in _frames(stream):
-            for each in _split(frame):
+            for each in split(frame):
                 found.setdefault(each.name, []).append(each.seen)
     return found
 
@@ -84,22 +88,26 @@ def _frames(stream: Any) -> Iterator[Frame]:
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedStep:
+class NamedStep:
+    """A step with its request's name in vLLM."""
+
     name: str
     seen: SpooledRows
 
 
-def _split(frame: Frame) -> Iterator[_NamedStep]:
+def split(frame: Frame) -> Iterator[NamedStep]:
     """A step's requests; rows and numbers lie behind each other in the same order."""
     row = node = 0
     rows, masks = frame.arrays.get("rows"), frame.arrays.get("masks")
     behind = iter(frame.arrays.get("behind", ()))
     lasts = {name.removeprefix(LAST): each for name, each in frame.arrays.items() if name.startswith(LAST)}
-    numbers = {name: each for name, each in frame.arrays.items() if name not in OF_ROWS and not name.startswith(LAST)}
+    others = (*OF_ROWS, *(name for name in frame.arrays if name.startswith((LAST, PREFIX))))
+    numbers = {name: each for name, each in frame.arrays.items() if name not in others}
+    reduced = steps_of(frame.header, frame.arrays)
     for index, request in enumerate(frame.header["requests"]):
         drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
         own = {name: each[node : node + len(drafted)] for name, each in numbers.items()} if drafted else {}
-        yield _NamedStep(
+        yield NamedStep(
             request["id"],
             SpooledRows(
                 SpooledStep(drafted, emitted),
@@ -111,6 +119,7 @@ def _split(frame: Frame) -> Iterator[_NamedStep]:
                 request.get("settings", {}),
                 None if masks is None else masks[row : row + len(emitted)],
                 next(behind) if "behind" in request else None,
+                next(reduced) if "reduced" in request else None,
             ),
         )
         row, node = row + len(emitted), node + len(drafted)

@@ -15,6 +15,7 @@ from engine.backends.vllm.features import Asked, grouped, message_of
 from engine.backends.vllm.options import VllmSettings, sampling_of
 from engine.backends.vllm.process import EngineDied, EngineProcess, Launch, interpreter
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
+from engine.backends.vllm.worker_terms import KeptRows
 from engine.core.types import Request
 
 
@@ -119,14 +120,14 @@ class GenerateCall:
     Args:
         pool: where engines run.
         setting: which one.
-        rows: whether raw rows are wanted.
+        kept: what is kept of rows: nothing, the rows, or what the worker reduces them to.
         width: requests in flight at once.
     """
 
-    def __init__(self, pool: EnginePool, setting: VllmSettings, rows: bool, width: int) -> None:
+    def __init__(self, pool: EnginePool, setting: VllmSettings, kept: KeptRows, width: int) -> None:
         self._pool = pool
         self._setting = setting
-        self._rows = rows
+        self._kept = kept
         self._width = width
         self._calls = 0
         self._deaths = 0
@@ -171,7 +172,7 @@ class GenerateCall:
         first = requests[0].id
         call, died = CallFacts(name=first), None
         try:
-            for answer in engine.ask(self._message(asked, str(spool))):
+            for answer in engine.ask(self._message(asked, str(spool), names)):
                 if answer["op"] == "done":
                     # samples that nobody asked for are counted too
                     complete = all(len(each.requests) == each.samples for each in asked)
@@ -191,14 +192,14 @@ class GenerateCall:
         )
         return CallOutcomes(call, tuple(outcomes), died)
 
-    def _message(self, asked: Sequence[Asked], spool: str) -> dict[str, Any]:
+    def _message(self, asked: Sequence[Asked], spool: str, names: Mapping[str, Request]) -> dict[str, Any]:
         terms = self._setting.terms
         requests = [message_of(each, terms, sampling_of(each.requests[0], self._setting.logprobs)) for each in asked]
         return {
             **({"prefix": terms.settings["prefix"]} if "prefix" in terms.settings else {}),
             "op": "generate",
             "spool": spool,
-            "rows": self._rows,
+            **self._kept.message(names),
             "together": self._width > 1,
             "requests": requests,
         }

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
+from engine.backends.vllm.decisions import StepReading, decided
 from engine.backends.vllm.features import RequestTerms, Witnessed, request_facts
-from engine.backends.vllm.forbidden import forbidden_draft, masks_of, with_forbidden, with_refused
+from engine.backends.vllm.forbidden import with_forbidden
 from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
-from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
+from engine.backends.vllm.spool import SpooledRows, SpooledStep, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
-from engine.core.types import FinishReason, Floats, Generation, Mask, QKind, Request, Timing
-from engine.record.foreign import ForeignEngine, ForeignRecord, ForeignStep, failed_trace, header_of, observed_trace
+from engine.backends.vllm.worker_terms import KeptRows
+from engine.core.types import FinishReason, Generation, Request
+from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign_steps import ForeignStep, cut
 
 Decoder = Callable[[Sequence[int], Sequence[int]], SecondDecoding | None]
 """From a prompt and the tokens after it to the tokens' text."""
@@ -54,6 +56,20 @@ class RecordOptions:
     terms: RequestTerms = field(default_factory=RequestTerms)
     masks: bool = True
     answered: Answered = no_facts
+
+    @property
+    def kept(self) -> KeptRows:
+        """What the engine keeps of its rows."""
+        observed = self.observed
+        return KeptRows(
+            observed.level, observed.protocol, observed.vocabulary, observed.eos_ids, self.drawn, self.masks
+        )
+
+    def of(self, request: Request) -> StepReading:
+        """The reading of one request's steps."""
+        sampling = request.sampling
+        structured = sampling.structured is not None
+        return StepReading(self.observed.vocabulary, sampling.greedy, structured, self.drawn, self.masks)
 
 
 def generation_of(
@@ -201,7 +217,7 @@ def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:
 def _logprobs(answer: Mapping[str, Any], steps: Sequence[ForeignStep]) -> tuple[float, ...]:
     """The user's log-probabilities, for records without rows."""
     said = answer["logprobs"]
-    if said is None or all(each.logits is not None for each in steps):
+    if said is None or all(each.logits is not None or each.columns is not None for each in steps):
         return ()
     return tuple(NAN if each is None else each for each in said)
 
@@ -213,83 +229,6 @@ def _cut(steps: Sequence[SpooledRows], left: int, request: Request, reading: Rec
         if left <= 0:
             break
         count = min(left, len(each.step.emitted))
-        found.append(_observed(each, count, request, reading))
+        found.append(cut(decided(each, reading.of(request)), count))
         left -= count
     return tuple(found)
-
-
-def _observed(seen: SpooledRows, count: int, request: Request, reading: RecordOptions) -> ForeignStep:
-    step = valid_drafts(seen.step)
-    size = len(step.drafted)
-    numbers = sized(seen.numbers, size)
-    kind = _q_kind(step, numbers, request, reading.drawn)
-    allowed = _allowed(seen, request, reading)
-    unknown = allowed is None and request.sampling.structured is not None
-    found = ForeignStep(
-        drafted=step.drafted,
-        emitted=step.emitted[:count],
-        accepted=min(step.accepted, size),
-        q_kind=kind,
-        q=numbers["q"].astype(np.float64) if kind is QKind.FULL else None,
-        # a row cannot be read without its mask
-        logits=None if seen.rows is None or unknown else seen.rows[:count],
-        p=_p(seen, step, count, request),
-        examined_p=_drafted_p(step, numbers, request),
-        examined_q=_drafted_q(step, numbers, kind),
-        timing=Timing(batch=seen.batch),
-        allowed=None if allowed is None else allowed[:count],
-    )
-    drawn = reading.drawn and not request.sampling.greedy
-    return with_refused(found, forbidden_draft(replace(seen, step=step), allowed, drawn=drawn))
-
-
-def _allowed(seen: SpooledRows, request: Request, reading: RecordOptions) -> Mask | None:
-    """[E, V] the masks of a request with a grammar, where the worker's hook saw the step."""
-    if request.sampling.structured is None or not reading.masks or seen.round is None:
-        return None
-    return masks_of(seen, reading.observed.vocabulary)
-
-
-def _q_kind(step: SpooledStep, numbers: Mapping[str, Any], request: Request, drawn: bool) -> QKind:
-    """A greedy request's drafts are argmaxes, also beside sampled ones; a drawn draft without its row has no q."""
-    if not step.drafted:
-        return QKind.NONE
-    if request.sampling.greedy or not drawn:
-        return QKind.ONE_HOT
-    return QKind.FULL if "q" in numbers else QKind.NONE
-
-
-def _p(seen: SpooledRows, step: SpooledStep, count: int, request: Request) -> tuple[float, ...]:
-    """[count] by the engine's own law. A greedy token is its argmax, so that all of p is on it."""
-    if request.sampling.greedy:
-        return tuple(_argmax(seen, i, token) for i, token in enumerate(step.emitted[:count]))
-    known = _chances(seen.numbers.get("log_p_emitted", np.empty(0)))
-    behind = _chances(np.array([seen.last.get("log_p", NAN)]))
-    return (*known, *behind, *(NAN,) * count)[:count]
-
-
-def _argmax(seen: SpooledRows, place: int, token: int) -> float:
-    best = seen.numbers.get("best", ())
-    return float(token == best[place]) if place < len(best) else 1.0
-
-
-def _drafted_p(step: SpooledStep, numbers: Mapping[str, Any], request: Request) -> tuple[float, ...]:
-    if not numbers:
-        return ()
-    if request.sampling.greedy:
-        return tuple(float(token == best) for token, best in zip(step.drafted, numbers["best"], strict=True))
-    return _chances(numbers["log_p_drafted"])
-
-
-def _chances(logp: NDArray[Any]) -> tuple[float, ...]:
-    """A log-probability that rounding put above 0 is 0."""
-    return tuple(np.exp(np.minimum(logp.astype(np.float64), 0.0)).tolist())
-
-
-def _drafted_q(step: SpooledStep, numbers: Mapping[str, Any], kind: QKind) -> tuple[float, ...]:
-    if kind is QKind.ONE_HOT:
-        return (1.0,) * len(step.drafted)
-    if kind is QKind.NONE:
-        return ()
-    rows: Floats = numbers["q"]
-    return tuple(float(row[token]) for row, token in zip(rows, step.drafted, strict=True))

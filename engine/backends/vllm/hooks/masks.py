@@ -7,7 +7,7 @@ applied to that row, not the one that the scheduler sent. The code runs in vLLM'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -42,3 +42,11 @@ def q_behind(runner: Any, metadata: Any) -> Mapping[int, torch.Tensor]:
         for index, (name, count) in enumerate(zip(batch, counts, strict=True))
         if name in at and count < rows.shape[1]
     }
+
+
+def offered_behind(runner: Any, metadata: Any, offered: MutableMapping[str, list[int]]) -> dict[int, list[int]]:
+    """By a request's place in the batch: its last draft behind the scheduled tokens; takes the drafts out."""
+    batch = runner.input_batch.req_ids[: runner.input_batch.num_reqs]
+    counts = metadata.num_draft_tokens if metadata is not None else [0] * len(batch)
+    drafts = (offered.pop(name, [])[count:] for name, count in zip(batch, counts, strict=True))
+    return {index: rest for index, rest in enumerate(drafts) if rest and rest[0] >= 0}

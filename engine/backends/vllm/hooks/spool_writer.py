@@ -7,19 +7,29 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from engine.backends.vllm.frames import Frame, write
 
 WAITING: Final = 64
-"""Frames that may wait; beyond it, a slow disk delays the engine instead of filling the memory."""
+"""Frames that may wait; beyond it, a slow writer delays the engine instead of filling the memory."""
+MOST_BYTES: Final = 2**28
+"""Bytes of rows that may wait."""
 
 
 class SpoolWriter:
-    """One file, from its opening until `close`."""
+    """One file, from its opening until `close`.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: the file.
+        reduced: what the thread makes of every frame before it writes it.
+    """
+
+    def __init__(self, path: str, reduced: Callable[[Frame], Frame] | None = None) -> None:
         self.failure: str | None = None
+        self._reduced = reduced
+        self._given = self._written = 0
         self._waiting: queue.SimpleQueue[Frame | threading.Event | None] = queue.SimpleQueue()
         self._file = open(path, "ab")  # noqa: SIM115 - until `close`
         self._thread = threading.Thread(target=self._write_all, daemon=True, name="specaudit-spool")
@@ -27,8 +37,9 @@ class SpoolWriter:
 
     def put(self, frame: Frame) -> None:
         """Queue a frame for writing; its arrays must no longer change."""
-        if self._waiting.qsize() >= WAITING:
+        if self._waiting.qsize() >= WAITING or self._given - self._written >= MOST_BYTES:
             self.flush()
+        self._given += _size(frame)
         self._waiting.put(frame)
 
     def flush(self) -> None:
@@ -47,11 +58,17 @@ class SpoolWriter:
         for each in iter(self._waiting.get, None):
             if isinstance(each, threading.Event):
                 each.set()
-            elif isinstance(each, Frame) and self.failure is None:
-                self._write(each)
+            elif isinstance(each, Frame):
+                if self.failure is None:
+                    self._write(each)
+                self._written += _size(each)
 
     def _write(self, frame: Frame) -> None:
         try:
-            write(self._file, frame)
+            write(self._file, frame if self._reduced is None else self._reduced(frame))
         except Exception as error:  # a flush must not wait for ever
             self.failure = f"the record could not be written: {type(error).__name__}: {error}"
+
+
+def _size(frame: Frame) -> int:
+    return sum(each.nbytes for each in frame.arrays.values())

@@ -54,6 +54,7 @@ class DecisionRows:
     best: [D] the argmax of drafted places, instead of `logits` if the step samples no request.
     masks: [D + B, V] the tokens that grammars allow on every row.
     behind: by request, [V] the row of the token that the drafter drew behind the scheduled draft.
+    offered: by request, the drafted tokens behind the scheduled ones.
     """
 
     logits: torch.Tensor | None = None
@@ -62,6 +63,7 @@ class DecisionRows:
     best: Ints | None = None
     masks: torch.Tensor | None = None
     behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    offered: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 class RowsMisplaced(Exception):
@@ -80,6 +82,7 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
             "drafted": batch.drafted[first[i] : first[i + 1]],
             "emitted": emitted[i],
             **({"behind": True} if i in law.behind else {}),
+            **({"offered": list(law.offered[i])} if law.offered.get(i) else {}),
             **({"settings": batch.settings[i]} if batch.settings else {}),
         }
         for i in kept

@@ -12,17 +12,19 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.hooks import runner_facts
 from engine.backends.vllm.hooks.batch_settings import batch_settings
-from engine.backends.vllm.hooks.masks import allowed_tokens, q_behind
+from engine.backends.vllm.hooks.masks import allowed_tokens, offered_behind, q_behind
+from engine.backends.vllm.hooks.reducer import Reducer
 from engine.backends.vllm.hooks.spool_writer import SpoolWriter
 from engine.backends.vllm.hooks.step import DecisionRows, RowsMisplaced, StepBatch, best_of, frame_of
 from engine.backends.vllm.patches import repair
+from engine.backends.vllm.worker_terms import terms_of
 
 
 class WorkerLog:
@@ -36,15 +38,17 @@ class WorkerLog:
         self.law = DecisionRows()
         self.unmasked: Any = None
         """The step's rows before the grammars' masks; None in a step without a grammar."""
+        self.offered: dict[str, list[int]] = {}
+        """The last draft of each request, as the scheduler got it."""
         self._problems: list[str] = []
         self._writer: SpoolWriter | None = None
 
-    def go_to(self, path: str, rows: bool) -> None:
-        """Write to another file from now on, with or without raw rows."""
+    def go_to(self, path: str, rows: bool, terms: Mapping[str, Any] | None) -> None:
+        """Write to another file from now on, without raw rows, with them, or with what they are reduced to."""
         self.rows = rows
         if self._writer is not None:
             self._writer.close()
-        self._writer = SpoolWriter(path)
+        self._writer = SpoolWriter(path, None if terms is None else Reducer(terms_of(terms)).reduced)
 
     def flush(self) -> None:
         """Wait until all steps are in the file or have failed."""
@@ -129,9 +133,9 @@ class RecordingWorker:
         facts = runner_facts.facts_of(self.model_runner)  # type: ignore[attr-defined]  # as above
         return {**facts, "problems": list(steps.problems), "steps": steps.count, "seconds": steps.seconds}
 
-    def specaudit_spool(self, path: str, rows: bool) -> None:
-        """Write to this file from now on, with or without raw rows."""
-        self.specaudit_steps.go_to(path, rows)
+    def specaudit_spool(self, path: str, rows: bool, terms: Mapping[str, Any] | None = None) -> None:
+        """Write to this file from now on; see `WorkerLog.go_to`."""
+        self.specaudit_steps.go_to(path, rows, terms)
 
     def specaudit_record(self, on: bool) -> None:
         """Pause or resume recording, to measure its cost."""
@@ -140,7 +144,7 @@ class RecordingWorker:
 
 def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) -> None:
     """Wrap the runner's `_sample`, and the function that verifies in its module."""
-    sample_point, verify_point, last_point, mask_point = points
+    sample_point, verify_point, last_point, mask_point, draft_point = points
     original = getattr(runner, sample_point.path.rpartition(".")[2])
 
     def sample(logits: Any, spec_decode_metadata: Any) -> Any:
@@ -149,7 +153,8 @@ def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) ->
         masked = steps.unmasked is not None
         raw = _copied(logits, steps)
         if masked:
-            steps.law = replace(steps.law, behind=q_behind(runner, spec_decode_metadata))
+            offered = offered_behind(runner, spec_decode_metadata, steps.offered)
+            steps.law = replace(steps.law, behind=q_behind(runner, spec_decode_metadata), offered=offered)
         output = original(logits, spec_decode_metadata)
         steps.keep(lambda: batch_v1(runner, spec_decode_metadata, output), raw)
         return output
@@ -158,6 +163,24 @@ def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) ->
     _wrap(verify_point, lambda function: _verifying(function, steps))
     _wrap(last_point, lambda function: _truncating(function, steps))
     _wrap(mask_point, lambda function: _masking(function, steps))
+    _note_drafts(runner, draft_point, steps)
+
+
+def _note_drafts(runner: Any, point: guard.HookPoint, steps: WorkerLog) -> None:
+    """Hold the drafts that the scheduler gets, before it drops what a grammar forbids."""
+    name = point.path.rpartition(".")[2]
+    original = getattr(runner, name)
+
+    def take_draft_token_ids() -> Any:
+        drafts = original()
+        if drafts is not None:
+            steps.offered |= {
+                request: [int(token) for token in tokens]
+                for request, tokens in zip(drafts.req_ids, drafts.draft_token_ids, strict=True)
+            }
+        return drafts
+
+    setattr(runner, name, take_draft_token_ids)
 
 
 def _masking(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.backends.vllm.frames import write
-from engine.backends.vllm.hooks.masks import allowed_tokens, q_behind
+from engine.backends.vllm.hooks.masks import allowed_tokens, offered_behind, q_behind
 from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, frame_of
 from engine.backends.vllm.reconcile import NOTHING
 from engine.backends.vllm.spool import SchedulerLog, SpooledRows, SpooledStep, worker_steps
@@ -145,6 +145,14 @@ def test_the_row_behind_a_draft_is_the_next_one_of_its_own_request():
     assert set(found) == {2}
     np.testing.assert_array_equal(found[2], probs[1, 1])
     assert q_behind(Runner(None, None, ["x"]), None) == {}
+
+
+def test_what_the_drafter_offered_behind_a_draft_is_used_once():
+    metadata = type("Metadata", (), {"num_draft_tokens": [3, 0, 1, 1]})()
+    offered = {"whole": [5, 6, 7], "none": [8, 9], "padded": [4, -1, -1], "elsewhere": [1]}
+    runner = Runner(None, None, ["whole", "none", "padded", "new"])
+    assert offered_behind(runner, metadata, offered) == {1: [8, 9]}
+    assert offered == {"elsewhere": [1]}
 
 
 def test_the_schedulers_log_holds_forbidden_tokens(tmp_path):

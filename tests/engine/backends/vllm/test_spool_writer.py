@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from engine.backends.vllm.frames import Frame, read
+from engine.backends.vllm.hooks import spool_writer
 from engine.backends.vllm.hooks.spool_writer import WAITING, SpoolWriter
 
 LIMIT = 20
@@ -45,3 +46,28 @@ def test_a_failure_is_told_and_nobody_waits_for_ever(path, header, told):
     assert not user.is_alive()
     assert writer.failure is not None
     assert told in writer.failure
+
+
+def test_rows_that_wait_are_bounded_by_their_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool_writer, "MOST_BYTES", 64)
+    most, waiting = 0, 0
+
+    def reduced(frame):
+        nonlocal most
+        most = max(most, waiting)
+        return Frame(frame.header, {"rows": frame.arrays["rows"][:, :1]})
+
+    writer = SpoolWriter(str(tmp_path / "spool"), reduced)
+    for step in range(20):
+        waiting = writer._given - writer._written
+        writer.put(Frame({"step": step}, {"rows": np.full((1, 4), float(step))}))
+    writer.close()
+    assert most <= 64
+    assert steps(tmp_path / "spool") == [(step, [[step]]) for step in range(20)]
+
+
+def test_a_step_that_cannot_be_reduced_is_told(tmp_path):
+    writer = SpoolWriter(str(tmp_path / "spool"), lambda frame: frame.arrays["masks"])
+    writer.put(Frame({"step": 0}, {"rows": np.ones((1, 4))}))
+    writer.close()
+    assert "KeyError: 'masks'" in writer.failure

@@ -1,0 +1,116 @@
+"""A step of vLLM as the hooks saw it, as a foreign step: the engine's own p and q, and the rows behind them.
+
+It imports neither torch nor a compressor, because vLLM's worker runs it before it reduces a step's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.vllm.forbidden import forbidden_draft, masks_of, with_refused
+from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
+from engine.core.types import Floats, Mask, QKind, Timing
+from engine.record.foreign_steps import ForeignStep
+from engine.record.reduction import NAN
+
+
+@dataclass(frozen=True, slots=True)
+class StepReading:
+    """What decides the meaning of a request's steps.
+
+    greedy, structured: the request is at temperature 0; it has a grammar.
+    drawn: drafts of sampled requests are drawn from rows.
+    masks: the worker's hook sees what grammars do to the rows.
+    """
+
+    vocabulary: int
+    greedy: bool
+    structured: bool
+    drawn: bool
+    masks: bool = True
+
+
+def decided(seen: SpooledRows, reading: StepReading) -> ForeignStep:
+    """The step before any cut; as the worker decided it, if it reduced the rows."""
+    if seen.reduced is not None:
+        return seen.reduced
+    step = valid_drafts(seen.step)
+    size = len(step.drafted)
+    numbers = sized(seen.numbers, size)
+    kind = _q_kind(step, numbers, reading)
+    allowed = _allowed(seen, reading)
+    unknown = allowed is None and reading.structured
+    found = ForeignStep(
+        drafted=step.drafted,
+        emitted=step.emitted,
+        accepted=min(step.accepted, size),
+        q_kind=kind,
+        q=numbers["q"].astype(np.float64) if kind is QKind.FULL else None,
+        # a row cannot be read without its mask
+        logits=None if seen.rows is None or unknown else seen.rows,
+        p=_p(seen, step, reading),
+        examined_p=_drafted_p(step, numbers, reading),
+        examined_q=_drafted_q(step, numbers, kind),
+        timing=Timing(batch=seen.batch),
+        allowed=allowed,
+    )
+    drawn = reading.drawn and not reading.greedy
+    return with_refused(found, forbidden_draft(replace(seen, step=step), allowed, drawn=drawn))
+
+
+def _allowed(seen: SpooledRows, reading: StepReading) -> Mask | None:
+    """[E, V] the masks of a request with a grammar, where the worker's hook saw the step."""
+    if not reading.structured or not reading.masks or seen.round is None:
+        return None
+    return masks_of(seen, reading.vocabulary)
+
+
+def _q_kind(step: SpooledStep, numbers: Mapping[str, Any], reading: StepReading) -> QKind:
+    """A greedy request's drafts are argmaxes, also beside sampled ones; a drawn draft without its row has no q."""
+    if not step.drafted:
+        return QKind.NONE
+    if reading.greedy or not reading.drawn:
+        return QKind.ONE_HOT
+    return QKind.FULL if "q" in numbers else QKind.NONE
+
+
+def _p(seen: SpooledRows, step: SpooledStep, reading: StepReading) -> tuple[float, ...]:
+    """[E] by the engine's own law. A greedy token is its argmax, so that all of p is on it."""
+    count = len(step.emitted)
+    if reading.greedy:
+        return tuple(_argmax(seen, i, token) for i, token in enumerate(step.emitted))
+    known = _chances(seen.numbers.get("log_p_emitted", np.empty(0)))
+    behind = _chances(np.array([seen.last.get("log_p", NAN)]))
+    return (*known, *behind, *(NAN,) * count)[:count]
+
+
+def _argmax(seen: SpooledRows, place: int, token: int) -> float:
+    best = seen.numbers.get("best", ())
+    return float(token == best[place]) if place < len(best) else 1.0
+
+
+def _drafted_p(step: SpooledStep, numbers: Mapping[str, Any], reading: StepReading) -> tuple[float, ...]:
+    if not numbers:
+        return ()
+    if reading.greedy:
+        return tuple(float(token == best) for token, best in zip(step.drafted, numbers["best"], strict=True))
+    return _chances(numbers["log_p_drafted"])
+
+
+def _chances(logp: NDArray[Any]) -> tuple[float, ...]:
+    """A log-probability that rounding put above 0 is 0."""
+    return tuple(np.exp(np.minimum(logp.astype(np.float64), 0.0)).tolist())
+
+
+def _drafted_q(step: SpooledStep, numbers: Mapping[str, Any], kind: QKind) -> tuple[float, ...]:
+    if kind is QKind.ONE_HOT:
+        return (1.0,) * len(step.drafted)
+    if kind is QKind.NONE:
+        return ()
+    rows: Floats = numbers["q"]
+    return tuple(float(row[token]) for row, token in zip(rows, step.drafted, strict=True))
