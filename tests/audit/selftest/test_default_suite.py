@@ -85,7 +85,8 @@ def test_all_but_prompts_are_the_loaders_defaults(tmp_path):
         YAML(typ="safe").dump(document, stream)
     theirs = load_suite(tmp_path / "suite.yaml")
     assert (ours.batch_size, ours.samples, ours.mixed) == (theirs.batch_size, theirs.samples, theirs.mixed)
-    assert ours.arms == theirs.arms
+    # the loader notes that it chose the level of rows
+    assert ours.arms == tuple(replace(arm, requested_record=None) for arm in theirs.arms)
     assert ours.models == theirs.models
     assert unreachable(ours) == ()
 
