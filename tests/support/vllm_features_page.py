@@ -24,8 +24,10 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "features-engine": ("features-engine", "features-engine-greedy"),
     "adapters": ("adapters",),
 }
-"""The suites of each table."""
-SUITES: Final = tuple(suite for suites in TABLES.values() for suite in suites)
+"""The suites of each table of features by methods."""
+LISTED: Final = ("adapters-stock",)
+"""Suites whose arms are no such cells: one line for each arm."""
+SUITES: Final = (*(suite for suites in TABLES.values() for suite in suites), *LISTED)
 BEGIN: Final = "<!-- features -->"
 END: Final = "<!-- end of features -->"
 METHODS: Final = ("ngram", "draft", "drawn", "eagle")
@@ -83,6 +85,12 @@ def _absent(feature: str, t: int) -> str:
     return NOT_AT_0.get(feature, "untried") if t == 0 else "untried"
 
 
+def lines_of(suite: str, numbers: Mapping[str, Mapping[str, str]]) -> str:
+    """One line for each arm of a suite."""
+    rows = (f"| `{arm}` | {numbers[suite].get(arm, 'untried')} |" for arm in arms_of(suite))
+    return "\n".join(["| arm | what its checks say |", "|---|---|", *rows])
+
+
 def _short(text: str, notes: dict[str, int]) -> str:
     """A refusal's words stand under the table."""
     if not text.startswith("refused: "):
@@ -93,12 +101,13 @@ def _short(text: str, notes: dict[str, int]) -> str:
 
 def block(numbers: Mapping[str, Mapping[str, str]]) -> str:
     """All tables, between the marks."""
-    return "\n\n".join([BEGIN, *(_part(name, numbers) for name in TABLES), END])
+    tables = (_part(name, suites, table(name, numbers)) for name, suites in TABLES.items())
+    lists = (_part(suite, (suite,), lines_of(suite, numbers)) for suite in LISTED)
+    return "\n\n".join([BEGIN, *tables, *lists, END])
 
 
-def _part(name: str, numbers: Mapping[str, Mapping[str, str]]) -> str:
-    sources = ", ".join(f"`suites/vllm/{suite}.yaml`" for suite in TABLES[name])
-    return f"### {name}\n\n{sources}\n\n{table(name, numbers)}"
+def _part(name: str, suites: Iterable[str], rows: str) -> str:
+    return f"### {name}\n\n{', '.join(f'`suites/vllm/{suite}.yaml`' for suite in suites)}\n\n{rows}"
 
 
 def written(page: str, numbers: Mapping[str, Mapping[str, str]]) -> str:
