@@ -98,10 +98,34 @@ def _cell_columns(trace: Trace) -> Iterator[str]:
             yield f"column {name} has {len(getattr(trace, name))} rows instead of {expected}"
     if not trace.cell_id.shape == trace.cell_p.shape == trace.cell_q.shape or trace.tail.shape[1:] != (2,):
         yield "the columns of cells differ in their shape"
+    yield from _kept_columns(trace)
     for name in SPARSE:
         column, length = getattr(trace, name), len(trace.token if name in BEST else trace.examined_node)
         if len(column) not in (0, length) or column.shape[1:] != EMPTY[name].shape[1:]:
             yield f"column {name} has shape {column.shape} instead of {length} rows"
+
+
+def _kept_columns(trace: Trace) -> Iterator[str]:
+    """Faults of the columns of kept rows; without any, all are empty."""
+    rows, masked = len(trace.kept_at), bool(len(trace.mask_digest))
+    shapes = {
+        "kept_logits": (rows, trace.header.vocabulary) if rows else trace.kept_logits.shape,
+        "kept_mask_bits": (rows, -(-trace.header.vocabulary // 8)) if rows and masked else trace.kept_mask_bits.shape,
+        "kept_q_count": trace.kept_examined.shape,
+        "kept_q_id": (int(trace.kept_q_count.sum(dtype=np.int64)),),
+        "kept_q": trace.kept_q_id.shape,
+    }
+    for name, expected in shapes.items():
+        if getattr(trace, name).shape != expected:
+            yield f"column {name} has shape {getattr(trace, name).shape} instead of {expected}"
+    for name, limit in (
+        ("kept_at", len(trace.token)),
+        ("kept_examined", len(trace.examined_node)),
+        ("kept_q_id", trace.header.vocabulary),
+    ):
+        column = getattr(trace, name)
+        if len(column) and int(column.max()) >= limit:
+            yield f"column {name} holds {int(column.max())}, the limit is {limit}"
 
 
 def _row_columns(trace: Trace) -> Iterator[str]:

@@ -15,8 +15,8 @@ import zstandard
 from engine.core.errors import TraceError
 from engine.record.common_text import COMMON
 
-MAGIC: Final = b"SATRACE8"
-PACKED: Final = (MAGIC, b"SATRACE7")
+MAGIC: Final = b"SATRACE9"
+PACKED: Final = (MAGIC, b"SATRACE8", b"SATRACE7")
 """Versions whose content is that of `engine.record.container`, compressed with the dictionary."""
 READABLE: Final = (*PACKED, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
 """Versions that are read."""

@@ -30,6 +30,8 @@ DRAWN: Final = ("q_own", "q_sum")
 """Columns of the laws of drafted tokens, at `topk` only."""
 SPARSE: Final = (*PERTURBED, *DRAWN)
 """Columns that traces before version 7 lack."""
+KEPT: Final = ("kept_at", "kept_logits", "kept_mask_bits", "kept_examined", "kept_q_count", "kept_q_id", "kept_q")
+"""Columns of whole rows chosen afterwards, at `topk` only; traces before version 9 lack them."""
 MASKS: Final = ("mask_digest", "mask_count", "mask_bits", "spare_mask_bits")
 """Columns of a grammar's masks; empty without a grammar."""
 LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
@@ -37,13 +39,14 @@ LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
         READABLE,
         (
             (),
-            (),
-            SPARSE,
-            (*SPARSE, *MASKS),
-            (*SPARSE, *MASKS, *CELLS),
-            (*SPARSE, *MASKS, *CELLS, "draft_version"),
-            (*SPARSE, *MASKS, *CELLS, "draft_version", "spare_logits"),
-            (*SPARSE, *MASKS, *CELLS, "draft_version", "spare_logits", "logits_digest"),
+            KEPT,
+            KEPT,
+            (*KEPT, *SPARSE),
+            (*KEPT, *SPARSE, *MASKS),
+            (*KEPT, *SPARSE, *MASKS, *CELLS),
+            (*KEPT, *SPARSE, *MASKS, *CELLS, "draft_version"),
+            (*KEPT, *SPARSE, *MASKS, *CELLS, "draft_version", "spare_logits"),
+            (*KEPT, *SPARSE, *MASKS, *CELLS, "draft_version", "spare_logits", "logits_digest"),
         ),
         strict=True,
     )
@@ -65,6 +68,13 @@ EMPTY: Final[Mapping[str, NDArray[Any]]] = {
     **{name: np.empty((0, 2)) for name in PERTURBED[1::2]},
     **{name: np.empty(0) for name in DRAWN},
     **{name: np.empty(0) for name in CELLS[4:]},
+    **{name: np.empty(0, np.uint32) for name in ("kept_at", "kept_examined", "kept_q_count", "kept_q_id")},
+    "kept_logits": np.empty((0, 0), np.float32),
+    "kept_mask_bits": np.empty((0, 0), np.uint8),
+    "kept_q": np.empty(0),
 }
-WHOLE_ROWS: Final = ("logits", "spare_logits", "q_rows", "mask_bits", "spare_mask_bits")
+WHOLE_ROWS: Final = (
+    *("logits", "spare_logits", "q_rows", "mask_bits", "spare_mask_bits"),
+    *("kept_logits", "kept_mask_bits"),
+)
 """Columns of rows over the vocabulary."""

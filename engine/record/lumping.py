@@ -9,16 +9,16 @@ of the residual, of the product) are kept as numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.trees import depths
-from engine.core.types import Floats, QKind, Role, SamplingParams, StepRecord
-from engine.sampling.transforms import one_hot, softmax, truncate
+from engine.core.types import Floats, QKind, Role, StepRecord
+from engine.record.row_laws import RowLaw, largest
 
 TOP: Final = 20
 PAD: Final = 2**32 - 1
@@ -70,36 +70,26 @@ def empty(count: int, vocabulary: int) -> Cells:
     )
 
 
-def cells_of(
-    records: list[StepRecord], scores: NDArray[np.floating[Any]], sampling: SamplingParams, coupled: bool
-) -> Cells:
+def cells_of(records: list[StepRecord], laws: Sequence[RowLaw], vocabulary: int, coupled: bool) -> Cells:
     """The cells of every emitted token of `records`.
 
     Args:
         records: steps with their proposals' q.
-        scores: [E, V] after bias, masks and penalties, before temperature and truncation.
-        sampling: what turns scores into p.
+        laws: p of each emitted token.
+        vocabulary: V.
         coupled: drafts used the target's noise.
     """
-    found = empty(len(scores), scores.shape[1])
+    found = empty(len(laws), vocabulary)
     places = (place for record in records for place in _places(record))
-    for at, (row, (token, q)) in enumerate(zip(scores, places, strict=True)):
+    for at, (law, (token, q)) in enumerate(zip(laws, places, strict=True)):
         # a draft that read the target's noise must not choose cells by its token
         blind = coupled and _one_hot(q)
-        _fill(found, at, _TokenRows(law_of(row, sampling), None if blind else q, token))
+        _fill(found, at, _TokenRows(law.p, None if blind else q, token))
     return found
 
 
 def _one_hot(q: Floats | None) -> bool:
     return q is not None and bool(q.max() == 1.0)
-
-
-def law_of(scores: NDArray[np.floating[Any]], sampling: SamplingParams) -> Floats:
-    """[V] p; the second half of `engine.sampling.transforms.transform`."""
-    wide = scores.astype(np.float64)
-    if sampling.greedy:
-        return one_hot(int(np.argmax(wide)), len(wide))
-    return truncate(softmax(wide / sampling.temperature), sampling)
 
 
 def _places(record: StepRecord) -> Iterator[tuple[int, Floats | None]]:
@@ -139,23 +129,13 @@ def _fill(found: Cells, at: int, place: _TokenRows) -> None:
     found.tail[at, 0] = _rest(p, ids)
     found.row_p[at], found.p_below[at] = p[token], p[:token].sum()
     if q is not None:
-        left = np.maximum(p - q, 0.0)
+        left = np.subtract(p, q)
+        np.maximum(left, 0.0, out=left)
         found.cell_q[at] = 0.0
         found.cell_q[at, :count] = q[ids]
         found.tail[at, 1] = _rest(q, ids)
         found.q_token[at], found.product[at] = q[token], p @ q
         found.residual_below[at], found.residual_sum[at] = left[:token].sum(), left.sum()
-
-
-def largest(row: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
-    """Ids of the `count` largest entries, descending, lower ids first among equals; all ids if there are fewer."""
-    if count >= len(row):
-        return np.argsort(-row, kind="stable")
-    least = np.partition(row, -count)[-count]
-    above = np.flatnonzero(row > least)
-    ties = np.flatnonzero(row == least)[: count - len(above)]
-    # both are in id order, and ties are the smallest, so a stable sort keeps the order among equals
-    return np.concatenate([above[np.argsort(-row[above], kind="stable")], ties])
 
 
 def _rest(law: Floats, ids: NDArray[np.int64]) -> float:

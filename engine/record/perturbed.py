@@ -6,15 +6,15 @@ numbers behind the noise. Only the two that lead are perturbed as the engine doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, StepRecord
-from engine.record.lumping import PAD, drawn_rows, law_of
+from engine.record.lumping import PAD, drawn_rows
+from engine.record.row_laws import RowLaw
 from engine.record.row_terms import RowTerms
 from engine.sampling.rng import Purpose, Randomness, gumbel_at
 
@@ -45,13 +45,13 @@ class _Leaders:
     scores: Floats
 
 
-def perturbed(terms: RowTerms, records: list[StepRecord], scores: NDArray[np.floating[Any]]) -> Perturbed:
-    """The leaders of every emitted token, with `scores` [E, V], and of every drawn examined one."""
+def perturbed(terms: RowTerms, records: list[StepRecord], laws: Sequence[RowLaw]) -> Perturbed:
+    """The leaders of every emitted token, with its law, and of every drawn examined one."""
     wanted = terms.protocol is Protocol.GUMBEL and not terms.sampling.greedy
     positions = [record.position + i for record in records for i in range(len(record.verdict.emitted))]
-    rows = (_PerturbedRow(law_of(row, terms.sampling), at) for row, at in zip(scores, positions, strict=True))
+    rows = (_PerturbedRow(law.p, at) for law, at in zip(laws, positions, strict=True)) if wanted else ()
     drafts = list(drawn_rows(records)) if wanted and terms.coupled_draft else []
-    own = _leaders(terms, rows if wanted else (), len(positions) if wanted else 0)
+    own = _leaders(terms, rows, len(positions) if wanted else 0)
     drawn = (None if each is None else _PerturbedRow(each.q, each.position) for each in drafts)
     theirs = _leaders(terms, drawn, len(drafts))
     return Perturbed(own.ids, own.scores, theirs.ids, theirs.scores)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from engine.core.types import FinishReason, Floats, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
-from engine.record.further_columns import EMPTY, MASKS
+from engine.record.further_columns import EMPTY, KEPT, MASKS
+from engine.record.kept_rows import EMITTED, EXAMINED, NODES, STEPS, RowKeeper, share_of
 from engine.record.lumping import Cells, DraftMasses, empty
 from engine.record.perturbed import Perturbed
 from engine.record.reduction import NAN, RecordedBlock, reduce, stacked, top_count
@@ -38,20 +39,49 @@ class Recorder:
     _waiting: list[StepRecord] = field(default_factory=list)
     _kept: list[RecordedBlock] = field(default_factory=list)
     _rows: int = 0
+    _closed: int = 0
+    """Blocks of closed windows."""
+    _keeper: RowKeeper | None = None
 
     def step(self, record: StepRecord) -> None:
         """Keep one step; the recorder owns its arrays from now on."""
         self._waiting.append(record)
         self._rows += len(record.verdict.emitted)
+        if self.header.level is RecordLevel.TOPK:
+            self._hold(record)
         if self._rows * self.header.vocabulary >= BLOCK:
             self._reduce()
 
     def finish(self, reason: FinishReason) -> bytes:
         """The encoded trace."""
-        self._reduce()
+        return encode(self.trace(reason))
+
+    def trace(self, reason: FinishReason) -> Trace:
+        """The trace of all steps."""
+        self._close()
         versions = {each.number: each for kept in self._kept for each in kept.versions}
         known = tuple(versions[number] for number in sorted(versions))
-        return encode(to_trace(replace(self.header, finish_reason=reason, draft_versions=known), self._kept))
+        whole = to_trace(replace(self.header, finish_reason=reason, draft_versions=known), self._kept)
+        if self._keeper is None:
+            return whole
+        promised = replace(whole.header, kept_share=share_of(self.header.vocabulary))
+        return replace(whole, header=promised, **self._keeper.columns())
+
+    def _hold(self, record: StepRecord) -> None:
+        """Hold the rows of a step until its window is full."""
+        if self._keeper is None:
+            self._keeper = RowKeeper(self.header)
+        self._keeper.step(record)
+        if self._keeper.full:
+            self._close()
+
+    def _close(self) -> None:
+        """Reduce all steps, and end the window of held rows."""
+        self._reduce()
+        if self._keeper is not None:
+            window = to_trace(self.header, self._kept[self._closed :])
+            self._keeper.close({name: getattr(window, name) for name in (*STEPS, *NODES, *EXAMINED, *EMITTED)})
+        self._closed = len(self._kept)
 
     def _reduce(self) -> None:
         if self._waiting:
@@ -103,6 +133,7 @@ def to_trace(header: TraceHeader, kept: list[RecordedBlock]) -> Trace:
         **_columns_of(Perturbed, [each.perturbed for each in kept]),
         **_cell_columns(kept, header),
         **_mask_columns(kept),
+        **{name: EMPTY[name] for name in KEPT},
     )
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from engine.core.types import Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
-from engine.record.lumping import TOP, Cells, DraftMasses, cells_of, draft_masses, empty, largest
+from engine.record.lumping import TOP, Cells, DraftMasses, cells_of, draft_masses, empty
 from engine.record.mask_bits import packed
 from engine.record.perturbed import Perturbed, perturbed
+from engine.record.row_laws import WIDE, RowLaw, exponentials, largest, law_of
 from engine.record.row_terms import RowTerms
-from engine.sampling.transforms import log_sum_exp
 
 NAN: Final = float("nan")
 Rows = NDArray[np.floating[Any]]
@@ -77,10 +77,11 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
     scores = _scores(records, logits) if scalars else logits
     token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
     top = _leads(logits)
-    found = _tops(scores if lumped else scores[:0], terms)
+    laws = [law_of(row, terms.sampling) for row in scores] if lumped else []
+    found = _tops(scores if lumped else scores[:0], laws, terms)
     return RecordedBlock(
         records=tuple(_without_rows(record) for record in records),
-        logprob=logits[np.arange(len(token)), token] - log_sum_exp_under(logits, top.largest),
+        logprob=logits[np.arange(len(token)), token] - _normalisers(terms, logits, top.largest, laws),
         margin=top.margin if scores is logits else _leads(scores).margin,
         logits_digest=digests(logits),
         top_id=found.ids,
@@ -89,9 +90,9 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
         logits=logits if full else logits[:0].copy(),
         spare_logits=stacked([each.spare for each in records if full and each.spare is not None], terms.vocabulary),
         q_rows=_q_rows(records if full else [], terms.vocabulary),
-        cells=cells_of(records, scores, terms.sampling, terms.coupled_draft) if lumped else empty(0, 0),
+        cells=cells_of(records, laws, terms.vocabulary, terms.coupled_draft) if lumped else empty(0, 0),
         draft_masses=draft_masses(records if lumped else []),
-        perturbed=perturbed(terms, records if lumped else [], scores if lumped else scores[:0]),
+        perturbed=perturbed(terms, records if lumped else [], laws),
         masks=_masks(records, full),
     )
 
@@ -202,7 +203,10 @@ def _leads(rows: Rows) -> _Leads:
 def log_sum_exp_under(rows: Rows, largest: Floats) -> Floats:
     """[E] log of the summed exponentials of each row [E, V] whose `largest` entry [E] is known, in float64."""
     weights = np.subtract(rows, largest[:, None], dtype=np.float64)
-    np.exp(weights, out=weights)
+    if weights.shape[-1] < WIDE:
+        np.exp(weights, out=weights)
+    else:
+        exponentials(weights)
     return np.asarray(largest + np.log(weights.sum(axis=-1)))
 
 
@@ -218,12 +222,18 @@ def top_count(terms: RowTerms) -> int:
     return min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
 
 
-def _tops(scores: Rows, terms: RowTerms) -> _Tops:
-    wide = scores.astype(np.float64)
+def _tops(scores: Rows, laws: Sequence[RowLaw], terms: RowTerms) -> _Tops:
     count = top_count(terms)
-    ids = np.array([largest(row, count) for row in wide], dtype=np.int64).reshape(len(wide), count)
-    scaled = wide / (terms.sampling.temperature or 1.0)
-    return _Tops(ids.astype(np.uint32), np.take_along_axis(wide, ids, axis=-1), log_sum_exp(scaled))
+    ids = np.array([largest(row, count) for row in scores], dtype=np.int64).reshape(len(scores), count)
+    best = np.take_along_axis(scores, ids, axis=-1).astype(np.float64)
+    return _Tops(ids.astype(np.uint32), best, np.array([law.lse for law in laws], dtype=np.float64))
+
+
+def _normalisers(terms: RowTerms, logits: Rows, largest: Floats, laws: Sequence[RowLaw]) -> Floats:
+    """[E] log of the summed exponentials of the logits; that of the law where this is the same."""
+    if laws and terms.sampling.plain_scores and terms.sampling.temperature in (0.0, 1.0):
+        return np.array([law.lse for law in laws])
+    return log_sum_exp_under(logits, largest)
 
 
 def _q_rows(records: list[StepRecord], vocabulary: int) -> Floats:

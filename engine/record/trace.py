@@ -74,6 +74,8 @@ class TraceHeader:
     """The draft used the target's own noise (shared-randomness drafting)."""
     draft_versions: tuple[DraftVersion, ...] = ()
     """The versions that `draft_version` refers to, in order; empty for a draft that does not learn."""
+    kept_share: float = 0.0
+    """Probability with which a token's whole rows are kept (`engine.record.kept_rows`); 0 if nothing chooses any."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
     """
@@ -176,6 +178,20 @@ class Trace:
     """[E, ceil(V / 8)] the masks, least significant bit first, at `full`."""
     spare_mask_bits: NDArray[np.uint8]
     """[R, ceil(V / 8)] those on the rows of `spare_logits`."""
+    kept_at: Ints
+    """[K] the emitted tokens whose rows are kept, chosen afterwards (`engine.record.kept_rows`)."""
+    kept_logits: Rows
+    """[K, V] their deciding rows as the target gave them."""
+    kept_mask_bits: NDArray[np.uint8]
+    """[K, ceil(V / 8)] the grammar's masks on these rows."""
+    kept_examined: Ints
+    """[H] the examined nodes at the places of these tokens that were drawn from a row of q."""
+    kept_q_count: Ints
+    """[H] tokens of each such row that have mass."""
+    kept_q_id: Ints
+    """[M] these tokens, row by row."""
+    kept_q: Floats
+    """[M] q of them."""
 
     @property
     def steps(self) -> int:
@@ -338,7 +354,8 @@ def _decoded(bare: Opened, only: Collection[str] | None) -> Trace:
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     written = dataclasses.asdict(header) | {"stream": str(header.stream), "sampling": header.sampling.document()}
     # omitted when empty, so that older readers can read the header
-    return written if header.facts else {key: value for key, value in written.items() if key != "facts"}
+    absent = {"kept_share": not header.kept_share, "facts": not header.facts}
+    return {key: value for key, value in written.items() if not absent.get(key)}
 
 
 def _header_from_json(data: dict[str, Any]) -> TraceHeader:

@@ -11,12 +11,14 @@ anything that the engine did not record. Shares `engine.sampling.transforms` and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audit.checks.interface import NO_KEY, Check, Design, Params
 from audit.checks.plans import plan_replay
 from audit.checks.replay.digest import digest_faults
 from audit.checks.replay.full import replay_full
+from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
 from audit.evidence.coverage.groups import Group
@@ -25,8 +27,10 @@ from audit.evidence.shape import shape_fault
 from audit.evidence.structure import Violation, structure_faults
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
+from audit.stats.confidence import percent
 from engine.core.types import RecordLevel
 
+NO_KEPT = KeptCheck(0, 0, ())
 LOSSY = "the verifier declares itself lossy; no protocol to replay"
 
 
@@ -37,6 +41,7 @@ class _Replayed:
     decisions: int
     recomputed: int
     faults: tuple[Violation, ...]
+    kept: KeptCheck = NO_KEPT
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -60,17 +65,20 @@ def _replay(request: RequestRecord, strange: tuple[Violation, ...]) -> _Replayed
     fault = shape_fault(trace)
     if fault is not None:
         return _Replayed(max(1, len(trace.token)), 0, (*damaged, Violation(0, fault)))
+    kept = check_kept(trace)
     tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
     # decisions first: a wrong decision explains the contradictions that follow from it
     faults = (
         *damaged,
         *tally.faults,
         *digest_faults(trace),
+        # a wrong number changes the choice, so that others would hide its own finding
+        *(() if tally.faults else kept.faults),
         *structure_faults(request),
         *version_faults(trace),
         *strange,
     )
-    return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)))
+    return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)), kept)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -88,7 +96,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     confidence = float(params["confidence"])
     return CheckResult(
         verdict=_verdict(violations, decisions, recomputed),
-        summary=_summary(violations, decisions, recomputed, findings),
+        summary=_summary(violations, decisions, recomputed, findings) + _kept_summary(replayed, confidence),
         n=decisions,
         statistic=float(violations),
         effect=violations / decisions if decisions else None,
@@ -99,10 +107,25 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
             "recomputed": recomputed,
             "coverage": recomputed / decisions if decisions else 0.0,
             "violations": violations,
+            "kept_rows": sum(each.kept.rows for each in replayed),
+            "kept_of": sum(each.kept.tokens for each in replayed),
             "requests": len(requests),
             "requests_with_violations": broken,
             "request_bound": upper_bound(broken, len(requests), confidence) if requests else 1.0,
         },
+    )
+
+
+def _kept_summary(replayed: Sequence[_Replayed], confidence: float) -> str:
+    """What the kept rows prove about the others; empty where no record promises any, or where one is wrong."""
+    rows, tokens = sum(each.kept.rows for each in replayed), sum(each.kept.tokens for each in replayed)
+    if not tokens or any(each.kept.faults for each in replayed):
+        return ""
+    if not rows:
+        return f"; none of {tokens} rows was kept whole"
+    share = wrong_share(rows, tokens, confidence)
+    return (
+        f"; {rows} of {tokens} rows kept whole agree: at most {share:.2g} of all rows are wrong ({percent(confidence)})"
     )
 
 

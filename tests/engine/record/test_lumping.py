@@ -8,7 +8,8 @@ import pytest
 from audit.evidence.decisions import decisions
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.record.further_columns import CELLS
-from engine.record.lumping import PAD, TOP, largest
+from engine.record.lumping import PAD, TOP
+from engine.record.row_laws import largest
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, requests, traces
 from tests.support.tiers import fast_first

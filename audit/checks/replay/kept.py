@@ -1,0 +1,127 @@
+"""Whole rows that level `topk` keeps of a sample of tokens, against everything that the record says about them.
+
+The choice is repeated from the record. A kept row must have the recorded digest, and give the recorded cells, masses
+and scores; so must the rows of q. Given its size, the sample is uniform among the tokens, so it bounds the share of
+tokens with wrong numbers among those whose rows were not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from audit.evidence.structure import Violation
+from engine.core.types import Floats
+from engine.record.kept_rows import choices
+from engine.record.lumping import PAD
+from engine.record.mask_bits import unpacked
+from engine.record.reduction import digests
+from engine.record.trace import Trace
+from engine.sampling.transforms import TransformedRow, transform
+
+ROUNDED = 1e-6
+"""Relative rounding of a float32 cell."""
+SUMMED = 1e-9
+"""Tolerance of sums over whole rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCheck:
+    """One request's kept rows: how many there are, of how many tokens, and the differences."""
+
+    rows: int
+    tokens: int
+    faults: tuple[Violation, ...]
+
+
+def check_kept(trace: Trace) -> KeptCheck:
+    """Compare the kept rows of a well-formed trace; one that promises none has none."""
+    if not trace.header.kept_share:
+        return KeptCheck(0, 0, ())
+    return KeptCheck(len(trace.kept_at), len(trace.token), tuple(_faults(trace)))
+
+
+def _faults(trace: Trace) -> Iterator[Violation]:
+    expected = choices(trace)
+    if trace.kept_at.tolist() != expected:
+        missing = sorted(set(expected) - set(trace.kept_at.tolist()))
+        what = f"token {missing[0]} is missing" if missing else "others are kept"
+        yield Violation(0, f"the kept rows are not those that the record itself chooses: {what}")
+        return
+    if not np.array_equal(trace.logits_digest[trace.kept_at], digests(trace.kept_logits)):
+        at = int(np.argmax(trace.logits_digest[trace.kept_at] != digests(trace.kept_logits)))
+        yield Violation(_step(trace, int(trace.kept_at[at])), "a kept row does not have the recorded digest")
+    for index, at in enumerate(trace.kept_at.tolist()):
+        yield from (Violation(_step(trace, at), f"token {at}: {message}") for message in _row_faults(trace, index, at))
+    ends = np.cumsum(trace.kept_q_count, dtype=np.int64)
+    for x, end, count in zip(trace.kept_examined.tolist(), ends.tolist(), trace.kept_q_count.tolist(), strict=True):
+        ids, q = trace.kept_q_id[end - count : end], trace.kept_q[end - count : end]
+        yield from (Violation(0, f"examined token {x}: {message}") for message in _draft_faults(trace, x, ids, q))
+
+
+def _step(trace: Trace, at: int) -> int:
+    return int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), at, side="right"))
+
+
+def _transformed(trace: Trace, index: int, at: int) -> TransformedRow:
+    header = trace.header
+    history = [*header.prompt, *trace.token[:at].tolist()]
+    mask = unpacked(trace.kept_mask_bits[index], header.vocabulary) if len(trace.kept_mask_bits) else None
+    return transform(trace.kept_logits[index], history, len(header.prompt), header.sampling, header.eos_ids, mask)
+
+
+def _row_faults(trace: Trace, index: int, at: int) -> Iterator[str]:
+    row, token = _transformed(trace, index, at), int(trace.token[at])
+    ids = trace.cell_id[at][trace.cell_id[at] != PAD].astype(np.int64)
+    outside = np.delete(row.p, ids)
+    if not np.allclose(trace.cell_p[at, : len(ids)], row.p[ids], rtol=ROUNDED, atol=ROUNDED):
+        yield "its cells are not those of its row"
+    sums = {
+        "row_p": float(row.p[token]),
+        "p_below": float(row.p[:token].sum()),
+    }
+    for name, value in sums.items():
+        if not abs(float(getattr(trace, name)[at]) - value) <= SUMMED:
+            yield f"{name} recorded {float(getattr(trace, name)[at]):.10g}, its row gives {value:.10g}"
+    if not abs(float(trace.tail[at, 0]) - float(outside.sum())) <= SUMMED:
+        yield f"the mass outside its cells recorded {trace.tail[at, 0]:.10g}, its row gives {outside.sum():.10g}"
+    tops = trace.top_id[at].astype(np.int64)
+    if not np.array_equal(row.scores[tops], trace.top_score[at]) or outside_scores(row.scores, tops):
+        yield "its largest scores are not those of its row"
+
+
+def outside_scores(scores: Floats, tops: np.ndarray) -> bool:
+    """True if a score outside `tops` is larger than the smallest of them."""
+    rest = np.delete(scores, tops)
+    return bool(len(rest) and rest.max() > scores[tops].min())
+
+
+def _draft_faults(trace: Trace, x: int, ids: np.ndarray, q: Floats) -> Iterator[str]:
+    token = int(trace.node_token[_node(trace, x)])
+    sums = {"q_below": q[ids < token].sum(), "q_own": q[ids == token].sum(), "q_sum": q.sum()}
+    for name, value in sums.items():
+        if not abs(float(getattr(trace, name)[x]) - float(value)) <= SUMMED:
+            yield f"{name} recorded {float(getattr(trace, name)[x]):.10g}, its row of q gives {float(value):.10g}"
+
+
+def _node(trace: Trace, x: int) -> int:
+    """Index of an examined node among all drafted ones."""
+    step = int(np.searchsorted(np.cumsum(trace.n_examined, dtype=np.int64), x, side="right"))
+    return int(trace.n_drafted[:step].sum(dtype=np.int64)) + int(trace.examined_node[x])
+
+
+def wrong_share(kept: int, tokens: int, confidence: float) -> float:
+    """The largest share of wrong rows that a clean sample of `kept` of `tokens` leaves possible (hypergeometric).
+
+    A sample without a wrong row has probability C(tokens - w, kept) / C(tokens, kept) if w are wrong; the bound is the
+    largest w for which this is above 1 - confidence. It is close to 4.6 / kept at 99 %.
+    """
+    chance, wrong = 1.0, 0
+    while wrong < tokens - kept:
+        chance *= (tokens - wrong - kept) / (tokens - wrong)
+        if chance <= 1.0 - confidence:
+            return wrong / tokens
+        wrong += 1
+    return wrong / tokens if tokens else 1.0

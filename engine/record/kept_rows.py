@@ -1,0 +1,236 @@
+"""Whole rows of a sample of tokens, chosen after the record of these tokens is fixed.
+
+A request's tokens are divided into windows of whole steps. When a window is full, its columns are hashed together with
+the hash of the window before, and this commitment chooses the tokens whose rows are kept. An engine has emitted all of
+a window's tokens before anything about the choice is known, and a reader of the record repeats it. The share of kept
+tokens depends on the vocabulary alone, so that the bytes per token stay bounded; so do the bytes of the rows that wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.trees import depths
+from engine.core.types import Floats, QKind, StepRecord
+from engine.record.further_columns import EMPTY, KEPT
+
+if TYPE_CHECKING:
+    from engine.record.trace import Rows, Trace, TraceHeader
+
+BYTES_PER_TOKEN: Final = 1280
+"""Mean bytes of kept rows per emitted token, before compression."""
+WINDOW_BYTES: Final = 2**25
+"""Bytes of rows after which a window closes."""
+PLACE_BYTES: Final = 12
+"""Bytes per token of the vocabulary of one kept place: a float32 logit and a float64 q."""
+STEPS: Final = ("position", "n_drafted", "n_examined", "n_emitted", "q_kind", "residual_mass")
+NODES: Final = ("node_token", "node_parent", "node_uniform")
+EXAMINED: Final = (
+    *("examined_node", "examined_p", "examined_q", "examined_uniform", "examined_accepted"),
+    *("q_below", "q_own", "q_sum"),
+)
+EMITTED: Final = (
+    *("token", "role", "row", "p", "uniform", "logprob", "margin", "logits_digest", "top_id", "top_score", "top_lse"),
+    *("cell_id", "cell_p", "cell_q", "tail", "row_p", "p_below", "q_token"),
+    *("residual_below", "residual_sum", "product"),
+)
+COMMITTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "n_drafted": NODES,
+    "n_examined": EXAMINED,
+    "n_emitted": EMITTED,
+}
+"""Columns under the commitment besides those of steps, by the count that divides them."""
+
+
+def share_of(vocabulary: int) -> float:
+    """Probability that a token's rows are kept."""
+    return min(1.0, BYTES_PER_TOKEN / (PLACE_BYTES * vocabulary))
+
+
+def window_of(vocabulary: int) -> int:
+    """Emitted tokens after which a window closes at the end of the step."""
+    return max(1, WINDOW_BYTES // (PLACE_BYTES * vocabulary))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps from `begin` to before `end`, whose emitted tokens begin at `first`."""
+
+    begin: int
+    end: int
+    first: int
+
+
+def windows(emitted: Sequence[int], size: int) -> Iterator[Window]:
+    """The windows of a request, given the emitted tokens of each step."""
+    begin, first, count = 0, 0, 0
+    for step, tokens in enumerate(emitted):
+        count += tokens
+        if count >= size or step == len(emitted) - 1:
+            yield Window(begin, step + 1, first)
+            begin, first, count = step + 1, first + count, 0
+
+
+def opening(header: TraceHeader) -> bytes:
+    """The commitment before the first window."""
+    text = f"{header.request}\n{header.stream}\n{header.sampling.seed}\n{header.vocabulary}\n{header.prompt}"
+    return hashlib.sha256(text.encode()).digest()
+
+
+def commitment(before: bytes, columns: Mapping[str, NDArray[Any]]) -> bytes:
+    """SHA-256 over the commitment before and the window's columns, little-endian, in the order of this module."""
+    joined = hashlib.sha256(before)
+    for name in (*STEPS, *NODES, *EXAMINED, *EMITTED):
+        column = np.ascontiguousarray(columns[name])
+        joined.update(f"{name} {column.dtype.str[1:]} {column.shape}\n".encode())
+        joined.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+    return joined.digest()
+
+
+def committed(trace: Trace, window: Window) -> dict[str, NDArray[Any]]:
+    """The window's part of the columns under the commitment."""
+    steps = slice(window.begin, window.end)
+    found = {name: getattr(trace, name)[steps] for name in STEPS}
+    for counts, names in COMMITTED.items():
+        ends = np.cumsum(getattr(trace, counts), dtype=np.int64)
+        begin = int(ends[window.begin - 1]) if window.begin else 0
+        found |= {name: getattr(trace, name)[begin : int(ends[window.end - 1])] for name in names}
+    return found
+
+
+def chosen(commitment: bytes, tokens: int, share: float) -> list[int]:
+    """The tokens of a window that a commitment chooses: each on its own, with probability `share`.
+
+    Token i is chosen if the first 8 bytes of SHA-256 of the commitment and i, as a share of 2^64, are below `share`.
+    """
+    limit = math.ceil(share * 2**64)
+    drawn = (hashlib.sha256(commitment + i.to_bytes(8, "big")).digest()[:8] for i in range(tokens))
+    return [i for i, digest in enumerate(drawn) if int.from_bytes(digest, "big") < limit]
+
+
+def choices(trace: Trace) -> list[int]:
+    """The emitted tokens of a trace whose rows its commitments choose, in order."""
+    before, found = opening(trace.header), list[int]()
+    for window in windows(trace.n_emitted.tolist(), window_of(trace.header.vocabulary)):
+        before = commitment(before, committed(trace, window))
+        tokens = int(trace.n_emitted[window.begin : window.end].sum())
+        found += [window.first + i for i in chosen(before, tokens, trace.header.kept_share)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The columns of kept rows, named as in the trace."""
+
+    kept_at: NDArray[np.uint32]
+    kept_logits: Rows
+    kept_mask_bits: NDArray[np.uint8]
+    kept_examined: NDArray[np.uint32]
+    kept_q_count: NDArray[np.uint32]
+    kept_q_id: NDArray[np.uint32]
+    kept_q: Floats
+
+
+NO_ROWS: Final = KeptRows(**{name: EMPTY[name] for name in KEPT})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of an emitted token: its row in the step, and the examined nodes there with their rows of q."""
+
+    record: StepRecord
+    local: int
+    at: int
+    examined: tuple[int, ...]
+    """Numbers of the examined nodes within the step."""
+    first: int
+    """Number of the step's first examined node in the request."""
+
+
+def kept_rows(records: Sequence[StepRecord], picked: Sequence[int], emitted: int, examined: int) -> KeptRows:
+    """The rows of a window's chosen tokens.
+
+    Args:
+        records: the window's steps with their rows.
+        picked: tokens within the window, ascending.
+        emitted: tokens of the request before the window.
+        examined: examined nodes of the request before the window.
+    """
+    places = [place for place in _places(records, emitted, examined) if place.at - emitted in set(picked)]
+    if not places:
+        return NO_ROWS
+    masks = [place.record.allowed[place.local] for place in places if place.record.allowed is not None]
+    laws = [(place.first + x, _law(place.record, x)) for place in places for x in place.examined]
+    support = [np.flatnonzero(law) for _, law in laws]
+    return KeptRows(
+        kept_at=np.array([place.at for place in places], np.uint32),
+        kept_logits=np.stack([place.record.logits[place.local] for place in places]),
+        kept_mask_bits=np.packbits(np.stack(masks), axis=-1, bitorder="little") if masks else NO_ROWS.kept_mask_bits,
+        kept_examined=np.array([x for x, _ in laws], np.uint32),
+        kept_q_count=np.array([len(ids) for ids in support], np.uint32),
+        kept_q_id=np.concatenate([EMPTY["kept_q_id"], *support]).astype(np.uint32),
+        kept_q=np.concatenate([EMPTY["kept_q"], *(law[ids] for (_, law), ids in zip(laws, support, strict=True))]),
+    )
+
+
+def _law(record: StepRecord, x: int) -> Floats:
+    assert record.proposal.q is not None
+    return np.asarray(record.proposal.q[record.verdict.examined[x].node])
+
+
+def _places(records: Sequence[StepRecord], emitted: int, examined: int) -> Iterator[_Place]:
+    for record in records:
+        depth = depths(record.proposal.tree)
+        drawn = record.proposal.q_kind is QKind.FULL and record.proposal.q is not None
+        nodes = [depth[each.node] - 1 for each in record.verdict.examined] if drawn else []
+        for local in range(len(record.verdict.emitted)):
+            here = tuple(x for x, place in enumerate(nodes) if place == local)
+            yield _Place(record, local, emitted + local, here, examined)
+        emitted += len(record.verdict.emitted)
+        examined += len(record.verdict.examined)
+
+
+@dataclass(slots=True)
+class RowKeeper:
+    """Holds the rows of a request's open window, and keeps those that the window's commitment chooses."""
+
+    header: TraceHeader
+    kept: list[KeptRows] = field(default_factory=list)
+    _open: list[StepRecord] = field(default_factory=list)
+    _commitment: bytes = b""
+    _waiting: int = 0
+    _emitted: int = 0
+    _examined: int = 0
+
+    def step(self, record: StepRecord) -> None:
+        """Hold the rows of one step."""
+        self._open.append(record)
+        self._waiting += len(record.verdict.emitted)
+
+    @property
+    def full(self) -> bool:
+        """True if the open window must be closed before the next step."""
+        return self._waiting >= window_of(self.header.vocabulary)
+
+    def close(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Commit to the window's columns, keep the chosen rows and release the others."""
+        if not self._open:
+            return
+        self._commitment = commitment(self._commitment or opening(self.header), columns)
+        picked = chosen(self._commitment, self._waiting, share_of(self.header.vocabulary))
+        self.kept.append(kept_rows(self._open, picked, self._emitted, self._examined))
+        self._emitted += self._waiting
+        self._examined += sum(len(record.verdict.examined) for record in self._open)
+        self._open, self._waiting = [], 0
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """All kept rows; empty columns have the shape of an empty record."""
+        some = [each for each in self.kept if len(each.kept_at)]
+        return {name: np.concatenate([getattr(each, name) for each in some]) if some else EMPTY[name] for name in KEPT}

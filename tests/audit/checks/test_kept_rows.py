@@ -1,0 +1,89 @@
+"""Kept rows: chosen by the record, equal to the rows of the same run, and a fault if anything about them differs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from audit.checks.replay.kept import check_kept, wrong_share
+from audit.evidence.shape import shape_fault
+from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.record.kept_rows import choices, chosen, windows
+from engine.record.trace import decode
+from tests.engine.build import Setup, generate, requests
+
+SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=30, seed=4, top_k=60, repetition_penalty=1.1)
+WIDE = 400
+
+
+def traces(level=RecordLevel.TOPK, protocol=Protocol.CHAIN, sampling=SAMPLED):
+    made = generate(Setup(level=level, protocol=protocol, vocabulary=WIDE), requests(2, sampling, WIDE)).values()
+    return [decode(each.trace) for each in made]
+
+
+@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.TREE, Protocol.GUMBEL])
+def test_kept_rows_are_those_of_the_run(protocol):
+    for kept, full in zip(traces(protocol=protocol), traces(RecordLevel.FULL, protocol), strict=True):
+        assert 0 < len(kept.kept_at) < len(kept.token) // 2
+        assert kept.kept_at.tolist() == choices(kept)
+        np.testing.assert_array_equal(kept.kept_logits, full.logits[kept.kept_at])
+        ends = np.cumsum(kept.kept_q_count)
+        for x, end, count in zip(kept.kept_examined, ends, kept.kept_q_count, strict=True):
+            row = np.zeros(WIDE)
+            row[kept.kept_q_id[end - count : end]] = kept.kept_q[end - count : end]
+            np.testing.assert_array_equal(row, full.q_rows[x])
+        assert check_kept(kept) == dataclasses.replace(check_kept(kept), faults=())
+        assert check_kept(full).tokens == 0
+
+
+def changed(trace, name, at, value):
+    column = getattr(trace, name).copy()
+    column[at] = value
+    return dataclasses.replace(trace, **{name: column})
+
+
+def changes(trace):
+    at, x = int(trace.kept_at[0]), int(trace.kept_examined[0])
+    yield changed(trace, "kept_logits", (0, 5), np.nextafter(trace.kept_logits[0, 5], np.float32(9)))
+    yield changed(trace, "kept_q", 0, trace.kept_q[0] + 1e-6)
+    yield changed(trace, "p_below", at, trace.p_below[at] + 1e-6)
+    yield changed(trace, "tail", (at, 0), trace.tail[at, 0] + 1e-6)
+    yield changed(trace, "q_below", x, trace.q_below[x] + 1e-6)
+    yield changed(trace, "top_score", (at, 1), trace.top_score[at, 1] + 1e-6)
+    yield dataclasses.replace(trace, kept_at=trace.kept_at[:-1], kept_logits=trace.kept_logits[:-1])
+    yield changed(trace, "logprob", 0, trace.logprob[0] - 1e-9)
+
+
+def test_each_change_is_a_fault():
+    trace = traces()[0]
+    for number, broken in enumerate(changes(trace)):
+        assert check_kept(broken).faults, number
+
+
+@pytest.mark.parametrize("name", ["kept_logits", "kept_q", "kept_q_count"])
+def test_a_column_of_another_length_is_malformed(name):
+    trace = traces()[0]
+    assert shape_fault(trace) is None
+    assert shape_fault(dataclasses.replace(trace, **{name: getattr(trace, name)[:-1]}))
+
+
+def test_the_choice_is_uniform_and_follows_from_the_commitment():
+    counts = [len(chosen(i.to_bytes(4, "big"), 100, 0.2)) for i in range(200)]
+    # 20,000 draws of probability 0.2: five standard deviations are 283
+    assert abs(sum(counts) - 4000) < 283
+    assert chosen(b"a", 50, 0.0) == []
+    assert chosen(b"a", 50, 1.0) == list(range(50))
+
+
+def test_windows_close_behind_whole_steps():
+    found = list(windows([3, 3, 1, 5, 2], 4))
+    assert [(each.begin, each.end, each.first) for each in found] == [(0, 2, 0), (2, 4, 6), (4, 5, 12)]
+
+
+def test_the_bound_holds_for_the_sample_it_states():
+    """With one wrong row more than the bound, a clean sample has a probability of at most 1 %."""
+    for kept, tokens in ((10, 400), (17, 20_000), (300, 400)):
+        wrong = round(wrong_share(kept, tokens, 0.99) * tokens)
+        clean = [np.prod([(tokens - kept - i) / (tokens - i) for i in range(count)]) for count in (wrong, wrong + 1)]
+        assert clean[0] > 0.01 >= clean[1]
+    assert wrong_share(400, 400, 0.99) == 0.0
