@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import click
 
 from audit.commands.tables import cell
+from audit.errors import CannotDecide
+from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.bundle.verify import OpenBundle, file_digest, opened
+from audit.store.keys import read_public
 
 PROVED: Final = (
     "every request, step and trace, and the arms, suite, artifacts and environment that they name, are those of the "
@@ -20,13 +24,16 @@ NOT_PROVED: Final = (
 )
 
 
-def verify_bundle(path: Path, *, judge: bool) -> int:
+def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
     """Print what the hashes of a bundle show; returns the exit code.
 
     Raises:
-        UserError: the bundle is refused.
+        UserError: the bundle is refused, or its checkpoint is not signed by the key.
+        CannotDecide: a key is given, and the bundle has no checkpoint.
     """
-    with opened(path) as bundle:
+    with opened(path, None if key is None else read_public(key)) as bundle:
+        if key is not None and bundle.inclusion is None:
+            raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: audit db checkpoint")
         for broken in bundle.broken:
             click.echo(cell(f"mismatch: {broken.place}: {broken.message}"))
         if bundle.broken:
@@ -37,12 +44,31 @@ def verify_bundle(path: Path, *, judge: bool) -> int:
         click.echo(f"bundle      sha256:{file_digest(path)}")
         click.echo(f"record root {bundle.record_root}, recomputed from {requests} requests of {len(run.arms)} arms")
         click.echo(f"proves      {PROVED}")
+        for line in inclusion_lines(bundle.inclusion):
+            click.echo(cell(line))
         click.echo(f"not proved  {NOT_PROVED}")
         if judge:
             return _judge(bundle)
         how = "compute them again: --judge"
-        click.echo(f"not proved  {len(checks)} verdicts, which the record root does not cover; {how}")
+        if bundle.inclusion is None:
+            click.echo(f"not proved  {len(checks)} verdicts, which the record root does not cover; {how}")
     return 0
+
+
+def inclusion_lines(shown: BundleInclusion | None) -> Iterator[str]:
+    """What the proof of a log shows, and what it does not."""
+    if shown is None:
+        yield "not proved  that the run is in a log: the bundle has no checkpoint"
+        return
+    rows = ", ".join(f"{count} {name}" for name, count in shown.proven.items())
+    yield f"proves      {rows} are in a log of {shown.head.size} entries, root {shown.head.root.hex()}"
+    later = ", ".join(f"{count} {name}" for name, count in shown.later.items() if count)
+    if later:
+        yield f"not proved  {later}, which the log got after the checkpoint"
+    if shown.verified:
+        yield f"proves      the key {shown.signer} signed this log"
+    else:
+        yield f"not proved  that {shown.signer} signed this log: verify it with the public key, --key"
 
 
 def _judge(bundle: OpenBundle) -> int:

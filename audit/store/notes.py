@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import UserError
@@ -36,13 +37,37 @@ def opened(note: str, key: PublicKey, place: str) -> TreeHead:
         UserError: not a checkpoint, or not signed by the key.
     """
     body, found, signatures = note.partition("\n\n")
-    lines = body.split("\n")
-    if not found or len(lines) < 3:
-        raise UserError(f"{place}: not a signed checkpoint")
+    lines = _lines(body, place, found=bool(found))
     message = (body + "\n").encode()
     if not any(_signs(line, key, message) for line in signatures.split("\n")):
         raise UserError(f"{place}: not signed by the key {key.name} ({key.id.hex()})")
     return _head(lines, place)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedHead:
+    """A tree head of a note whose signature nobody verified, and the name that it states."""
+
+    head: TreeHead
+    name: str
+
+
+def claimed(note: str, place: str) -> ClaimedHead:
+    """What a note states, whoever signed it.
+
+    Raises:
+        UserError: not a checkpoint.
+    """
+    body, found, _ = note.partition("\n\n")
+    lines = _lines(body, place, found=bool(found))
+    return ClaimedHead(_head(lines, place), lines[0])
+
+
+def _lines(body: str, place: str, *, found: bool) -> list[str]:
+    lines = body.split("\n")
+    if not found or len(lines) < 3:
+        raise UserError(f"{place}: not a signed checkpoint")
+    return lines
 
 
 def _signs(line: str, key: PublicKey, message: bytes) -> bool:

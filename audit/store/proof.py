@@ -24,7 +24,7 @@ from audit.store.entries import STATE
 from audit.store.keys import PublicKey
 from audit.store.log_models import CheckpointRow
 from audit.store.merkle import leaf_hash, node_hash
-from audit.store.models import ArtifactRow, CheckRow, RunRow
+from audit.store.models import ArtifactRow, Base, RunRow
 
 VERSION: Final = 1
 REGISTERED: Final = 2
@@ -65,45 +65,63 @@ def prove(session: Session, run: RunRow) -> dict[str, Any]:
         UserError: no checkpoint covers them.
         CannotDecide: a row is not as it was logged.
     """
-    newest = select(CheckpointRow).order_by(CheckpointRow.id.desc()).limit(1)
-    checkpoint = session.scalars(newest).one_or_none()
+    checkpoint = newest_checkpoint(session)
     if checkpoint is None:
         raise UserError("the store has no checkpoint; sign one: audit db checkpoint --key KEY --out FILE")
+    document = document_of(session, run, checkpoint, ("check_result", REGISTRATION))
+    proven = [json.loads(entry["data"])[0] for entry in document["entries"]]
+    if len(proven) - proven.count(REGISTRATION) < len(_wanted(session, run, ("check_result",))):
+        raise UserError(f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint")
+    return document
+
+
+def newest_checkpoint(session: Session) -> CheckpointRow | None:
+    """The last checkpoint on record."""
+    return session.scalars(select(CheckpointRow).order_by(CheckpointRow.id.desc()).limit(1)).one_or_none()
+
+
+def document_of(session: Session, run: RunRow, checkpoint: CheckpointRow, kinds: Sequence[str]) -> dict[str, Any]:
+    """The proof of those rows of a run that a checkpoint covers: its own, its last state, and those of `kinds`.
+
+    Raises:
+        CannotDecide: a row is not as it was logged.
+    """
     levels = _levels(log_scan.leaves(session, checkpoint.size))
     if levels[-1][0].hex() != checkpoint.root:
         raise CannotDecide("the log is not that of its last checkpoint; run: audit db check")
     scanned = log_scan.scan(session)
     proven = []
-    every = _wanted(session, run)
+    every = _wanted(session, run, kinds)
     for wanted in every:
         entry = scanned.logged.get(wanted.kind, {}).get(wanted.ref)
         if entry is None or entry.leaf != leaf_hash(wanted.data):
             raise CannotDecide(f"{wanted.kind} {wanted.ref} is not as it was logged; run: audit db check")
-        if entry.seq >= checkpoint.size and wanted.kind == REGISTRATION:
-            continue
         if entry.seq >= checkpoint.size:
-            raise UserError(f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint")
+            continue
         path = [node.hex() for node in inclusion(levels, entry.seq)]
         proven.append({"seq": entry.seq, "data": wanted.data.decode("ascii"), "path": path})
-    kinds = {wanted.kind for wanted in every}
-    version = REGISTERED if REGISTRATION in kinds else VERSION
+    version = REGISTERED if REGISTRATION in {wanted.kind for wanted in every} else VERSION
     return {"version": version, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
 
 
-def _wanted(session: Session, run: RunRow) -> list[_Wanted]:
-    results = list(session.scalars(select(CheckRow.id).where(CheckRow.run_id == run.id)))
-    suite = session.get_one(ArtifactRow, run.suite_artifact_id)
-    registered = list(session.scalars(select(RegistrationRow.id).where(RegistrationRow.suite_sha256 == suite.sha256)))
+def _wanted(session: Session, run: RunRow, kinds: Sequence[str]) -> list[_Wanted]:
+    places = [("run", COVERED["run"], [run.id]), (STATE, RUN_STATE, [run.id])]
+    places += [(kind, COVERED[kind], _keys(session, run, kind)) for kind in kinds]
     return [
         _Wanted(kind, row.ref, row.data)
-        for kind, covered, keys in (
-            ("run", COVERED["run"], [run.id]),
-            (STATE, RUN_STATE, [run.id]),
-            ("check_result", COVERED["check_result"], results),
-            (REGISTRATION, COVERED[REGISTRATION], registered),
-        )
+        for kind, covered, keys in places
         for row in entries.rows(session, covered, kind, keys)
     ]
+
+
+def _keys(session: Session, run: RunRow, kind: str) -> list[int]:
+    """First keys of a run's rows of a table, or of the registrations of its suite."""
+    if kind == REGISTRATION:
+        suite = session.get_one(ArtifactRow, run.suite_artifact_id)
+        return list(session.scalars(select(RegistrationRow.id).where(RegistrationRow.suite_sha256 == suite.sha256)))
+    table = Base.metadata.tables[kind]
+    key = table.c[COVERED[kind].columns[0]]
+    return list(session.scalars(select(key).where(table.c.run_id == run.id)))
 
 
 def _levels(leaves: list[bytes]) -> list[list[bytes]]:
@@ -144,8 +162,8 @@ def root_from(leaf: bytes, seq: int, size: int, path: Sequence[bytes]) -> bytes 
     return node if last == 0 else None
 
 
-def verify(document: Any, key: PublicKey, place: str) -> ProvenRun:
-    """What a proof shows, without a store.
+def verify(document: Any, key: PublicKey | None, place: str) -> ProvenRun:
+    """What a proof shows, without a store; without a key, of a checkpoint that anyone may have signed.
 
     Raises:
         UserError: not a proof, or it does not hold; the message says where.
@@ -154,12 +172,24 @@ def verify(document: Any, key: PublicKey, place: str) -> ProvenRun:
         note, ulid, proven = document["checkpoint"], document["run"], document["entries"]
         if document["version"] not in (VERSION, REGISTERED):
             raise UserError(f"{place}: a proof of another version; install a newer specaudit")
-        head = notes.opened(note, key, place)
+        head = notes.claimed(note, place).head if key is None else notes.opened(note, key, place)
         rows = tuple(_row(entry, head, place) for entry in proven)
     except (KeyError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise UserError(f"{place}: not a proof of audit db prove") from error
     _of_one_run(rows, ulid, place)
     return ProvenRun(head, rows)
+
+
+def note_of(document: Any, place: str) -> str:
+    """The checkpoint's note in a proof.
+
+    Raises:
+        UserError: not a proof.
+    """
+    note = document.get("checkpoint") if isinstance(document, dict) else None
+    if not isinstance(note, str):
+        raise UserError(f"{place}: not a proof of audit db prove")
+    return note
 
 
 def _row(entry: Any, head: TreeHead, place: str) -> ProvenRow:

@@ -340,6 +340,7 @@ class Store:
 
         Raises:
             UserError: the run is not finished, or the file cannot be written.
+            CannotDecide: the run is not as it was logged.
         """
         # imported late, as below: few commands need bundles
         from audit.store.bundle.export import write_bundle

@@ -25,9 +25,12 @@ from audit.errors import UserError
 from audit.store.canonical import to_json
 from audit.text.unsafe import visible
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = (1, VERSION)
 MANIFEST: Final = "manifest.json"
-PART: Final = re.compile(r"tables/[a-z][a-z_]{0,59}\.jsonl")
+LOG: Final = "log.jsonl"
+"""The proof that the rows are in a log (`audit.store.bundle.inclusion`), one line; version 1 has none."""
+PART: Final = re.compile(r"tables/[a-z][a-z_]{0,59}\.jsonl|log\.jsonl")
 MOST_PARTS: Final = 100
 MANIFEST_BYTES: Final = 2**20
 LINE_BYTES: Final = 2**30
@@ -228,8 +231,8 @@ def _odd(info: zipfile.ZipInfo) -> str | None:
 
 
 def _manifest_of(value: Any) -> Manifest:
-    if value["bundle"] != VERSION:
-        raise ValueError(f"version {value['bundle']!r}, this version of audit reads {VERSION}")
+    if value["bundle"] not in READABLE:
+        raise ValueError(f"version {value['bundle']!r}, this version of audit reads up to {VERSION}")
     if value.keys() != {"bundle", "run", "record_root", "revision", "parts"}:
         raise ValueError("it has other keys")
     texts = [value["run"], value["record_root"], value["revision"]]

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import zstandard
 from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.exc import DatabaseError, StatementError
 
 from audit.store import migrate
-from audit.store.bundle.archive import Manifest, Reader, parse_line, part_name, reading, refusal
+from audit.store.bundle.archive import LOG, Manifest, Reader, parse_line, part_name, reading, refusal
 from audit.store.bundle.tables import RUN, Row, decoded, travelling
 from audit.store.connection import open_engine, parse_url
 from audit.store.models import REVISION, Base
@@ -28,9 +29,18 @@ TRACE_BYTES: Final = 2**30
 """Uncompressed bytes of one trace at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The URL of a temporary store with the bundle's run alone, the manifest, and the log's proof as JSON or None."""
+
+    url: str
+    manifest: Manifest
+    proof: Any
+
+
 @contextmanager
-def unpacked(path: Path) -> Iterator[tuple[str, Manifest]]:
-    """The URL of a temporary store with the bundle's run alone, and the manifest.
+def unpacked(path: Path) -> Iterator[Unpacked]:
+    """A bundle's run in a temporary store.
 
     Raises:
         UserError: the bundle is refused; the message names the part and the reason.
@@ -49,7 +59,16 @@ def unpacked(path: Path) -> Iterator[tuple[str, Manifest]]:
         migrate.upgrade(url, manifest.revision)
         _fill(reader, url)
         migrate.upgrade(url)  # also begins the log
-        yield url, manifest
+        yield Unpacked(url, manifest, _proof(reader))
+
+
+def _proof(reader: Reader) -> Any:
+    if LOG not in reader.manifest.parts:
+        return None
+    lines = list(reader.lines(LOG))
+    if len(lines) != 1:
+        raise refusal(reader.path, LOG, f"has {len(lines)} lines instead of one")
+    return parse_line(reader.path, LOG, lines[0])
 
 
 def _fill(reader: Reader, url: str) -> None:
@@ -57,7 +76,7 @@ def _fill(reader: Reader, url: str) -> None:
     try:
         with engine.begin() as connection:
             tables = {part_name(table.name): table for table in _tables(connection, reader.manifest.revision)}
-            for name in sorted(tables.keys() ^ reader.manifest.parts.keys()):
+            for name in sorted((tables.keys() ^ reader.manifest.parts.keys()) - {LOG}):
                 raise refusal(reader.path, name, "is missing" if name in tables else "is unknown")
             for name, table in tables.items():
                 _insert(reader, connection, name, table)

@@ -8,38 +8,64 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.store.bundle.archive import refusal
-from audit.store.bundle.unpack import unpacked
+from sqlalchemy.orm import Session
+
+from audit.store.bundle.archive import LOG, refusal
+from audit.store.bundle.inclusion import BundleInclusion, compared
+from audit.store.bundle.unpack import Unpacked, unpacked
+from audit.store.connection import open_readonly, parse_url
 from audit.store.contents import IntegrityViolation
+from audit.store.keys import PublicKey
 from audit.store.store import Store
+from audit.store.writer import find_run
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBundle:
     """A bundle whose parts are whole, in a store of its own.
 
-    broken: places whose hash differs from the recomputed one; empty if the record is the one of the record root.
+    broken: places whose hash differs from the recomputed one, and rows that are not those of the log; empty if the
+        record is the one of the record root.
+    inclusion: what the bundle's proof of a log shows; None without one.
     """
 
     store: Store
     run: str
     record_root: str
     broken: tuple[IntegrityViolation, ...]
+    inclusion: BundleInclusion | None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[OpenBundle]:
+def opened(path: Path, key: PublicKey | None = None) -> Iterator[OpenBundle]:
     """A bundle for reading and judging; nothing outside a temporary folder is written.
+
+    Args:
+        path: the file.
+        key: verifies the signature of the bundle's checkpoint.
 
     Raises:
         UserError: the bundle is refused.
     """
-    with unpacked(path) as (url, manifest), Store.open(url, create=False) as store:
+    with unpacked(path) as found, Store.open(found.url, create=False) as store:
+        manifest = found.manifest
         broken = store.broken_places(manifest.run)
         run = store.load_run(manifest.run)
         if run.record_root != manifest.record_root:
             raise refusal(path, "manifest.json", "its record root is not the run's")
-        yield OpenBundle(store, manifest.run, manifest.record_root, broken)
+        shown = None if found.proof is None else _inclusion(found, key, f"{path}: {LOG}")
+        if shown is not None:
+            broken += tuple(IntegrityViolation("log", each) for each in shown.broken)
+        yield OpenBundle(store, manifest.run, manifest.record_root, broken, shown)
+
+
+def _inclusion(found: Unpacked, key: PublicKey | None, place: str) -> BundleInclusion:
+    engine = open_readonly(parse_url(found.url))
+    try:
+        with Session(engine) as session:
+            return compared(session, find_run(session, found.manifest.run), found.proof, key, place)
+    finally:
+        engine.dispose()
 
 
 def file_digest(path: Path) -> str:

@@ -1,0 +1,134 @@
+"""The part of a bundle that proves its rows to be in the log of the store that wrote it, at its last checkpoint.
+
+The part is a proof as `audit.store.proof` makes it, with more kinds of rows. Its rows have the keys of that store,
+those of the bundle are numbered from 1 in the same order, so keys are compared by rank. Cannot see: rows that the log
+holds and both the proof and the bundle leave out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import JSON, Table, select
+from sqlalchemy.orm import Session
+
+from audit.errors import UserError
+from audit.store import notes, proof
+from audit.store.bundle.tables import RUN, encoded, kind_of, parents
+from audit.store.canonical import to_json
+from audit.store.checkpoints import TreeHead
+from audit.store.covered import COVERED
+from audit.store.keys import PublicKey
+from audit.store.models import Base, RunRow
+from audit.store.proof import ProvenRow
+
+MANY: Final = frozenset({"request", "erasure"})
+"""Tables with a row per request: the record root, which the run's last state has, covers them."""
+KINDS: Final = tuple(name for name, each in COVERED.items() if "run_id" in each.columns and name not in MANY)
+"""Tables whose rows of the run are proven, besides the run itself and its last state."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleInclusion:
+    """What the part shows: the checkpoint, its signer's name, if the signature was verified, and rows by table.
+
+    proven: rows that the checkpoint covers. later: rows of the bundle that it does not cover.
+    broken: why rows of the checkpoint are not those of the bundle; empty if they are.
+    """
+
+    head: TreeHead
+    signer: str
+    verified: bool
+    proven: Mapping[str, int]
+    later: Mapping[str, int]
+    broken: tuple[str, ...]
+
+
+def inclusion_of(session: Session, run: RunRow) -> dict[str, Any] | None:
+    """The proof of a run's rows; None if no checkpoint covers the run's ending.
+
+    Raises:
+        CannotDecide: a row is not as it was logged.
+    """
+    checkpoint = proof.newest_checkpoint(session)
+    if checkpoint is None:
+        return None
+    document = proof.document_of(session, run, checkpoint, KINDS)
+    ending = {json.loads(entry["data"])[0] for entry in document["entries"]}
+    return document if {RUN, proof.STATE} <= ending else None
+
+
+def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None, place: str) -> BundleInclusion:
+    """The rows of a bundle beside those that its proof shows.
+
+    Raises:
+        UserError: not a proof, or it does not hold; the message says where.
+    """
+    claimed = notes.claimed(proof.note_of(document, place), place)
+    proven = proof.verify(document, key, place)
+    rows: dict[str, list[ProvenRow]] = {}
+    for row in proven.rows:
+        rows.setdefault(row.kind, []).append(row)
+    broken, later = [], {}
+    ranks = {name: _ranks(found) for name, found in rows.items()}
+    if not rows.keys() <= {RUN, proof.STATE, *KINDS}:
+        raise UserError(f"{place}: a proof of rows that no bundle has")
+    for name in (RUN, *KINDS):
+        table = Base.metadata.tables[name]
+        theirs = Counter(_text(table, _proven_values(table, row), ranks) for row in rows.get(name, ()))
+        ours = Counter(_text(table, values, None) for values in _bundle_values(session, table, run))
+        broken += [f"{name}: the checkpoint covers another row: {text[:100]}" for text in (theirs - ours)]
+        later[name] = (ours - theirs).total()
+    (state,) = rows[proof.STATE]
+    if (state.values["record_root"], state.values["status"]) != (run.record_root, run.status):
+        broken.append("run: its record root or status is not that of the log")
+    counts = {name: len(found) for name, found in rows.items()}
+    return BundleInclusion(proven.head, claimed.name, key is not None, counts, later, tuple(broken))
+
+
+def _ranks(rows: Sequence[ProvenRow]) -> dict[int, int]:
+    """Ranks of the keys, from 1; empty for rows without a key of their own."""
+    return {key: rank for rank, key in enumerate(sorted(row.values["id"] for row in rows if "id" in row.values), 1)}
+
+
+def _bundle_values(session: Session, table: Table, run: RunRow) -> Iterator[dict[str, Any]]:
+    mine = table.c.id == run.id if table.name == RUN else table.c.run_id == run.id
+    for row in session.execute(select(table).where(mine)):
+        values = encoded(table, row._mapping)
+        yield {name: values[name] for name in COVERED[table.name].columns}
+
+
+def _proven_values(table: Table, row: ProvenRow) -> dict[str, Any]:
+    return {name: _value(table, name, value) for name, value in row.values.items()}
+
+
+def _value(table: Table, name: str, value: Any) -> Any:
+    """A value of an entry, which is as its database holds it, as a bundle has it."""
+    kind = kind_of(table.c[name])
+    if value is None:
+        return None
+    if isinstance(table.c[name].type, JSON):
+        return json.loads(value)
+    if kind is datetime:
+        return datetime.fromisoformat(value).replace(tzinfo=UTC).isoformat()
+    if kind is bool:
+        return bool(value)
+    return float(value) if kind is float else value
+
+
+def _text(table: Table, values: Mapping[str, Any], ranks: Mapping[str, Mapping[int, int]] | None) -> str:
+    """A row without what depends on its store: keys by rank, and none of rows that runs share."""
+    kept = dict(values)
+    for name, parent in {**parents(table), **({"id": table.name} if "id" in values else {})}.items():
+        if name not in kept or kept[name] is None:
+            continue
+        if parent not in (RUN, *KINDS):
+            kept.pop(name)
+        elif ranks is not None:
+            kept[name] = ranks.get(parent, {}).get(kept[name])
+    return to_json(kept)
