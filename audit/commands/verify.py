@@ -28,13 +28,7 @@ FILE = click.Path(path_type=Path)
 @click.argument("report", type=FILE)
 @click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
-@click.option(
-    "--key",
-    "trusted",
-    type=FILE,
-    multiple=True,
-    help="Signed: public key that is trusted; repeatable. Bundle: key of its log.",
-)
+@click.option("--key", "trusted", type=FILE, multiple=True, help="Public key: trusted (repeatable), or of a log.")
 @click.option("--threshold", type=click.IntRange(min=1), default=1, help="Signed: number of trusted keys that signed.")
 @click.option("--max-age", metavar="AGE", help="Signed: oldest moment that is accepted, such as 30d.")
 @click.option("--subject", "subjects", multiple=True, metavar="ROLE=DIGEST", help="Signed: what it must be about.")
@@ -56,9 +50,9 @@ def command(
     """Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.
 
     Of a report, prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
-    A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove. With one
-    --key, the signature of its checkpoint too. A signed statement, of `audit attest` or `audit gate`, is compared with a
-    store only if --store names one.
+    A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove. With
+    one --key, the signature of its checkpoint too. A signed statement, of `audit attest` or `audit gate`, is compared
+    with a store only if --store names one.
 
     Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
     """
