@@ -15,17 +15,23 @@ from audit.store import Store
 
 @click.command("export")
 @click.argument("run", default="latest", shell_complete=complete_runs)
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The file to write.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="File or new folder.")
+@click.option("--format", "kind", type=click.Choice(["bundle", "parquet"]), default="bundle", show_default=True)
 @store_option
-def command(run: str, out: Path, store: str) -> None:
+def command(run: str, out: Path, kind: str, store: str) -> None:
     """Write the finished RUN to a file that others can verify and import.
 
     The file is a zip of JSON lines, one part per table: run, arms, requests, steps, traces, verdicts, coverage,
     decisions, artifacts, environment. The same run gives the same bytes. `audit verify FILE` recomputes its hashes
     without a store; `audit import FILE` adds the run to another one. The texts of prompts and outputs are in it.
+
+    With --format parquet, a new folder with one Parquet file per table and view, for DuckDB and pandas.
     """
     from audit.store.bundle.verify import file_digest
 
+    if kind == "parquet":
+        _parquet(run, out, store)
+        return
     if out.suffix != ".zip":
         raise UserError(f"--out {out}: a bundle is a zip file; name it {out.with_suffix('.zip')}")
     with Store.open(store, create=False, read_only=True) as opened:
@@ -35,3 +41,13 @@ def command(run: str, out: Path, store: str) -> None:
     click.echo(f"run          {name}")
     click.echo(f"record root  {root}")
     click.echo(f"bundle       {cell(out)}  sha256:{file_digest(out)}")
+
+
+def _parquet(run: str, folder: Path, store: str) -> None:
+    from audit.store.parquet_folder import export_folder
+
+    with Store.open(store, create=False, read_only=True) as opened:
+        name = opened.resolve(run)
+    files = export_folder(store, name, folder)
+    click.echo(f"run          {name}")
+    click.echo(f"folder       {cell(folder)}  {len(files)} Parquet files")

@@ -23,6 +23,7 @@ from audit.store.bundle.tables import RUN, encoded, kind_of, parents
 from audit.store.canonical import to_json
 from audit.store.checkpoints import TreeHead
 from audit.store.covered import COVERED
+from audit.store.entries import STATE
 from audit.store.keys import PublicKey
 from audit.store.models import Base, RunRow
 from audit.store.proof import ProvenRow
@@ -60,7 +61,7 @@ def inclusion_of(session: Session, run: RunRow) -> dict[str, Any] | None:
         return None
     document = proof.document_of(session, run, checkpoint, KINDS)
     ending = {json.loads(entry["data"])[0] for entry in document["entries"]}
-    return document if {RUN, proof.STATE} <= ending else None
+    return document if {RUN, STATE} <= ending else None
 
 
 def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None, place: str) -> BundleInclusion:
@@ -76,7 +77,7 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
         rows.setdefault(row.kind, []).append(row)
     broken, later = [], {}
     ranks = {name: _ranks(found) for name, found in rows.items()}
-    if not rows.keys() <= {RUN, proof.STATE, *KINDS}:
+    if not rows.keys() <= {RUN, STATE, *KINDS}:
         raise UserError(f"{place}: a proof of rows that no bundle has")
     for name in (RUN, *KINDS):
         table = Base.metadata.tables[name]
@@ -84,7 +85,7 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
         ours = Counter(_text(table, values, None) for values in _bundle_values(session, table, run))
         broken += [f"{name}: the checkpoint covers another row: {text[:100]}" for text in (theirs - ours)]
         later[name] = (ours - theirs).total()
-    (state,) = rows[proof.STATE]
+    (state,) = rows[STATE]
     if (state.values["record_root"], state.values["status"]) != (run.record_root, run.status):
         broken.append("run: its record root or status is not that of the log")
     counts = {name: len(found) for name, found in rows.items()}
@@ -99,7 +100,7 @@ def _ranks(rows: Sequence[ProvenRow]) -> dict[int, int]:
 def _bundle_values(session: Session, table: Table, run: RunRow) -> Iterator[dict[str, Any]]:
     mine = table.c.id == run.id if table.name == RUN else table.c.run_id == run.id
     for row in session.execute(select(table).where(mine)):
-        values = encoded(table, row._mapping)
+        values = encoded(table, dict(row._mapping))
         yield {name: values[name] for name in COVERED[table.name].columns}
 
 

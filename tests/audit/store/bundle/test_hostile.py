@@ -95,7 +95,7 @@ def test_missing_unknown_and_changed_parts_are_named(bundle, tmp_path):
 def test_other_versions_are_refused_with_what_helps(bundle, tmp_path):
     parts = parts_of(bundle)
     path = tmp_path / "x.zip"
-    assert "version 2" in refused(zipped(path, restated(parts, bundle=2)), tmp_path)
+    assert "version 3" in refused(zipped(path, restated(parts, bundle=3)), tmp_path)
     for revision in ("9999", "", "latest", "0005; DROP TABLE run"):
         message = refused(zipped(path, restated(parts, revision=revision)), tmp_path)
         assert "install a newer specaudit" in message
