@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Skips that a run may turn into failures, the share of the tests that run, and the number of kills."""
     parser.addoption("--require-postgres", action="store_true", help="fail, not skip, where PostgreSQL is missing")
     parser.addoption("--kills", type=int, default=5, help="kills of a run per database (test_kills.py)")
+    parser.addoption("--honest", type=int, default=10, help="stores without damage (test_honest_stores.py)")
     parser.addoption("--share", metavar="K/N", help="run every N-th test, starting at the K-th")
 
 
