@@ -42,7 +42,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("audit.commands.export:command", "Write the finished RUN to a file that others can verify and import."),
     "gate": (
         "audit.commands.gate:command",
-        "Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.",
+        "Decide on RUN (a ULID, a prefix of one, latest, or a bundle, FILE.zip) and record the decision.",
     ),
     "import": (
         "audit.commands.import_bundle:command",

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.tables import cell
+from audit.errors import UserError
 from audit.evidence import environment as evidence
-from audit.gate.judge import GateJudgement, judge, to_json
 from audit.gate.policy import PACKAGED, load_policy
-from audit.gate.subjects import parse_subject
+from audit.gate.policy_parts import served
+from audit.gate.subjects import DIGEST, parse_subject
 from audit.store import Store
+
+FORMATS = ("text", "json", "junit", "github", "sarif", "markdown")
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command("gate")
@@ -26,15 +30,31 @@ from audit.store import Store
     metavar="FILE",
     help=f"Policy (YAML), or the name of a packaged one: {', '.join(PACKAGED)}.",
 )
+@click.option("--policy-digest", metavar="sha256:DIGEST", help="Digest that the policy must have.")
 @click.option(
     "--subject",
     "subjects",
     multiple=True,
     metavar="ROLE=DIGEST",
-    help="Artifact to deploy: target, draft or tokenizer, as sha256:DIGEST or a model folder. Repeatable.",
+    help="Artifact to deploy: target, draft, tokenizer, engine/ARM and so on, as sha256:DIGEST or a model folder. "
+    "Repeatable.",
 )
 @click.option("--no-subject", is_flag=True, help="Decide although roles are not named that the policy wants named.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option(
+    "--serves",
+    multiple=True,
+    metavar="WORD",
+    help="What the deployment serves, instead of the policy's list: greedy, sampled, structured, tools, filters. "
+    "Repeatable.",
+)
+@click.option("--checkpoint", type=FILE, help="Signed checkpoint of the store's log, kept outside the store.")
+@click.option("--proof", type=FILE, help="Proof of `audit db prove`, for a bundle.")
+@click.option("--trust-verdicts", is_flag=True, help="Do not compute the verdicts from the record; recorded.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Output format.")
+@click.option(
+    "--summary-file", type=click.Path(path_type=Path, dir_okay=False), help="Append the decision to a Markdown file."
+)
+@click.option("--warn-only", is_flag=True, help="Exit with 0 where the decision is not allow; recorded as it is.")
 @click.option("--actor", metavar="NAME", help="Name recorded with the decision. Default: the user's login name.")
 @store_option
 @click.pass_context
@@ -42,28 +62,69 @@ def command(
     context: click.Context,
     run: str,
     policy: str,
+    policy_digest: str | None,
     subjects: tuple[str, ...],
     no_subject: bool,
+    serves: tuple[str, ...],
+    checkpoint: Path | None,
+    proof: Path | None,
+    trust_verdicts: bool,
     form: str,
+    summary_file: Path | None,
+    warn_only: bool,
     actor: str | None,
     store: str,
 ) -> None:
-    """Decide on RUN (a ULID, a prefix of one, or latest) and record the decision.
+    """Decide on RUN (a ULID, a prefix of one, latest, or a bundle, FILE.zip) and record the decision.
+
+    The verdicts are computed from the record, as by `audit judge`, after every hash of the run and the store's log
+    have been checked. A decision on a bundle needs no store; with --store it is recorded there.
 
     Exit codes: 0 allow, 1 block, 2 invalid input, 3 cannot decide. Everything but 0 blocks.
     """
-    rules = load_policy(policy)
-    wanted = tuple(parse_subject(text) for text in subjects)
-    with Store.open(store, create=False) as opened:
-        who, now = actor or evidence.actor(), datetime.now(UTC)
-        judgement = judge(opened, run, rules, wanted, who, now, no_subject=no_subject)
-    click.echo(json.dumps(to_json(judgement), indent=2) if form == "json" else "\n".join(map(cell, _lines(judgement))))
-    context.exit(judgement.outcome.answer.exit_code)
+    # imported late: deciding needs the checks, and with them numpy and scipy
+    from audit.gate.formats import render
+    from audit.gate.judge import GateRequest, judge, judge_bundle
+
+    request = GateRequest(
+        policy=load_policy(policy),
+        subjects=tuple(parse_subject(text) for text in subjects),
+        actor=actor or evidence.actor(),
+        now=datetime.now(UTC),
+        no_subject=no_subject,
+        serves=served(serves) if serves else None,
+        trust_verdicts=trust_verdicts,
+        expected=_digest(policy_digest),
+        checkpoint=checkpoint,
+        proof=proof,
+        warn_only=warn_only,
+        announce=lambda arm: click.echo(f"checking {cell(arm)}", err=True),
+    )
+    if Path(run).suffix == ".zip":
+        given = context.get_parameter_source("store") is not ParameterSource.DEFAULT
+        if given:
+            with Store.open(store, create=False) as opened:
+                judgement = judge_bundle(Path(run), request, opened)
+        else:
+            judgement = judge_bundle(Path(run), request)
+    else:
+        with Store.open(store, create=False) as opened:
+            judgement = judge(opened, run, request)
+    if summary_file is not None:
+        _append(summary_file, render("markdown", judgement))
+    click.echo(render(form, judgement))
+    context.exit(judgement.exit_code)
 
 
-def _lines(judgement: GateJudgement) -> Iterator[str]:
-    run = judgement.run.ulid if judgement.run else "no run"
-    answer = judgement.outcome.answer.value.replace("_", " ")
-    yield f"{answer}: {run} under policy {judgement.policy.name} sha256:{judgement.policy.sha256}"
-    for reason in judgement.outcome.reasons:
-        yield f"  {reason.answer.value.replace('_', ' ')}: {reason.requirement}: {reason.text}"
+def _digest(text: str | None) -> str | None:
+    if text is not None and not DIGEST.fullmatch(text):
+        raise UserError(f"--policy-digest {cell(text)}: not a digest; write sha256: and 64 lower-case hex digits")
+    return text and text.removeprefix("sha256:")
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from error

@@ -19,7 +19,7 @@ from audit.attest.trust import TrustOptions
 from audit.attest.verify import EnvelopeResult, Trust, moment_of, verify_envelope
 from audit.commands.tables import cell
 from audit.errors import CannotDecide, UserError
-from audit.gate.policy import parse_duration
+from audit.gate.policy_parts import parse_duration
 from audit.gate.subjects import parse_subject
 from audit.store import Store, keys
 

@@ -1,111 +1,177 @@
-"""Judge a run in a store and record the decision.
+"""Judge a run, of a store or of a bundle alone, and record the decision.
 
-The store records every decision, whatever its outcome.
+A store records every decision about its runs, whatever the outcome. An error that nobody foresaw ends in "cannot
+decide" and is recorded too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from pathlib import Path
 
 from audit.errors import CannotDecide, UserError
-from audit.evidence.verdicts import Verdict
-from audit.gate.decide import Decision, GateOutcome, Reason, RunFacts, decide
+from audit.gate.decide import decide
+from audit.gate.decision import Decision, GateOutcome, outcome_of, undecided
+from audit.gate.evidence import read_facts
+from audit.gate.facts import RunFacts, SignedEnding
 from audit.gate.policy import Policy
+from audit.gate.signature import by_checkpoint, by_proof
 from audit.gate.subjects import Subject
-from audit.store import Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
+from audit.store import Store, StoredDecision, StoredRun
+
+BUNDLE = "bundle "
+"""Beginning of the text that names where the record of a decision on a bundle came from."""
+
+
+def _silent(arm: str) -> None:
+    del arm
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """What the caller asks.
+
+    now: the moment of the decision, with a time zone.
+    no_subject: waive the roles that the policy wants named and `subjects` does not name; recorded.
+    serves: what the deployment serves, instead of the policy's list; None keeps that.
+    trust_verdicts: take the stored verdicts instead of computing them; recorded.
+    expected: hex digest that the policy must have; None accepts any.
+    checkpoint: a signed checkpoint of the store's log, kept outside.
+    proof: a proof of `audit db prove`.
+    warn_only: report what is not allowed with exit code 0; the decision stays and is recorded as it is.
+    announce: is called with each arm that is judged.
+    """
+
+    policy: Policy
+    subjects: tuple[Subject, ...]
+    actor: str
+    now: datetime
+    no_subject: bool = False
+    serves: tuple[str, ...] | None = None
+    trust_verdicts: bool = False
+    expected: str | None = None
+    checkpoint: Path | None = None
+    proof: Path | None = None
+    warn_only: bool = False
+    announce: Callable[[str], None] = _silent
 
 
 @dataclass(frozen=True, slots=True)
 class GateJudgement:
-    """A decision with its inputs. `run` is None if the store has no such run."""
+    """A decision with what was asked. `facts` is None if there is no such run; `origin` says where the record is."""
 
-    run: StoredRun | None
+    facts: RunFacts | None
     outcome: GateOutcome
-    policy: Policy
-    subjects: tuple[Subject, ...]
-    actor: str
-    at: datetime
+    request: GateRequest
+    origin: str
+
+    @property
+    def run(self) -> StoredRun | None:
+        """The run, if there is one."""
+        return self.facts.run if self.facts else None
+
+    @property
+    def warns(self) -> bool:
+        """True if the caller asked for a warning instead of a failure; an error of the gate itself always fails."""
+        return self.request.warn_only and self.outcome.answer is not Decision.ALLOW and not self.outcome.broken_off
+
+    @property
+    def exit_code(self) -> int:
+        """0 for allow, and for a warning that the caller asked for; else 1 or 3."""
+        return 0 if self.warns else self.outcome.answer.exit_code
 
 
-def judge(
-    store: Store,
-    name: str,
-    policy: Policy,
-    subjects: Sequence[Subject],
-    actor: str,
-    now: datetime,
-    *,
-    no_subject: bool = False,
-) -> GateJudgement:
-    """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision.
-
-    `no_subject` waives the roles that the policy wants named; the waivers are among the recorded reasons.
-    """
-    run: StoredRun | None = None
-    try:
-        facts = read_facts(store, store.resolve(name))
-        run = facts.run
-        outcome = decide(facts, policy, subjects, now, no_subject=no_subject)
-    except (UserError, CannotDecide) as error:
-        outcome = GateOutcome(Decision.CANNOT_DECIDE, (Reason(Decision.CANNOT_DECIDE, "run", str(error)),))
-    judgement = GateJudgement(run, outcome, policy, tuple(subjects), actor, now)
-    store.add_decision(_stored(judgement))
+def judge(store: Store, name: str, request: GateRequest) -> GateJudgement:
+    """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision."""
+    judgement = _guarded(request, store.url, lambda: _facts(store, name, request))
+    store.add_decision(stored_decision(judgement))
     return judgement
 
 
-def read_facts(store: Store, run: str) -> RunFacts:
-    """The facts for a decision on a run; recomputes every hash of its record."""
-    broken = tuple(f"{each.place}: {each.message}" for each in store.broken_places(run))
-    checks = store.checks(run)
-    return RunFacts(store.load_run(run), checks, broken, certified_coverage(checks, store.coverage(run)))
+def judge_bundle(path: Path, request: GateRequest, store: Store | None = None) -> GateJudgement:
+    """Decide on the run of a bundle, without the store that it is from; record the decision in `store` if given.
 
-
-def certified_coverage(
-    checks: Iterable[StoredCheck], coverage: Iterable[StoredCoverage]
-) -> Mapping[str, Mapping[str, int]]:
-    """By arm and situation, the fewest examinations by any certified check whose claim covers the situation.
-
-    The fewest, because a fault that one check alone can see stays unseen where that check did not look.
+    Raises:
+        UserError: the bundle is refused.
     """
-    certified = {(check.arm, check.check) for check in checks if check.verdict is Verdict.CERTIFIED}
-    found: dict[str, dict[str, int]] = {}
-    for row in coverage:
-        if (row.arm, row.check) in certified:
-            counts = found.setdefault(row.arm, {})
-            counts[row.situation] = min(row.examined, counts.get(row.situation, row.examined))
-    return found
+    # imported late: few decisions are on bundles
+    from audit.store.bundle.verify import file_digest, opened
+
+    with opened(path) as bundle:
+        broken = tuple(f"{place.place}: {place.message}" for place in bundle.broken)
+        origin = f"{BUNDLE}sha256:{file_digest(path)}"
+        judgement = _guarded(request, origin, lambda: _of_bundle(bundle.store, bundle.run, broken, request))
+        if store is not None:
+            store.add_decision(stored_decision(judgement, known=False))
+    return judgement
 
 
-def _stored(judgement: GateJudgement) -> StoredDecision:
-    return StoredDecision(
-        run=judgement.run.ulid if judgement.run else None,
-        policy_sha256=judgement.policy.sha256,
-        policy=judgement.policy.document,
-        decision=judgement.outcome.answer.value,
-        reasons=tuple(str(reason) for reason in judgement.outcome.reasons),
-        actor=judgement.actor,
-        created_at=judgement.at,
+def _guarded(request: GateRequest, origin: str, read: Callable[[], RunFacts]) -> GateJudgement:
+    """The decision; whatever is raised on the way, nothing is allowed."""
+    facts: RunFacts | None = None
+    try:
+        facts = read()
+        outcome = _decided(facts, request)
+    except (UserError, CannotDecide) as error:
+        outcome = outcome_of((undecided("run", str(error)),))
+    except Exception as error:  # a gate that breaks must say so, and must not allow
+        text = f"the gate failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        outcome = GateOutcome(Decision.CANNOT_DECIDE, (undecided("gate", text),), broken_off=True)
+    return GateJudgement(facts, outcome, request, origin)
+
+
+def _decided(facts: RunFacts, request: GateRequest) -> GateOutcome:
+    policy = request.policy
+    outcome = decide(facts, policy, request.subjects, request.now, no_subject=request.no_subject, serves=request.serves)
+    if request.expected not in (None, policy.sha256):
+        text = f"policy {policy.name} is sha256:{policy.sha256}, sha256:{request.expected} was expected"
+        return outcome_of((undecided("policy", text), *outcome.reasons))
+    return outcome
+
+
+def _facts(store: Store, name: str, request: GateRequest) -> RunFacts:
+    run = store.resolve(name)
+    broken = tuple(f"{place.place}: {place.message}" for place in store.damage((run,)))
+    keys = request.policy.parts.keys
+    ending = SignedEnding()
+    if request.checkpoint is not None:
+        ending = by_checkpoint(store, run, request.checkpoint, keys)
+    elif request.proof is not None:
+        ending = by_proof(store.load_run(run), request.proof, keys)
+    return _read(store, run, broken, ending, request)
+
+
+def _of_bundle(store: Store, run: str, broken: tuple[str, ...], request: GateRequest) -> RunFacts:
+    if request.checkpoint is not None:
+        raise UserError("--checkpoint is of a store's log, which a bundle does not have; give --proof FILE instead")
+    ending = SignedEnding()
+    if request.proof is not None:
+        ending = by_proof(store.load_run(run), request.proof, request.policy.parts.keys)
+    return _read(store, run, broken, ending, request)
+
+
+def _read(store: Store, run: str, broken: tuple[str, ...], ending: SignedEnding, request: GateRequest) -> RunFacts:
+    return read_facts(
+        store,
+        run,
+        trust_verdicts=request.trust_verdicts,
+        broken=broken,
+        ending=ending,
+        announce=request.announce,
     )
 
 
-def to_json(judgement: GateJudgement) -> dict[str, Any]:
-    """The decision as `audit gate --format json` prints it."""
-    outcome = judgement.outcome
-    return {
-        "version": 1,
-        "decision": outcome.answer.value,
-        "exit_code": outcome.answer.exit_code,
-        "run": judgement.run.ulid if judgement.run else None,
-        "record_root": judgement.run.record_root if judgement.run else None,
-        "policy": {"name": judgement.policy.name, "sha256": judgement.policy.sha256},
-        "subjects": [{"role": each.role, "sha256": each.sha256, "origin": each.origin} for each in judgement.subjects],
-        "reasons": [
-            {"answer": each.answer.value, "requirement": each.requirement, "text": each.text}
-            for each in outcome.reasons
-        ],
-        "actor": judgement.actor,
-        "at": judgement.at.isoformat(),
-    }
+def stored_decision(judgement: GateJudgement, *, known: bool = True) -> StoredDecision:
+    """The decision as a row; `known` if the store that keeps it has the run."""
+    request, run = judgement.request, judgement.run
+    return StoredDecision(
+        run=run.ulid if run and known else None,
+        policy_sha256=request.policy.sha256,
+        policy=request.policy.document,
+        decision=judgement.outcome.answer.value,
+        reasons=tuple(str(reason) for reason in judgement.outcome.reasons),
+        actor=request.actor,
+        created_at=request.now,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,28 +12,28 @@ from typing import Any, Final
 
 import schemas
 from audit.checks import REGISTRY
+from audit.checks import load as load_check
 from audit.errors import UserError
 from audit.evidence.records import Level
+from audit.gate.policy_parts import NO_WORKLOAD, VERSION_1, LeastWorkload, PolicyParts, duration_at, read_parts
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, suggestion
 
-SHORT: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[wdhms])")
-ISO: Final = re.compile(
-    r"P(?=.)((?P<weeks>[0-9]{1,6})W)?((?P<days>[0-9]{1,6})D)?"
-    r"(T(?=.)((?P<hours>[0-9]{1,6})H)?((?P<minutes>[0-9]{1,6})M)?((?P<seconds>[0-9]{1,6})S)?)?"
-)
 PACKAGED: Final[Mapping[str, str]] = {
-    "standard": "806a06fb8c465718261485549b4e1aa76ca5db3f6ec56acf3a98e81207843dd4",
-    "vllm": "9e3b69d5d3852bdfb0ee02728a2280b4c539ed88825ab960399d58b42b0e5d68",
-    "transformers": "657a71cf5be4dc1e3966690818bbb6adf86a019875c34b6c77f4703d92a69189",
-    "endpoint": "5af82a53b25ed7b73fee02a63c6860a8807a64301f4888f52197085112555f4f",
+    "standard": "2bf28afb27a9a1d3f3f5117217bf5759ebea706bb96aa5fb4ced620b169352e5",
+    "strict": "dc31d372fe3826bdf26ce3cced69dbce0f63c1cbb33fca3aa77de4ea8c84d9a8",
+    "throughput": "7ac3a68fc7551ef8547ec7eaf5eae3c5aacfff721f66ba6c0441a99d6e5ce532",
+    "vllm": "6a92ddd576fd1570dc0fec2492dc6e6446c60aca6644020ee8f8bf01e39446fb",
+    "transformers": "88dab28af4b344b85ff79e68d33e98e4f0028b4e1c6b23a56eede7890c39e79a",
+    "endpoint": "fd7df53043d370d6c98acb32683223a5e704bc8ec32a3027a762fd44c2b7dc72",
 }
-"""The packaged policies: one per kind of engine, by the evidence that it reveals.
+"""The packaged policies: one per kind of engine, by the evidence that it reveals, and two more for the built-in one.
 
 The digests are of bytes that the tests validated against the schema; `load_policy` validates all others.
 """
+SCHEMAS: Final[Mapping[int, str]] = {1: "policy-1", 2: "policy"}
+"""The schema of each version of the format."""
 SUFFIXES: Final = (".yaml", ".yml")
-UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
 class Scope(StrEnum):
@@ -61,6 +60,7 @@ class Requirement:
     checks: tuple[str, ...]
     scope: Scope = Scope.EACH_ARM
     arms: ArmFilter = ArmFilter()
+    workload: LeastWorkload = NO_WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class Policy:
     allow_known_bad: bool
     sha256: str
     document: Mapping[str, Any]
+    parts: PolicyParts = VERSION_1
 
 
 def load_policy(name: str | Path) -> Policy:
@@ -99,14 +100,14 @@ def load_policy(name: str | Path) -> Policy:
     document = read_yaml(_find(name))
     sha256 = hashlib.sha256(document.raw).hexdigest()
     if sha256 not in PACKAGED.values():  # the validator takes a tenth of the gate's time to import
-        check_document(document, schemas.load("policy"))
+        check_document(document, schemas.load(SCHEMAS.get(_version(document), "policy")))
     data = document.data
     evidence, subjects = data["evidence"], data.get("subjects", {})
     return Policy(
         name=data["name"],
         require=tuple(_requirement(document, index, entry) for index, entry in enumerate(data["require"])),
         min_tokens=int(evidence["min_tokens"]),
-        max_age=_age(document, evidence["max_age"]),
+        max_age=duration_at(document, ("evidence", "max_age"), evidence["max_age"]),
         min_level=Level[evidence.get("min_level", "L0")],
         suites=tuple(_hex(digest) for digest in evidence.get("suites", ())),
         digests={role: _hex(digest) for role, digest in subjects.get("digests", {}).items()},
@@ -117,7 +118,32 @@ def load_policy(name: str | Path) -> Policy:
         allow_known_bad=data.get("allow_known_bad", False),
         sha256=sha256,
         document=data,
+        parts=_parts(document, packaged=sha256 in PACKAGED.values()),
     )
+
+
+def _version(document: Document) -> int:
+    version = document.data.get("version") if isinstance(document.data, Mapping) else None
+    return version if isinstance(version, int) else 2
+
+
+def _parts(document: Document, *, packaged: bool) -> PolicyParts:
+    limited = {} if packaged else document.data.get("parameters", {})
+    for check, limits in limited.items():
+        _require_check(document, ("parameters", check), check)
+        for name in limits:
+            known = load_check(check).defaults
+            if name not in known:
+                problem = f"{check} has no parameter {quoted(name)}; {suggestion(name, known)}"
+                raise document.error(("parameters", check, name), problem)
+    for index, check in enumerate(document.data.get("waivers", {}).get("checks", ())):
+        _require_check(document, ("waivers", "checks", index), check)
+    return read_parts(document)
+
+
+def _require_check(document: Document, place: Place, check: str) -> None:
+    if check not in REGISTRY:
+        raise document.error(place, f"unknown check {quoted(check)}; {suggestion(check, REGISTRY)}")
 
 
 def _find(name: str | Path) -> Path:
@@ -139,9 +165,7 @@ def _find(name: str | Path) -> Path:
 
 def _requirement(document: Document, index: int, entry: Mapping[str, Any]) -> Requirement:
     for position, check in enumerate(entry["checks"]):
-        if check not in REGISTRY:
-            place: Place = ("require", index, "checks", position)
-            raise document.error(place, f"unknown check {quoted(check)}; {suggestion(check, REGISTRY)}")
+        _require_check(document, ("require", index, "checks", position), check)
     arms = entry.get("arms", {})
     temperature = arms.get("temperature")
     return Requirement(
@@ -153,24 +177,8 @@ def _requirement(document: Document, index: int, entry: Mapping[str, Any]) -> Re
             verifiers=tuple(arms.get("verifiers", ())),
             greedy=None if temperature is None else temperature == "zero",
         ),
+        workload=LeastWorkload(**entry.get("workload", {})),
     )
-
-
-def _age(document: Document, text: str) -> timedelta:
-    age = parse_duration(text)
-    if not age:
-        problem = f"max_age is {quoted(text)}; write a duration like 30d, 12h, P30D or PT12H"
-        raise document.error(("evidence", "max_age"), problem)
-    return age
-
-
-def parse_duration(text: str) -> timedelta | None:
-    """A duration such as 30d or P1DT12H; None if the text is not one. Years and months have no fixed length."""
-    short = SHORT.fullmatch(text)
-    if short:
-        return timedelta(**{UNITS[short["unit"]]: int(short["number"])})
-    iso = ISO.fullmatch(text)
-    return timedelta(**{unit: int(value or 0) for unit, value in iso.groupdict().items()}) if iso else None
 
 
 def _hex(digest: str) -> str:

@@ -15,7 +15,7 @@ from audit.errors import UserError
 from audit.evidence.environment import actor, environment
 from audit.runs.interim_looks import InterimLook
 from audit.runs.judge import judged_checks
-from audit.runs.recorded_arms import recorded_arms
+from audit.runs.recorded_arms import RecordedArms, recorded_arms
 from audit.store import NewCheck, NewJudgement, RunStatus, Store, StoredCheck
 from audit.store.canonical import number
 
@@ -42,6 +42,15 @@ class Rejudged:
     unknown: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A run's results as its record gives them, and where the stored ones differ."""
+
+    arms: RecordedArms
+    results: tuple[NewCheck, ...]
+    differences: tuple[Difference, ...]
+
+
 def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Rejudged:
     """Judge a finished run again and store the judgement.
 
@@ -49,15 +58,26 @@ def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Reju
         UserError: the run is not finished, or has no results.
         CannotDecide: a trace is missing or cannot be decoded.
     """
+    done = recomputed(store, run, announce)
+    if not done.results:
+        raise UserError(f"run {run} has no check that this version knows; nothing was judged")
+    store.add_judgement(run, NewJudgement(actor(), environment(), done.results))
+    return Rejudged(len(done.results), done.differences, done.arms.unknown)
+
+
+def recomputed(store: Store, run: str, announce: Callable[[str], None]) -> Recomputed:
+    """The results of a finished run, computed from its record; nothing is stored.
+
+    Raises:
+        UserError: the run is not finished.
+        CannotDecide: a trace is missing or cannot be decoded.
+    """
     record, before = store.load_run(run), store.checks(run)
     if record.status is not RunStatus.FINISHED:
         raise UserError(f"run {run} is {record.status}; only a finished run can be judged again")
     arms = recorded_arms(record, before, counted=bool(store.coverage(run)))
-    found = tuple(judged_checks(arms.links, arms.checks, partial(store.load_arm, run), announce, _last_look(before)))
-    if not found:
-        raise UserError(f"run {run} has no check that this version knows; nothing was judged")
-    store.add_judgement(run, NewJudgement(actor(), environment(), found))
-    return Rejudged(len(found), tuple(_differences(before, found)), arms.unknown)
+    made = tuple(judged_checks(arms.links, arms.checks, partial(store.load_arm, run), announce, _last_look(before)))
+    return Recomputed(arms, made, tuple(_differences(before, made)))
 
 
 def _last_look(before: Sequence[StoredCheck]) -> InterimLook | None:

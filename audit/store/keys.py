@@ -133,11 +133,18 @@ def read_public(path: Path) -> PublicKey:
     content = _read(path)
     if content.startswith(PRIVATE):
         raise UserError(f"{path}: a private key; name the public one ({path}.pub)")
-    parts = content.split("+", 2)
-    key = _bytes(parts)
-    if key is None or PublicKey(parts[0], key).id.hex() != parts[1]:
+    key = parse_public(content)
+    if key is None:
         raise UserError(f"{path}: not a public key of audit keys init")
-    return PublicKey(parts[0], key)
+    return key
+
+
+def parse_public(content: str) -> PublicKey | None:
+    """A public key from its text; None for another text."""
+    parts = content.split("+", 2)
+    raw = _bytes(parts)
+    key = None if raw is None else PublicKey(parts[0], raw)
+    return key if key is not None and NAME.fullmatch(key.name) and key.id.hex() == parts[1] else None
 
 
 def _read(path: Path) -> str:

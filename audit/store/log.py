@@ -97,6 +97,12 @@ def size_of(session: Session) -> int:
     return int(session.execute(select(func.coalesce(func.max(LogEntryRow.seq), -1))).scalar_one()) + 1
 
 
+def last_state(session: Session, run_id: int) -> int | None:
+    """The place of a run's last entry of kind `state`."""
+    query = select(func.max(LogEntryRow.seq)).where(LogEntryRow.kind == STATE, LogEntryRow.ref == str(run_id))
+    return session.execute(query).scalar_one_or_none()
+
+
 def frontier_of(session: Session, size: int) -> list[bytes]:
     """Roots of the perfect subtrees that the first `size` entries split into, largest first."""
     ends = subtree_ends(size)

@@ -313,6 +313,10 @@ class Store:
         """Why the log does not continue that of these checkpoints; empty if it continues all."""
         return self._read(lambda session: tuple(checkpoints.compare(session, kept)), steady=True)
 
+    def ending_entry(self, run: str) -> int | None:
+        """The place in the log of the run's last state; None if the log has none."""
+        return self._read(lambda session: log.last_state(session, writer.find_run(session, run).id))
+
     def prove(self, run: str) -> dict[str, Any]:
         """The proof that a run's ending and results are in the log of the newest checkpoint.
 

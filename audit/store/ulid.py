@@ -29,3 +29,13 @@ def encode_ulid(milliseconds: int, randomness: int) -> str:
         raise ValueError("a ULID has 48 bits of time and 80 random bits")
     number = milliseconds << 80 | randomness
     return "".join(ALPHABET[number >> 5 * i & 31] for i in reversed(range(LENGTH)))
+
+
+def time_of(ulid: str) -> int | None:
+    """The Unix time in milliseconds of an identifier; None for a text that is not one."""
+    if len(ulid) != LENGTH or not set(ulid) <= set(ALPHABET):
+        return None
+    number = 0
+    for letter in ulid:
+        number = number << 5 | ALPHABET.index(letter)
+    return number >> 80

@@ -9,7 +9,8 @@ from pathlib import Path
 from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.gate.decide import RunFacts
+from audit.gate.facts import RunFacts
+from audit.gate.workload import ArmWorkload
 from audit.store import ArmCounts, ArtifactRef, NewArm, RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from engine.record.effective import Effective
 from tests.audit.store.build import generation, start
@@ -29,6 +30,7 @@ CLAIMS = {
     "honoured": "parameters",
     "two_sample": "text",
     "seed": "seed",
+    "performance": "cost",
 }
 
 
@@ -86,7 +88,15 @@ def facts() -> RunFacts:
         check("sampled", "law"),
         check("sampled", "acceptance_theory"),
     )
-    return RunFacts(run, checks)
+    return RunFacts(run, checks, workloads={"greedy": asked(0.0), "sampled": asked(0.8)})
+
+
+def asked(temperature: float, **changes: object) -> ArmWorkload:
+    """The workload of an arm at a temperature."""
+    sampled = {} if temperature < 0.1 else {temperature: 8}
+    greedy, choices = (8, None) if temperature == 0 else (0, 100)
+    made = ArmWorkload(8, 600, 8, frozenset({"chat"}), 100, greedy, sampled, choices if sampled else None)
+    return replace(made, **changes)
 
 
 def stored_run(

@@ -7,9 +7,12 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
-from audit.gate.decide import Decision, GateOutcome, RunFacts, decide
-from audit.gate.judge import certified_coverage
+from audit.gate.decide import decide
+from audit.gate.decision import Decision, GateOutcome
+from audit.gate.evidence import certified_coverage
+from audit.gate.facts import RunFacts
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
+from audit.gate.policy_parts import VERSION_1
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef, RunStatus, StoredCoverage
 from engine.record.effective import Effective
@@ -21,7 +24,9 @@ def policy() -> Policy:
     """The standard policy for any models, made stricter: every arm must replay, and evidence must be L3."""
     standard = load_policy("standard")
     require = (replace(each, arms=ArmFilter()) if each.claim == "replay" else each for each in standard.require)
-    return replace(standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=(), coverage={})
+    return replace(
+        standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=(), coverage={}, parts=VERSION_1
+    )
 
 
 def with_check(base: RunFacts, new) -> RunFacts:
@@ -49,7 +54,7 @@ def test_all_met_is_allowed_without_reasons(policy):
 
 def standard() -> Policy:
     """The standard policy without its floors of coverage."""
-    return replace(load_policy("standard"), coverage={})
+    return replace(load_policy("standard"), coverage={}, parts=VERSION_1)
 
 
 BOTH = (Subject("target", TARGET, "--subject"), Subject("draft", DRAFT, "--subject"))
@@ -179,7 +184,7 @@ class TestRun:
         assert answer(facts(), policy, days=29.9).answer is Decision.ALLOW
         outcome = answer(facts(), policy, days=30.1)
         assert outcome.answer is Decision.CANNOT_DECIDE
-        assert only_reason(outcome) == "max_age: the run finished 30.1 days ago, at most 30.0 days are allowed"
+        assert only_reason(outcome) == "max_age: the run began 30.1 days ago, at most 30.0 days are allowed"
 
     def test_a_run_from_the_future_cannot_be_decided(self, policy):
         assert answer(facts(), policy, days=-1 / 1440).answer is Decision.ALLOW

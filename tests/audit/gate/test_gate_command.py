@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from audit.evidence.verdicts import Verdict
-from audit.gate.decide import Decision
-from audit.gate.judge import judge
+from audit.gate.decision import Decision
+from audit.gate.judge import GateRequest, judge
 from audit.gate.policy import load_policy
 from audit.gate.subjects import parse_subject
 from audit.store import ArtifactRef, Store, StoredDecision
@@ -35,7 +35,11 @@ def policy(tmp_path: Path) -> str:
 
 
 def gate(url: str, policy: str, *more: str, run: str = "latest"):
-    return invoke("gate", run, "--policy", policy, "--store", url, *more)
+    """The verdicts of these stores are made up, so that nothing in their records gives them."""
+    return invoke("gate", run, "--policy", policy, "--store", url, "--trust-verdicts", *more)
+
+
+TRUSTED = "allow: verdicts: --trust-verdicts: the stored verdicts decide, nobody computed them from the record"
 
 
 def decisions(url: str) -> tuple[StoredDecision, ...]:
@@ -49,7 +53,7 @@ def test_allow(tmp_path, policy):
     assert result.exit_code == 0
     assert result.stdout.startswith("allow: ")
     (decision,) = decisions(url)
-    assert (decision.decision, decision.reasons, decision.actor) == ("allow", (), "ci")
+    assert (decision.decision, decision.reasons, decision.actor) == ("allow", (TRUSTED,), "ci")
     assert decision.policy["name"] == "small"
 
 
@@ -60,10 +64,10 @@ def test_a_fault_blocks_and_is_recorded(tmp_path, policy, verdict):
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["decision"] == "block"
-    assert document["reasons"][0]["text"] == f"arm spec: law is {verdict}: told so"
+    assert document["reasons"][1]["text"] == f"arm spec: law is {verdict}: told so"
     (decision,) = decisions(url)
     assert decision.decision == "block"
-    assert decision.reasons == (f"block: law: arm spec: law is {verdict}: told so",)
+    assert decision.reasons == (TRUSTED, f"block: law: arm spec: law is {verdict}: told so")
 
 
 def test_a_missing_claim_cannot_be_decided(tmp_path, policy):
@@ -78,9 +82,9 @@ def test_stale_evidence_cannot_be_decided(tmp_path, policy):
     url = stored_run(tmp_path)
     with Store.open(url, create=False) as store:
         later = datetime.now(UTC) + timedelta(days=31)
-        judgement = judge(store, "latest", load_policy(policy), (), "ci", later)
+        judgement = judge(store, "latest", GateRequest(load_policy(policy), (), "ci", later, trust_verdicts=True))
     assert judgement.outcome.answer is Decision.CANNOT_DECIDE
-    assert [reason.requirement for reason in judgement.outcome.reasons] == ["max_age"]
+    assert "max_age" in [reason.requirement for reason in judgement.outcome.reasons]
 
 
 def test_a_changed_record_cannot_be_decided(tmp_path, policy):
@@ -147,6 +151,7 @@ def test_roles_that_nobody_named_cannot_be_decided_and_are_waived_aloud(tmp_path
     assert "  allow: subject draft: not named; --no-subject waived it" in waived.stdout
     assert decisions(url)[-1].decision == "allow"
     assert decisions(url)[-1].reasons == (
+        TRUSTED,
         "allow: subject target: not named; --no-subject waived it",
         "allow: subject draft: not named; --no-subject waived it",
     )

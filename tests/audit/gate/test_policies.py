@@ -12,18 +12,34 @@ import pytest
 import schemas
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
-from audit.gate.decide import Decision, GateOutcome, RunFacts, decide
+from audit.gate.decide import decide
+from audit.gate.decision import Decision, GateOutcome
+from audit.gate.facts import RunFacts
 from audit.gate.policy import PACKAGED, load_policy
 from audit.gate.subjects import Subject
-from audit.store import ArtifactRef
-from tests.audit.gate.runs import DRAFT, NOW, TARGET, arm, check, facts
+from audit.store import ArmCounts, ArtifactRef
+from engine.record.effective import Effective
+from tests.audit.gate.runs import DRAFT, NOW, TARGET, TOKENIZER, arm, asked, check, facts
 from tests.support.cases import every_case
 
 FOLDER = Path(__file__).parents[3] / "suites" / "policies"
-SUBJECTS = (Subject("target", TARGET, "--subject"), Subject("draft", DRAFT, "--subject"))
-LEVELS = {"standard": Level.L4, "vllm": Level.L3, "transformers": Level.L3, "endpoint": Level.L1}
+SUBJECTS = (
+    Subject("target", TARGET, "--subject"),
+    Subject("draft", DRAFT, "--subject"),
+    Subject("tokenizer", TOKENIZER, "--subject"),
+)
+LEVELS = {
+    "standard": Level.L4,
+    "strict": Level.L4,
+    "throughput": Level.L4,
+    "vllm": Level.L3,
+    "transformers": Level.L3,
+    "endpoint": Level.L1,
+}
 ASKED = {
     "standard": (("greedy_equality",), ("replay", "law", "acceptance_theory")),
+    "strict": (("greedy_equality",), ("replay", "law", "acceptance_theory")),
+    "throughput": (("greedy_equality", "performance"), ("replay", "law", "acceptance_theory", "performance")),
     "vllm": (
         ("liveness", "configuration", "reconciliation", "accounting", "greedy_equality"),
         ("liveness", "configuration", "reconciliation", "accounting", "law", "honoured"),
@@ -47,7 +63,12 @@ FLOORS = ("rejected_first", "kept_whole", "after_rejection", "after_kept_whole")
 def clean(name: str) -> RunFacts:
     """A run of one greedy and one sampled arm on the policy's engine, whose checks are all certified."""
     base, level = facts(), LEVELS[name]
-    arms = [arm("greedy", "greedy", 0.0, level=level), arm("sampled", "chain", 0.8, level=level)]
+    counts = ArmCounts(requests=300, output=12_000, steps=6000, drafted=18_000, accepted=6000)
+    made = {"level": level, "counts": counts, "effective": Effective.from_json({"rows": 8})}
+    arms = [arm("greedy", "greedy", 0.0, **made), arm("sampled", "chain", 0.8, **made)]
+    domains = frozenset({"chat", "code", "tools"})
+    wide = {"requests": 300, "prompts": 150, "domains": domains, "longest": 400}
+    workloads = {"greedy": asked(0.0, **wide), "sampled": asked(0.8, **wide)}
     artifacts = base.run.artifacts
     if name == "endpoint":
         # a server's models are a name; its arms name no draft
@@ -57,9 +78,9 @@ def clean(name: str) -> RunFacts:
     pairs = zip(("greedy", "sampled"), ASKED[name], strict=True)
     checks = [check(each, asked, level=level) for each, names in pairs for asked in names]
     # what the engine's evidence cannot show is in the run all the same
-    absent = () if name == "standard" else (check("sampled", "replay", Verdict.NOT_RUN, level),)
-    counted = {} if name == "endpoint" else {each.name: dict.fromkeys(FLOORS, 10) for each in arms}
-    return RunFacts(run, (*checks, *absent), coverage=counted)
+    absent = () if "replay" in ASKED[name][1] else (check("sampled", "replay", Verdict.NOT_RUN, level),)
+    counted = {} if name == "endpoint" else {each.name: dict.fromkeys(FLOORS, 100) for each in arms}
+    return RunFacts(run, (*checks, *absent), coverage=counted, workloads=workloads)
 
 
 def judged(name: str, base: RunFacts) -> GateOutcome:
@@ -115,16 +136,21 @@ def test_a_run_with_faulty_arms_idle_speculation_or_unnamed_models_is_not_allowe
         assert judged(name, replace(base, run=run)).answer is wanted
     unnamed = decide(base, load_policy(name), (), NOW)
     assert unnamed.answer is Decision.CANNOT_DECIDE
-    assert {reason.requirement for reason in unnamed.reasons} <= {"subject target", "subject draft"}
+    assert {reason.requirement for reason in unnamed.reasons} <= {
+        "subject target",
+        "subject draft",
+        "subject tokenizer",
+    }
     assert decide(base, load_policy(name), (), NOW, no_subject=True).answer is Decision.ALLOW
 
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_each_floor_of_a_policy_is_decisive(name):
     base, floors = clean(name), load_policy(name).coverage
-    assert dict(floors) == ({} if name == "endpoint" else dict.fromkeys(FLOORS, 10))
+    least = 100 if name == "strict" else 10
+    assert dict(floors) == ({} if name == "endpoint" else dict.fromkeys(FLOORS, least))
     for situation in floors:
-        seldom = {**base.coverage, "sampled": {**base.coverage["sampled"], situation: 9}}
+        seldom = {**base.coverage, "sampled": {**base.coverage["sampled"], situation: least - 1}}
         assert judged(name, replace(base, coverage=seldom)).answer is Decision.CANNOT_DECIDE
     if floors:
         assert judged(name, replace(base, coverage={})).answer is Decision.CANNOT_DECIDE

@@ -1,0 +1,79 @@
+"""A gate's decision and its reasons, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Decision(StrEnum):
+    """A gate's decision; only `allow` lets a deployment pass."""
+
+    ALLOW = "allow"
+    BLOCK = "block"
+    CANNOT_DECIDE = "cannot_decide"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3."""
+        return EXIT_CODES[self]
+
+    @property
+    def words(self) -> str:
+        """The decision as readers see it."""
+        return self.value.replace("_", " ")
+
+
+EXIT_CODES: Final = {Decision.ALLOW: 0, Decision.BLOCK: 1, Decision.CANNOT_DECIDE: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One unmet requirement. `answer` is the decision that follows from it alone.
+
+    `arm` and `check` say which result the reason is about, if it is about one: a waiver names both.
+    """
+
+    answer: Decision
+    requirement: str
+    text: str
+    arm: str | None = None
+    check: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.answer}: {self.requirement}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class GateOutcome:
+    """A decision with all its reasons; those of an `allow` are waivers and remarks, whose own answer is `allow`.
+
+    `broken_off` if an unexpected error ended the decision; such an outcome never allows, not even as a warning.
+    """
+
+    answer: Decision
+    reasons: tuple[Reason, ...]
+    broken_off: bool = False
+
+
+def outcome_of(reasons: tuple[Reason, ...]) -> GateOutcome:
+    """The worst answer among the reasons: a block outweighs the rest."""
+    answers = {reason.answer for reason in reasons}
+    worst = next((answer for answer in (Decision.BLOCK, Decision.CANNOT_DECIDE) if answer in answers), Decision.ALLOW)
+    return GateOutcome(worst, reasons)
+
+
+def undecided(requirement: str, text: str, arm: str | None = None, check: str | None = None) -> Reason:
+    """A requirement that the evidence does not show."""
+    return Reason(Decision.CANNOT_DECIDE, requirement, text, arm, check)
+
+
+def blocked(requirement: str, text: str, arm: str | None = None, check: str | None = None) -> Reason:
+    """A requirement that the evidence contradicts."""
+    return Reason(Decision.BLOCK, requirement, text, arm, check)
+
+
+def remark(requirement: str, text: str) -> Reason:
+    """A fact that a reader of the decision must know and that changes no answer."""
+    return Reason(Decision.ALLOW, requirement, text)

@@ -1,0 +1,60 @@
+"""The facts that a decision rests on, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from audit.evidence.records import ArmKind
+from audit.gate.workload import ArmWorkload
+from audit.store import StoredArm, StoredCheck, StoredRun
+
+
+@dataclass(frozen=True, slots=True)
+class CheckParameters:
+    """The parameters with which a check judged an arm, and the check's defaults."""
+
+    used: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedEnding:
+    """Whether a trusted key signed a log that holds the run's ending; `problem` says why not, `by` who signed."""
+
+    by: str | None = None
+    problem: str | None = None
+
+
+UNSIGNED: Final = SignedEnding()
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the store and its record say about a run.
+
+    broken: places where the record or the log is damaged.
+    coverage: by arm and situation, how often each of the arm's certifying checks examined it, at least; absent
+        situations count as 0. The record of an absent arm states no coverage.
+    workloads: what each candidate arm was asked; missing where nobody read it.
+    parameters: by arm and check.
+    begun: the moment in the run's id, which the record root covers; None for an id that is not one.
+    remarks: lines that the decision must state.
+    """
+
+    run: StoredRun
+    checks: Sequence[StoredCheck]
+    broken: tuple[str, ...] = ()
+    coverage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    workloads: Mapping[str, ArmWorkload] = field(default_factory=dict)
+    parameters: Mapping[str, Mapping[str, CheckParameters]] = field(default_factory=dict)
+    begun: datetime | None = None
+    ending: SignedEnding = UNSIGNED
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def candidates(self) -> tuple[StoredArm, ...]:
+        """The arms under audit."""
+        return tuple(arm for arm in self.run.arms if arm.kind is ArmKind.CANDIDATE)

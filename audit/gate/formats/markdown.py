@@ -1,0 +1,43 @@
+"""A decision as Markdown, for job summaries and comments on a change."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from audit.gate.judge import GateJudgement
+from audit.gate.next_step import next_step
+from audit.text.unsafe import visible
+
+MOST: Final = 200
+"""Reasons in one table: a job summary above 1 MiB is thrown away."""
+SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@-])")
+
+
+def render(judgement: GateJudgement) -> str:
+    """A heading, the facts and a table of reasons."""
+    run, request = judgement.run, judgement.request
+    name = run.ulid if run else "RUN"
+    warned = " (a warning: `--warn-only`)" if judgement.warns else ""
+    lines = [
+        f"### audit gate: {judgement.outcome.answer.words}{warned}",
+        "",
+        f"* run `{name}`" + (f" of suite {_safe(run.suite_name)}, record root `{run.record_root}`" if run else ""),
+        f"* policy `{request.policy.name}` sha256:`{request.policy.sha256}`",
+        f"* verdicts {'as stored' if request.trust_verdicts else 'recomputed from the record'}",
+        *(f"* subject {_safe(part.role)} sha256:`{part.sha256}`" for part in request.subjects),
+    ]
+    reasons = judgement.outcome.reasons
+    if reasons:
+        lines += ["", "| decision | requirement | reason | next step |", "|---|---|---|---|"]
+    for reason in reasons[:MOST]:
+        cells = (reason.answer.words, reason.requirement, reason.text, next_step(reason, name) or "")
+        lines.append(f"| {' | '.join(map(_safe, cells))} |")
+    if len(reasons) > MOST:
+        lines += ["", f"{len(reasons) - MOST} more reasons are in the store: `audit show {name}`"]
+    return "\n".join(lines)
+
+
+def _safe(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return SPECIAL.sub(r"\\\1", visible(text))

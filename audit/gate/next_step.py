@@ -1,0 +1,50 @@
+"""What a reader can do about a reason: a command, or a change of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from audit.gate.decision import Decision, Reason
+
+STEPS: Final[Mapping[str, str]] = {
+    "record": "audit db check {run} names every place; run the suite again, or restore the store from a copy",
+    "run": "audit list shows the runs; audit resume {run} goes on with an interrupted one",
+    "max_age": "run the suite again: audit run SUITE",
+    "min_tokens": "raise samples, max_new_tokens or the workloads' limits in the suite, and run it again",
+    "suites": "run a suite that the policy lists, or have this one approved: add its digest to evidence.suites",
+    "arms": "run the whole suite again: audit run SUITE",
+    "signed": "sign the log: audit db checkpoint --key KEY --out NOTE, and give --checkpoint NOTE",
+    "policy": "give the policy whose digest the deployment expects",
+    "known_bad": "remove the fault from the suite",
+    "lossless": "deploy a lossless rule, or use a policy without require_lossless",
+    "speculation": "audit show {run} has the counts; let the arm draft, and let the target accept",
+    "workload": "enlarge the suite's workloads and run it again",
+    "floors": "audit show {run} has the counts; audit sweep SUITE finds the fastest draft length",
+    "require": "add a requirement to the policy that selects the arm",
+    "coverage": "audit coverage {run} shows the situations; the page of each says how a suite meets it",
+    "parameters": "set the parameter in the suite to what the policy accepts, and run it again",
+    "reviews": "audit review {run} --key KEY --reason TEXT",
+    "gate": "report this with the output of: audit doctor",
+}
+"""By requirement; `{run}` stands for the run."""
+
+
+def next_step(reason: Reason, run: str) -> str | None:
+    """What to do about a reason; None for a remark."""
+    if reason.answer is Decision.ALLOW:
+        return None
+    step = STEPS.get(reason.requirement)
+    if step is None:
+        step = _of_kind(reason)
+    return step.format(run=run)
+
+
+def _of_kind(reason: Reason) -> str:
+    if reason.requirement.startswith("subject "):
+        return "deploy the files that were audited, or audit those that will be deployed"
+    if reason.requirement.startswith("serves "):
+        return "add such an arm to the suite, or name what the deployment serves: --serves"
+    if reason.answer is Decision.BLOCK:
+        return "audit show {run} has the findings, audit minimize {run} finds a small reproducer"
+    return "add the check to the suite's arm and run it again; audit show {run} says why one did not run"

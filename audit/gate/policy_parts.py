@@ -1,0 +1,193 @@
+"""The parts of a policy that version 2 added, and their reading from a validated document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from audit.errors import UserError
+from audit.gate.parameters import Limit
+from audit.store.keys import PublicKey, parse_public
+from audit.text.documents import Document, quoted
+
+SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
+"""What a deployment may serve."""
+CHOICES: Final = 20
+SHORT: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[wdhms])")
+ISO: Final = re.compile(
+    r"P(?=.)((?P<weeks>[0-9]{1,6})W)?((?P<days>[0-9]{1,6})D)?"
+    r"(T(?=.)((?P<hours>[0-9]{1,6})H)?((?P<minutes>[0-9]{1,6})M)?((?P<seconds>[0-9]{1,6})S)?)?"
+)
+UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class LeastWorkload:
+    """Smallest counts of an arm; None asks for nothing."""
+
+    tokens: int | None = None
+    requests: int | None = None
+    prompts: int | None = None
+    domains: int | None = None
+    verified_drafts: int | None = None
+    batch_size: int | None = None
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRange:
+    """The temperatures of a deployment that samples, and the least choices that a run must have sampled."""
+
+    lowest: float | None = None
+    highest: float | None = None
+    choices: int = CHOICES
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """Smallest performance of each arm; None asks for nothing."""
+
+    acceptance: float | None = None
+    tokens_per_forward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedKeys:
+    """Public keys by the person or service that holds them, and keys that are not trusted any more."""
+
+    trusted: Mapping[str, PublicKey] = field(default_factory=dict)
+    revoked: tuple[PublicKey, ...] = ()
+
+    def holder(self, key: PublicKey) -> str | None:
+        """Who holds a trusted key; None for another key, also for a revoked one."""
+        if self.is_revoked(key):
+            return None
+        return next((name for name, known in self.trusted.items() if known.raw == key.raw), None)
+
+    def is_revoked(self, key: PublicKey) -> bool:
+        """True if the policy revokes the key, under whatever name."""
+        return any(key.raw == revoked.raw for revoked in self.revoked)
+
+
+@dataclass(frozen=True, slots=True)
+class WaiverRules:
+    """Which results a signed waiver may cover."""
+
+    checks: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    four_eyes: bool
+    max_age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewRules:
+    """How many persons must have approved a run."""
+
+    least: int
+    four_eyes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyParts:
+    """Everything that version 2 added; the defaults are those of a policy of version 1."""
+
+    signed: bool = False
+    parameters: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
+    workload: LeastWorkload = LeastWorkload()
+    serves: tuple[str, ...] = ()
+    sampled: SampledRange = SampledRange()
+    floors: Floors = Floors()
+    keys: TrustedKeys = TrustedKeys()
+    waivers: WaiverRules | None = None
+    reviews: ReviewRules | None = None
+
+
+NO_WORKLOAD: Final = LeastWorkload()
+VERSION_1: Final = PolicyParts()
+"""What a policy of version 1 asks for beyond its own keys."""
+
+
+def read_parts(document: Document) -> PolicyParts:
+    """The parts of a validated policy.
+
+    Raises:
+        UserError: a duration, key or parameter that does not exist.
+    """
+    data: Mapping[str, Any] = document.data
+    serves: Mapping[str, Any] = data.get("serves", {})
+    return PolicyParts(
+        signed=data["evidence"].get("signed", False),
+        parameters={
+            check: {name: Limit(**limit) for name, limit in limits.items()}
+            for check, limits in data.get("parameters", {}).items()
+        },
+        workload=LeastWorkload(**data.get("workload", {})),
+        serves=tuple(serves),
+        sampled=SampledRange(**(serves.get("sampled") or {})),
+        floors=Floors(**data.get("floors", {})),
+        keys=_keys(document, data.get("keys", {})),
+        waivers=_waivers(document, data.get("waivers")),
+        reviews=_reviews(data.get("reviews")),
+    )
+
+
+def _keys(document: Document, keys: Mapping[str, Any]) -> TrustedKeys:
+    trusted = {name: _key(document, ("keys", "trusted", name), text) for name, text in keys.get("trusted", {}).items()}
+    revoked = [_key(document, ("keys", "revoked", i), text) for i, text in enumerate(keys.get("revoked", ()))]
+    return TrustedKeys(trusted, tuple(revoked))
+
+
+def _key(document: Document, place: tuple[str | int, ...], text: str) -> PublicKey:
+    key = parse_public(text)
+    if key is None:
+        raise document.error(place, f"{quoted(text)} is no public key; write what audit keys show FILE prints")
+    return key
+
+
+def _waivers(document: Document, rules: Mapping[str, Any] | None) -> WaiverRules | None:
+    if rules is None:
+        return None
+    age = duration_at(document, ("waivers", "max_age"), rules.get("max_age", "30d"))
+    verdicts = tuple(rules.get("verdicts", ("not_run", "inconclusive")))
+    return WaiverRules(tuple(rules["checks"]), verdicts, rules.get("four_eyes", True), age)
+
+
+def _reviews(rules: Mapping[str, Any] | None) -> ReviewRules | None:
+    return None if rules is None else ReviewRules(rules["least"], rules.get("four_eyes", True))
+
+
+def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> timedelta:
+    """A duration above 0 in a document.
+
+    Raises:
+        UserError: another text.
+    """
+    age = parse_duration(text)
+    if not age:
+        name = place[-1]
+        raise document.error(place, f"{name} is {quoted(text)}; write a duration like 30d, 12h, P30D or PT12H")
+    return age
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """A duration such as 30d or P1DT12H; None if the text is not one. Years and months have no fixed length."""
+    short = SHORT.fullmatch(text)
+    if short:
+        return timedelta(**{UNITS[short["unit"]]: int(short["number"])})
+    iso = ISO.fullmatch(text)
+    return timedelta(**{unit: int(value or 0) for unit, value in iso.groupdict().items()}) if iso else None
+
+
+def served(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What `--serves` names.
+
+    Raises:
+        UserError: a word that no deployment serves.
+    """
+    for word in words:
+        if word not in SERVABLE:
+            raise UserError(f"--serves {quoted(word)}: unknown; write one of {', '.join(SERVABLE)}")
+    return tuple(dict.fromkeys(words))

@@ -1,0 +1,82 @@
+"""Rules on the run as a whole: its record, its signed log, its age, its suite and its arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from audit.gate.decision import Reason, blocked, remark, undecided
+from audit.gate.facts import RunFacts
+from audit.gate.policy import Policy
+from audit.store import RunStatus
+
+CLOCK_SKEW: Final = timedelta(minutes=5)
+
+
+def run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:
+    """Why the run itself is no evidence under the policy."""
+    run = facts.run
+    for line in facts.remarks:
+        yield remark("verdicts", line)
+    if facts.broken:
+        more = f" and {len(facts.broken) - 1} more places" if len(facts.broken) > 1 else ""
+        yield undecided("record", f"not what it was when the run finished: {facts.broken[0]}{more}")
+    if run.status is not RunStatus.FINISHED or run.finished_at is None:
+        yield undecided("run", f"the run is {run.status}, not finished")
+    else:
+        yield from _times(facts, run.finished_at, policy.max_age, now)
+    yield from _signature(facts, policy)
+    tokens = sum(arm.counts.output for arm in facts.candidates)
+    if tokens < policy.min_tokens:
+        yield undecided("min_tokens", f"the candidate arms emitted {tokens} tokens, {policy.min_tokens} are required")
+    if policy.suites and run.suite_sha256 not in policy.suites:
+        yield undecided(
+            "suites", f"suite {run.suite_name} sha256:{run.suite_sha256} is not one that the policy accepts"
+        )
+    yield from _absent_arms(facts)
+
+
+def _times(facts: RunFacts, finished: datetime, limit: timedelta, now: datetime) -> Iterator[Reason]:
+    """The end ages from the moment in the run's id at the latest: a column can be edited, the id is hashed."""
+    begun = facts.begun or facts.run.started_at
+    if abs(facts.run.started_at - begun) > CLOCK_SKEW:
+        yield undecided("max_age", f"the run's id is of {begun:%Y-%m-%d %H:%M}, its row says another start")
+    age = now - min(begun, finished)
+    if age > limit:
+        yield undecided("max_age", f"the run began {_spoken(age)} ago, at most {_spoken(limit)} are allowed")
+    for word, moment in (("began", begun), ("finished", finished)):
+        if moment - now > CLOCK_SKEW:
+            yield undecided("max_age", f"the run {word} {_spoken(moment - now)} in the future; check the clocks")
+            break
+
+
+def _spoken(span: timedelta) -> str:
+    days = span / timedelta(days=1)
+    return f"{days:.1f} days" if days >= 1 else f"{span / timedelta(hours=1):.1f} hours"
+
+
+def _signature(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    if facts.ending.problem is not None:
+        yield undecided("signed", facts.ending.problem)
+    elif facts.ending.by is None and policy.parts.signed:
+        yield undecided("signed", "the policy requires a log that a trusted key signed, and none was given")
+
+
+def _absent_arms(facts: RunFacts) -> Iterator[Reason]:
+    """A reason for each arm of the suite that the run lacks: it may have been the one that failed."""
+    names = [arm.name for arm in facts.candidates]
+    for entry in facts.run.suite_document.get("arms", ()):
+        wanted = entry["name"]
+        if not any(name == wanted or name.startswith(f"{wanted}.") for name in names):
+            yield undecided("arms", f"the suite has an arm {wanted}, and the run's record does not", wanted)
+
+
+def fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    """Why arms are broken or lossy by their own declaration."""
+    for arm in facts.candidates:
+        if arm.fault and not policy.allow_known_bad:
+            yield blocked("known_bad", f"arm {arm.name} is broken on purpose: {arm.fault}", arm.name)
+        if policy.require_lossless and not arm.lossless:
+            rule = arm.effective.protocol or arm.spec.get("verifier") or "unknown"
+            yield blocked("lossless", f"arm {arm.name}: its rule {rule} declares itself lossy", arm.name)

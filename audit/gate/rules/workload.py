@@ -1,0 +1,131 @@
+"""Rules on what a run exercised: speculation, the least workload of arms, what the deployment serves, floors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Final
+
+from audit.evidence.verdicts import Verdict
+from audit.gate.decision import Reason, blocked, undecided
+from audit.gate.facts import RunFacts
+from audit.gate.policy import Policy
+from audit.gate.policy_parts import LeastWorkload, SampledRange
+from audit.gate.workload import ArmWorkload
+from audit.store import StoredArm
+
+NOT_READ: Final = "nobody read its record"
+SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "greedy": ("greedy_equality", "bitwise"),
+    "structured": ("schema_conformance", "constraint_replay"),
+    "tools": ("tool_call_equality",),
+    "filters": ("filter_equality", "no_leak"),
+}
+"""Checks one of which must be certified in an arm that shows what a deployment serves."""
+
+
+def workload_reasons(facts: RunFacts, policy: Policy, serves: tuple[str, ...] | None) -> Iterator[Reason]:
+    """Why the run did not exercise what the policy asks for; `serves` replaces the policy's own list."""
+    for arm in facts.candidates:
+        yield from _speculation(arm)
+        for text in short_of(facts, arm, policy.parts.workload):
+            yield undecided("workload", f"arm {arm.name}: {text}", arm.name)
+        yield from _floors(arm, policy)
+    for served in policy.parts.serves if serves is None else serves:
+        yield from _served(facts, served, policy.parts.sampled)
+
+
+def _speculation(arm: StoredArm) -> Iterator[Reason]:
+    """A reason if the arm's speculation left no trace in its output: its checks looked at plain decoding."""
+    if not arm.counts.drafted:
+        yield undecided("speculation", f"arm {arm.name}: its record shows no drafted token", arm.name)
+    elif not arm.counts.accepted:
+        text = f"arm {arm.name}: none of its {arm.counts.drafted} drafted tokens was accepted"
+        yield undecided("speculation", f"{text}; use a draft that the target accepts", arm.name)
+
+
+COUNTS: Final[Mapping[str, Callable[[ArmWorkload], int]]] = {
+    "tokens": lambda done: done.tokens,
+    "requests": lambda done: done.requests,
+    "prompts": lambda done: done.prompts,
+    "domains": lambda done: len(done.domains),
+    "context": lambda done: done.longest,
+}
+WORDS: Final = {
+    "tokens": "emitted tokens",
+    "requests": "answered requests",
+    "prompts": "different prompts",
+    "domains": "domains",
+    "verified_drafts": "drafted tokens verified",
+    "batch_size": "requests decoded at once",
+    "context": "tokens of the longest prompt with its answer",
+}
+
+
+def short_of(facts: RunFacts, arm: StoredArm, wanted: LeastWorkload) -> Iterator[str]:
+    """What an arm's workload lacks, one text each."""
+    for field in fields(wanted):
+        least = getattr(wanted, field.name)
+        if least is None:
+            continue
+        count = _count(facts, arm, field.name)
+        if count is None:
+            yield f"{WORDS[field.name]} are unknown, {least} are required"
+        elif count < least:
+            yield f"{count} {WORDS[field.name]}, {least} are required"
+
+
+def _count(facts: RunFacts, arm: StoredArm, name: str) -> int | None:
+    if name == "verified_drafts":
+        return arm.counts.drafted
+    if name == "batch_size":
+        rows = arm.effective.rows or arm.spec.get("rows")
+        return rows if isinstance(rows, int) else None
+    done = facts.workloads.get(arm.name)
+    return None if done is None else COUNTS[name](done)
+
+
+def _floors(arm: StoredArm, policy: Policy) -> Iterator[Reason]:
+    counts, floors = arm.counts, policy.parts.floors
+    rates = (
+        ("acceptance", counts.accepted, counts.drafted, floors.acceptance),
+        ("tokens_per_forward", counts.output, counts.steps, floors.tokens_per_forward),
+    )
+    for name, part, whole, least in rates:
+        if least is None:
+            continue
+        if part is None or not whole:
+            yield undecided("floors", f"arm {arm.name}: {name} is unknown, {least:g} is required", arm.name)
+        elif part / whole < least:
+            yield blocked("floors", f"arm {arm.name}: {name} is {part / whole:.3g}, {least:g} is required", arm.name)
+
+
+def _served(facts: RunFacts, served: str, sampled: SampledRange) -> Iterator[Reason]:
+    requirement = f"serves {served}"
+    if served == "sampled":
+        yield from (undecided(requirement, text) for text in _sampling(facts, sampled))
+        return
+    certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
+    showing = [arm for arm in facts.candidates if any((arm.name, check) in certified for check in SERVED_BY[served])]
+    if served == "greedy":
+        showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and done.greedy]
+    if not showing:
+        checks = " or ".join(SERVED_BY[served])
+        yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
+
+
+def _sampling(facts: RunFacts, wanted: SampledRange) -> Iterator[str]:
+    """Why the run shows nothing about a deployment that samples in this range."""
+    arms = [done for arm in facts.candidates if (done := facts.workloads.get(arm.name)) and done.temperatures]
+    if not arms:
+        yield "no candidate arm sampled: a temperature below 0.1 or a top_k of 1 leaves no choice"
+        return
+    temperatures = [temperature for done in arms for temperature in done.temperatures]
+    low, high = min(temperatures), max(temperatures)
+    if wanted.lowest is not None and low > wanted.lowest:
+        yield f"the lowest temperature of the run is {low:g}, the deployment goes down to {wanted.lowest:g}"
+    if wanted.highest is not None and high < wanted.highest:
+        yield f"the highest temperature of the run is {high:g}, the deployment goes up to {wanted.highest:g}"
+    shown = [done.choices for done in arms if done.choices is not None]
+    if shown and max(shown) < wanted.choices:
+        yield f"p left a choice for {max(shown)} sampled tokens at most, {wanted.choices} are required"
