@@ -10,11 +10,7 @@ import schemas
 from tests.audit.invoke import invoke
 
 ENGINES = {"engine-openai", "engine-transformers", "engine-vllm"}
-<<<<<<< HEAD
-EXPECTED = {"attachment", "plan", "policy", "prompt", "results", "speculation", "suite"} | ENGINES
-=======
-EXPECTED = {"attachment", "plan", "policy", "policy-1", "prompt", "results", "suite"} | ENGINES
->>>>>>> 5e766bb (The gate computes verdicts from the record, holds a suite's parameters, and judges bundles)
+EXPECTED = {"attachment", "plan", "policy", "policy-1", "prompt", "results", "speculation", "suite"} | ENGINES
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:
