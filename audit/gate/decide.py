@@ -11,7 +11,6 @@ not show cannot be decided. A block outweighs the rest:
 | an arm's rule is lossy and the policy requires lossless    | block         |
 | a subject's digest differs from the run's                  | block         |
 | an arm is below a floor of performance                     | block         |
-| a trusted person rejected the run                          | block         |
 | a required check is missing or not_run                     | cannot decide |
 | a required verdict rests on a lower evidence level         | cannot decide |
 | the suite made a required check looser than is accepted    | cannot decide |
@@ -23,7 +22,6 @@ not show cannot be decided. A block outweighs the rest:
 | an arm that drafted or accepted nothing, or did too little | cannot decide |
 | the run does not show what the deployment serves           | cannot decide |
 | a situation was examined too seldom, or nobody counted     | cannot decide |
-| fewer reviews than required                                | cannot decide |
 
 A role that nobody named is waived, and the waiver recorded, if the caller says so.
 """

@@ -32,7 +32,7 @@ EXIT_CODES: Final = {Decision.ALLOW: 0, Decision.BLOCK: 1, Decision.CANNOT_DECID
 class Reason:
     """One unmet requirement. `answer` is the decision that follows from it alone.
 
-    `arm` and `check` say which result the reason is about, if it is about one: a waiver names both.
+    `arm` and `check` say which result the reason is about, if it is about one.
     """
 
     answer: Decision

@@ -24,7 +24,6 @@ STEPS: Final[Mapping[str, str]] = {
     "require": "add a requirement to the policy that selects the arm",
     "coverage": "audit coverage {run} shows the situations; the page of each says how a suite meets it",
     "parameters": "set the parameter in the suite to what the policy accepts, and run it again",
-    "reviews": "audit review {run} --key KEY --reason TEXT",
     "gate": "report this with the output of: audit doctor",
 }
 """By requirement; `{run}` stands for the run."""

@@ -73,24 +73,6 @@ class TrustedKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class WaiverRules:
-    """Which results a signed waiver may cover."""
-
-    checks: tuple[str, ...]
-    verdicts: tuple[str, ...]
-    four_eyes: bool
-    max_age: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewRules:
-    """How many persons must have approved a run."""
-
-    least: int
-    four_eyes: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyParts:
     """Everything that version 2 added; the defaults are those of a policy of version 1."""
 
@@ -101,8 +83,6 @@ class PolicyParts:
     sampled: SampledRange = SampledRange()
     floors: Floors = Floors()
     keys: TrustedKeys = TrustedKeys()
-    waivers: WaiverRules | None = None
-    reviews: ReviewRules | None = None
 
 
 NO_WORKLOAD: Final = LeastWorkload()
@@ -129,8 +109,6 @@ def read_parts(document: Document) -> PolicyParts:
         sampled=SampledRange(**(serves.get("sampled") or {})),
         floors=Floors(**data.get("floors", {})),
         keys=_keys(document, data.get("keys", {})),
-        waivers=_waivers(document, data.get("waivers")),
-        reviews=_reviews(data.get("reviews")),
     )
 
 
@@ -145,18 +123,6 @@ def _key(document: Document, place: tuple[str | int, ...], text: str) -> PublicK
     if key is None:
         raise document.error(place, f"{quoted(text)} is no public key; write what audit keys show FILE prints")
     return key
-
-
-def _waivers(document: Document, rules: Mapping[str, Any] | None) -> WaiverRules | None:
-    if rules is None:
-        return None
-    age = duration_at(document, ("waivers", "max_age"), rules.get("max_age", "30d"))
-    verdicts = tuple(rules.get("verdicts", ("not_run", "inconclusive")))
-    return WaiverRules(tuple(rules["checks"]), verdicts, rules.get("four_eyes", True), age)
-
-
-def _reviews(rules: Mapping[str, Any] | None) -> ReviewRules | None:
-    return None if rules is None else ReviewRules(rules["least"], rules.get("four_eyes", True))
 
 
 def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> timedelta:
