@@ -26,6 +26,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.attest:command",
         "Sign statements about RUN (a ULID, a prefix of one, or latest), and record them.",
     ),
+    "controls": (
+        "audit.commands.controls:command",
+        "Show which checks and records are evidence for which clauses of laws and standards.",
+    ),
     "coverage": (
         "audit.commands.coverage:command",
         "Show the situations that RUN met and how often its checks examined each.",
@@ -34,6 +38,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "diff": (
         "audit.commands.diff:command",
         "Show what differs between runs A and B: settings, verdicts, acceptance by domain and position, outputs.",
+    ),
+    "disclose": (
+        "audit.commands.disclose:command",
+        "Write the plain statement about the speculation of RUN, from its evidence alone.",
     ),
     "doctor": (
         "audit.commands.doctor:command",

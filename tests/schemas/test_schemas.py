@@ -10,7 +10,8 @@ import schemas
 from tests.audit.invoke import invoke
 
 ENGINES = {"engine-openai", "engine-transformers", "engine-vllm"}
-EXPECTED = {"attachment", "plan", "policy", "policy-1", "prompt", "results", "speculation", "suite"} | ENGINES
+KINDS = "attachment controls disclosure plan policy policy-1 prompt results speculation suite"
+EXPECTED = {*KINDS.split()} | ENGINES
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:
