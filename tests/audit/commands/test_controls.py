@@ -24,6 +24,7 @@ def test_the_file_follows_its_schema_and_every_registered_check_is_mapped():
     data = json.loads(files("suites").joinpath("controls.json").read_text("utf-8"))
     Draft202012Validator(schemas.load("controls")).validate(data)
     clauses = [clause for framework in load_controls().frameworks for clause in framework.clauses]
+    assert [clause.id for clause in clauses if not (clause.records or clause.checks)] == []
     mapped = {name for clause in clauses for name in clause.checks}
     unmapped = set(load_controls().unmapped)
     assert mapped & unmapped == set()
