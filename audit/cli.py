@@ -18,6 +18,7 @@ from audit.errors import CannotDecide, UserError
 from audit.text.unsafe import visible_lines
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "admission": ("audit.commands.admission:command", "Admit pods to a Kubernetes cluster by the gate's decisions."),
     "attach": (
         "audit.commands.attach:command",
         "Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.",

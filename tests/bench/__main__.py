@@ -15,6 +15,7 @@ import torch
 from audit.evidence.environment import hardware
 from audit.store.canonical import jsonable
 from engine.models.numerics import REGISTRY
+from tests.bench.admission import main as admission
 from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
@@ -74,8 +75,10 @@ def _write(path: Path, name: str, setting: Setting, tables) -> None:
 
 
 if __name__ == "__main__":
-    # these two have options of their own
-    if sys.argv[1:2] == ["battery"]:
+    # these have options of their own
+    if sys.argv[1:2] == ["admission"]:
+        admission(sys.argv[2:], prog_name="python -m tests.bench admission")
+    elif sys.argv[1:2] == ["battery"]:
         battery(sys.argv[2:], prog_name="python -m tests.bench battery")
     elif sys.argv[1:2] == ["store"]:
         store(sys.argv[2:], prog_name="python -m tests.bench store")

@@ -1,0 +1,1 @@
+"""Kubernetes admission by the gate's decisions."""

@@ -1,0 +1,230 @@
+"""Gate decisions by the digests of the models that a run used, for a server that asks again and again.
+
+The reader keeps a connection open and sees every later write. An SQLite file that was removed or replaced is not read
+on: the reader opens the path anew, or fails. Every decision comes with the answer whether the log covers its row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from audit.errors import UserError
+from audit.evidence.records import ArmKind
+from audit.evidence.verdicts import Verdict
+from audit.store import entries, failures, log, log_scan, migrate, notes
+from audit.store.canonical import sha256_json
+from audit.store.connection import READING, is_sqlite, open_readonly, parse_url, shown, sqlite_path
+from audit.store.covered import COVERED
+from audit.store.keys import PublicKey
+from audit.store.log_models import CheckpointRow, LogEntryRow
+from audit.store.merkle import leaf_hash
+from audit.store.models import ArmRow, ArtifactRow, CheckRow, GateDecisionRow, RunArtifactRow, RunRow
+from audit.store.outcomes import latest_checks
+
+KIND: Final = "gate_decision"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedModel:
+    """A model of a run: its kind, its role (its name in the suite), its digest."""
+
+    kind: str
+    role: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRun:
+    """A run that used a model, with its newest decision under one of the accepted policies.
+
+    configurations: digests of the effective configurations of the candidate arms.
+    drafts: names of the drafts that candidate arms used; None if an arm's record does not say.
+    logged: True if the log's entry of the decision has the hash of its row.
+    signed: True if a checkpoint signed by the reader's key covers that entry; None without a key.
+    later_fault: the arm and check of a result after the decision that contradicts a claim.
+    """
+
+    run: str
+    finished: bool
+    models: tuple[UsedModel, ...]
+    configurations: frozenset[str]
+    drafts: frozenset[str] | None
+    decision_id: int
+    decision: str
+    policy_sha256: str
+    policy: Mapping[str, Any]
+    actor: str
+    decided_at: datetime
+    logged: bool
+    signed: bool | None
+    later_fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    seq: int
+    leaf: bytes
+
+
+class DecisionReader:
+    """Reads decisions from a store; threads may share it.
+
+    Args:
+        url: path or URL of the store.
+        key: public key whose checkpoints must cover a decision; None if none need to.
+    """
+
+    def __init__(self, url: str, key: PublicKey | None) -> None:
+        self._url = parse_url(url)
+        self._key = key
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._file: failures.FileIdentity | None = None
+        # what a signed root covers stays covered, so each entry is verified once
+        self._covered: set[_Entry] = set()
+
+    def find(self, digests: Collection[str], policies: Collection[str]) -> tuple[DecidedRun, ...]:
+        """The runs that used models of all these digests, with their newest decision, newest first.
+
+        Raises:
+            UserError: no store at the path, or one of another revision.
+            StoreFailure: the database failed.
+        """
+        engine = self._open()
+        try:
+            with Session(engine.execution_options(**{READING: True})) as session, session.begin():
+                found = [self._run(session, row) for row in _newest(session, digests, policies)]
+        except DBAPIError as error:
+            raise failures.failure(shown(self._url), error) from error
+        return tuple(found)
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+            self._engine = None
+
+    def _open(self) -> Engine:
+        with self._lock:
+            file = failures.identity(sqlite_path(self._url)) if is_sqlite(self._url) else None
+            if is_sqlite(self._url) and file is None:
+                raise UserError(f"{shown(self._url)}: no such store")
+            if self._engine is None or file != self._file:
+                if self._engine is not None:
+                    self._engine.dispose()
+                    self._engine = None
+                engine = open_readonly(self._url)
+                try:
+                    migrate.require_current(migrate.revision_of(engine, self._url), self._url)
+                except BaseException:
+                    engine.dispose()
+                    raise
+                self._engine, self._file = engine, file
+            return self._engine
+
+    def _run(self, session: Session, row: GateDecisionRow) -> DecidedRun:
+        run = session.get_one(RunRow, row.run_id)
+        arms = list(session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.kind == ArmKind.CANDIDATE)))
+        entry = _entry(session, row.id)
+        return DecidedRun(
+            run=run.ulid,
+            finished=run.status == "finished",
+            models=tuple(_models(session, run.id)),
+            configurations=frozenset(sha256_json(arm.effective) for arm in arms),
+            drafts=_drafts(arms),
+            decision_id=row.id,
+            decision=row.decision,
+            policy_sha256=row.policy_sha256,
+            policy=row.policy,
+            actor=row.actor,
+            decided_at=row.created_at,
+            logged=entry is not None,
+            signed=None if self._key is None else entry is not None and self._signed(session, self._key, entry),
+            later_fault=_later_fault(session, run.id, [arm.id for arm in arms], row.created_at),
+        )
+
+    def _signed(self, session: Session, key: PublicKey, entry: _Entry) -> bool:
+        if entry not in self._covered and _signed_root_covers(session, key, entry):
+            self._covered.add(entry)
+        return entry in self._covered
+
+
+def _newest(session: Session, digests: Collection[str], policies: Collection[str]) -> Iterator[GateDecisionRow]:
+    """The newest decision on each run that used all digests, newest first."""
+    runs = (
+        select(RunArtifactRow.run_id)
+        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+        .where(ArtifactRow.sha256.in_(digests))
+        .group_by(RunArtifactRow.run_id)
+        .having(func.count(func.distinct(ArtifactRow.sha256)) == len(set(digests)))
+    )
+    newest = (
+        select(func.max(GateDecisionRow.id))
+        .where(GateDecisionRow.run_id.in_(runs), GateDecisionRow.policy_sha256.in_(policies))
+        .group_by(GateDecisionRow.run_id)
+    )
+    query = select(GateDecisionRow).where(GateDecisionRow.id.in_(newest)).order_by(GateDecisionRow.id.desc())
+    yield from session.scalars(query)
+
+
+def _models(session: Session, run_id: int) -> Iterator[UsedModel]:
+    query = (
+        select(ArtifactRow.kind, RunArtifactRow.role, ArtifactRow.sha256)
+        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+        .where(RunArtifactRow.run_id == run_id)
+    )
+    for kind, role, sha256 in session.execute(query):
+        yield UsedModel(kind, role, sha256)
+
+
+def _drafts(arms: Sequence[ArmRow]) -> frozenset[str] | None:
+    if any("draft" not in arm.spec for arm in arms):
+        return None
+    names = [name for arm in arms for name in (arm.spec["draft"], *arm.spec.get("other_drafts", ()))]
+    return frozenset(name for name in names if name)
+
+
+def _entry(session: Session, key: int) -> _Entry | None:
+    """The log's entry of a decision; None if its hash is not that of the row."""
+    query = select(LogEntryRow.seq, LogEntryRow.leaf).where(LogEntryRow.kind == KIND, LogEntryRow.ref == str(key))
+    logged = session.execute(query.order_by(LogEntryRow.seq.desc()).limit(1)).one_or_none()
+    (row,) = entries.rows(session, COVERED[KIND], KIND, [key])
+    if logged is None or bytes(logged.leaf) != leaf_hash(row.data):
+        return None
+    return _Entry(logged.seq, bytes(logged.leaf))
+
+
+def _signed_root_covers(session: Session, key: PublicKey, entry: _Entry) -> bool:
+    query = select(CheckpointRow.note).where(CheckpointRow.size > entry.seq).order_by(CheckpointRow.id.desc())
+    for note in session.scalars(query):
+        try:
+            head = notes.opened(note, key, "checkpoint")
+        except UserError:
+            continue
+        leaves, frontier = log_scan.leaves(session, head.size), list[bytes]()
+        for seq, leaf in enumerate(leaves):
+            log.grown(frontier, seq, leaf)
+        if len(leaves) == head.size > entry.seq and log.root_of(frontier) == head.root:
+            return leaves[entry.seq] == entry.leaf
+    return False
+
+
+def _later_fault(session: Session, run_id: int, arms: Sequence[int], decided_at: datetime) -> str | None:
+    query = (
+        select(CheckRow.name, ArmRow.name)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .where(CheckRow.id.in_(latest_checks(run_id)), CheckRow.arm_id.in_(arms))
+        .where(CheckRow.verdict == Verdict.FAULT, CheckRow.created_at > decided_at)
+        .limit(1)
+    )
+    found = session.execute(query).one_or_none()
+    return None if found is None else f"arm {found[1]}: {found[0]}"
