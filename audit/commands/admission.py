@@ -13,7 +13,8 @@ import click
 from audit.commands.options import store_option
 from audit.errors import UserError
 from audit.gate.admission.decide import Rules
-from audit.gate.policy import load_policy, parse_duration
+from audit.gate.policy import load_policy
+from audit.gate.policy_parts import parse_duration
 from audit.gate.subjects import DIGEST
 from audit.store.decided import DecisionReader
 from audit.store.keys import read_public
