@@ -92,7 +92,7 @@ def _metrics(facts: AttestedRun) -> Iterator[dict[str, str]]:
 
 def _packages(facts: AttestedRun) -> Iterator[dict[str, str]]:
     for name, version in sorted(facts.run.environment.packages.items()):
-        if isinstance(version, str) and PACKAGE.fullmatch(name):
+        if PACKAGE.fullmatch(name):
             # a reference of its own, since a model may have a package's name
             yield {"type": "library", "bom-ref": f"package/{name}", "name": name, "version": version}
 

@@ -188,3 +188,12 @@ def _refuse_unknown(revision: str, url: URL) -> None:
             f"{shown(url)}: the store is at revision {revision}, newer than this version of audit ({REVISION}); "
             "install a newer specaudit"
         )
+
+
+def make_ready(url: str, target: URL, create: bool) -> None:
+    """Create a missing or empty SQLite store if `create` is set, else raise that it is missing."""
+    missing = is_sqlite(target) and not sqlite_path(target).is_file()
+    if missing and not create:
+        raise UserError(f"{shown(target)}: no such store; run a suite first, or: audit db upgrade --store {url}")
+    if is_sqlite(target) and create and (missing or current(url) == EMPTY):
+        upgrade(url)

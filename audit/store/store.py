@@ -91,7 +91,7 @@ class Store:
             UserError: missing, unreadable, not a store, or of another revision.
         """
         target = parse_url(url)
-        _make_ready(url, target, create and not read_only)
+        migrate.make_ready(url, target, create and not read_only)
         engine = open_readonly(target) if read_only else open_engine(target)
         try:
             migrate.require_current(migrate.revision_of(engine, target), target)
@@ -392,12 +392,3 @@ class Store:
             raise UserError(f"{self.url}: refused: {str(error.orig).strip().splitlines()[0]}") from error
         except DBAPIError as error:
             raise failures.failure(self.url, error) from error
-
-
-def _make_ready(url: str, target: URL, create: bool) -> None:
-    """Create a missing or empty SQLite store if `create` is set, else raise that it is missing."""
-    missing = is_sqlite(target) and not sqlite_path(target).is_file()
-    if missing and not create:
-        raise UserError(f"{shown(target)}: no such store; run a suite first, or: audit db upgrade --store {url}")
-    if is_sqlite(target) and create and (missing or migrate.current(url) == migrate.EMPTY):
-        migrate.upgrade(url)

@@ -64,14 +64,14 @@ def sealed(body: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class ContainerContent:
     """What `pack` got."""
 
     document: dict[str, Any]
     columns: dict[str, Array]
 
 
-def unpack(content: bytes, only: Collection[str] | None = None) -> Unpacked:
+def unpack(content: bytes, only: Collection[str] | None = None) -> ContainerContent:
     """The inverse of `pack`; columns are copies.
 
     Args:
@@ -102,7 +102,7 @@ def unpack(content: bytes, only: Collection[str] | None = None) -> Unpacked:
         at += size
     if at != len(content):
         raise ValueError("bytes follow the last column")
-    return Unpacked(document, columns)
+    return ContainerContent(document, columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class WorkerTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRows:
+class RowTerms:
     """What a call keeps of the target's rows, at the record's level, and what all its requests share.
 
     drawn, masks: as in `engine.backends.vllm.decisions.StepReading`.
@@ -68,7 +68,7 @@ def _own(request: Request) -> dict[str, Any]:
 
 
 def terms_of(document: Mapping[str, Any]) -> dict[str, WorkerTerms]:
-    """By the names of answers, from what `KeptRows.message` has under `terms`."""
+    """By the names of answers, from what `RowTerms.message` has under `terms`."""
     return {name: _terms(document, own) for name, own in document["requests"].items()}
 
 
