@@ -22,7 +22,7 @@ from vllm import LLM, SamplingParams
 
 from engine.backends.vllm.options import EXTENSION, SCHEDULER
 from engine.backends.vllm.patches import EXPAND
-from engine.backends.vllm.worker_terms import RowTerms
+from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import Protocol, RecordLevel, Request
 from engine.core.types import SamplingParams as OwnSampling
 
@@ -91,7 +91,7 @@ def main(target, method, rounds, width, tokens, temperature, record, vocabulary)
         temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False
     )
     asked = [{"prompt_token_ids": ids} for ids in prompts()[:width]]
-    kept = RowTerms(RecordLevel(record), Protocol.CHAIN, vocabulary or 2048, drawn=method != "ngram")
+    kept = CallTerms(RecordLevel(record), Protocol.CHAIN, vocabulary or 2048, drawn=method != "ngram")
     with tempfile.TemporaryDirectory() as home:
         folder = write_model(Path(home) / "wide", vocabulary) if vocabulary else REFERENCE / target
         scheduler_log = {"specaudit": {"scheduler": str(Path(home) / "diary"), "script": None}}

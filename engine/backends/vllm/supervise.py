@@ -15,7 +15,7 @@ from engine.backends.vllm.features import Asked, grouped, message_of
 from engine.backends.vllm.options import VllmSettings, sampling_of
 from engine.backends.vllm.process import EngineDied, EngineProcess, Launch, interpreter
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
-from engine.backends.vllm.worker_terms import RowTerms
+from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import Request
 
 
@@ -124,7 +124,7 @@ class GenerateCall:
         width: requests in flight at once.
     """
 
-    def __init__(self, pool: EnginePool, setting: VllmSettings, kept: RowTerms, width: int) -> None:
+    def __init__(self, pool: EnginePool, setting: VllmSettings, kept: CallTerms, width: int) -> None:
         self._pool = pool
         self._setting = setting
         self._kept = kept

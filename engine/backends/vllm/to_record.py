@@ -20,7 +20,7 @@ from engine.backends.vllm.forbidden import with_forbidden
 from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
-from engine.backends.vllm.worker_terms import RowTerms
+from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import FinishReason, Generation, Request
 from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.record.foreign_steps import ForeignStep, cut
@@ -58,10 +58,10 @@ class RecordOptions:
     answered: Answered = no_facts
 
     @property
-    def kept(self) -> RowTerms:
+    def kept(self) -> CallTerms:
         """What the engine keeps of its rows."""
         observed = self.observed
-        return RowTerms(
+        return CallTerms(
             observed.level, observed.protocol, observed.vocabulary, observed.eos_ids, self.drawn, self.masks
         )
 

@@ -13,7 +13,7 @@ from engine.record.sampling_json import sampling_from_json
 
 @dataclass(frozen=True, slots=True)
 class WorkerTerms:
-    """One request, as `engine.record.row_terms.RowTerms` asks for it, and the meaning of its steps."""
+    """One request, as `engine.record.row_terms.CallTerms` asks for it, and the meaning of its steps."""
 
     level: RecordLevel
     protocol: Protocol
@@ -27,7 +27,7 @@ class WorkerTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class RowTerms:
+class CallTerms:
     """What a call keeps of the target's rows, at the record's level, and what all its requests share.
 
     drawn, masks: as in `engine.backends.vllm.decisions.StepReading`.
@@ -68,7 +68,7 @@ def _own(request: Request) -> dict[str, Any]:
 
 
 def terms_of(document: Mapping[str, Any]) -> dict[str, WorkerTerms]:
-    """By the names of answers, from what `RowTerms.message` has under `terms`."""
+    """By the names of answers, from what `CallTerms.message` has under `terms`."""
     return {name: _terms(document, own) for name, own in document["requests"].items()}
 
 

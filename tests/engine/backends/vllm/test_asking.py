@@ -13,7 +13,7 @@ from engine.backends.neighbour import Beside, NeighbourEngine
 from engine.backends.vllm.backend import VllmEngine
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.supervise import EnginePool, GenerateCall
-from engine.backends.vllm.worker_terms import RowTerms
+from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.errors import EngineError, ModelError
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
@@ -46,7 +46,7 @@ def setting(python, restarts=4, name="a", repair=None, silence=SECONDS):
 
 def asked(pool, setting, *firsts, width=2):
     requests = [Request(f"r{i}", (first, 1), SamplingParams()) for i, first in enumerate(firsts)]
-    batches = list(GenerateCall(pool, setting, RowTerms(RecordLevel.TOKENS), width).ask(requests))
+    batches = list(GenerateCall(pool, setting, CallTerms(RecordLevel.TOKENS), width).ask(requests))
     outcomes = [each for batch in batches for each in batch.outcomes]
     assert sorted(each.request.id for each in outcomes) == sorted(each.id for each in requests)
     return {each.request.id: each.failure.kind if each.failure else "answered" for each in outcomes}, outcomes
