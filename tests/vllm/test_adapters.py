@@ -1,4 +1,4 @@
-"""The packaged suites of adapters, repaired and stock, and of the engine's features at temperature 0."""
+"""The packaged suites of adapters, repaired and stock."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from .packaged import assert_as_the_page_says
 pytestmark = pytest.mark.vllm
 
 
-@pytest.mark.parametrize("suite", ["adapters", "adapters-stock", "features-engine-greedy"])
+@pytest.mark.parametrize("suite", ["adapters", "adapters-stock"])
 def test_every_cell_is_as_the_page_says(tmp_path, suite):
     assert_as_the_page_says(tmp_path, suite)

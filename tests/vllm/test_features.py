@@ -1,4 +1,4 @@
-"""The packaged suites of features: the cells of the page and what they rest on; a mix-up of adapters is found."""
+"""The packaged suite of features: the cells of the page and what they rest on; a mix-up of adapters is found."""
 
 from dataclasses import replace
 
@@ -17,9 +17,8 @@ pytestmark = pytest.mark.vllm
 PROMPTS = [tuple(range(40 + 7 * i, 70 + 9 * i)) for i in range(8)]
 
 
-@pytest.mark.parametrize("suite", ["features", "features-engine"])
-def test_every_cell_is_as_the_page_says(tmp_path, suite):
-    assert_as_the_page_says(tmp_path, suite)
+def test_every_cell_is_as_the_page_says(tmp_path):
+    assert_as_the_page_says(tmp_path, "features")
 
 
 def test_your_own_logits_processors_are_refused_with_a_draft():
