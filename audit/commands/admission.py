@@ -93,7 +93,7 @@ def serve(
         raise UserError(NEEDS) from error
     rules = Rules(frozenset(map(_policy, policies)), _age(max_age), unannotated == "allow")
     reader = DecisionReader(store, None if key is None else read_public(key))
-    reader.find(["0" * 64], rules.policies)
+    next(reader.find(["0" * 64], rules.policies), None)
     _check_tls(cert, tls_key, client_ca)
     webhook = Webhook(rules, reader, timeout, lambda line: click.echo(f"audit: {visible(line)}", err=True))
     options = uvicorn.Config(

@@ -91,8 +91,10 @@ class DecisionReader:
         # what a signed root covers stays covered, so each entry is verified once
         self._covered: set[_Entry] = set()
 
-    def find(self, digests: Collection[str], policies: Collection[str]) -> tuple[DecidedRun, ...]:
+    def find(self, digests: Collection[str], policies: Collection[str]) -> Iterator[DecidedRun]:
         """The runs that used models of all these digests, with their newest decision, newest first.
+
+        Each run is read when it is asked for, because the first that fits decides and a store may hold thousands.
 
         Raises:
             UserError: no store at the path, or one of another revision.
@@ -101,10 +103,10 @@ class DecisionReader:
         engine = self._open()
         try:
             with Session(engine.execution_options(**{READING: True})) as session, session.begin():
-                found = [self._run(session, row) for row in _newest(session, digests, policies)]
+                for key in _newest(session, digests, policies):
+                    yield self._run(session, session.get_one(GateDecisionRow, key))
         except DBAPIError as error:
             raise failures.failure(shown(self._url), error) from error
-        return tuple(found)
 
     def close(self) -> None:
         """Close every connection."""
@@ -158,8 +160,8 @@ class DecisionReader:
         return entry in self._covered
 
 
-def _newest(session: Session, digests: Collection[str], policies: Collection[str]) -> Iterator[GateDecisionRow]:
-    """The newest decision on each run that used all digests, newest first."""
+def _newest(session: Session, digests: Collection[str], policies: Collection[str]) -> list[int]:
+    """Ids of the newest decision on each run that used all digests, newest first."""
     runs = (
         select(RunArtifactRow.run_id)
         .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
@@ -172,8 +174,7 @@ def _newest(session: Session, digests: Collection[str], policies: Collection[str
         .where(GateDecisionRow.run_id.in_(runs), GateDecisionRow.policy_sha256.in_(policies))
         .group_by(GateDecisionRow.run_id)
     )
-    query = select(GateDecisionRow).where(GateDecisionRow.id.in_(newest)).order_by(GateDecisionRow.id.desc())
-    yield from session.scalars(query)
+    return sorted(session.scalars(newest), reverse=True)
 
 
 def _models(session: Session, run_id: int) -> Iterator[UsedModel]:

@@ -41,7 +41,7 @@ class Rules:
     unannotated: bool
 
 
-Find = Callable[[Sequence[str]], Sequence[DecidedRun]]
+Find = Callable[[Sequence[str]], Iterator[DecidedRun]]
 """Gives the decided runs that used models of all these digests, newest decision first."""
 
 
@@ -61,13 +61,14 @@ def answer(review: Review, rules: Rules, find: Find, now: datetime) -> Answer:
     models = {role: digest for role, digest in digests.items() if role != CONFIGURATION}
     if not models:
         return denied(f"no annotation names a model; add {PREFIX}target: sha256:...")
-    wanted = [run for run in find(sorted(set(models.values()))) if _matches(run, models, review.annotations.get(RUN))]
-    if not wanted:
+    named = review.annotations.get(RUN)
+    # the newest decision counts, whichever run of these models it is about
+    newest = next((run for run in find(sorted(set(models.values()))) if _matches(run, models, named)), None)
+    if newest is None:
         return denied(f"no decision under an accepted policy is about {_words(models)}{HINT}")
-    # the newest decision counts, whichever of these runs it is about
-    problems = list(_problems(wanted[0], models, digests.get(CONFIGURATION), rules, now))
-    run, policy = wanted[0].run, wanted[0].policy_sha256[:12]
-    made = f"run {run}, policy sha256:{policy}, decided {wanted[0].decided_at:%Y-%m-%d %H:%M:%S} UTC"
+    problems = list(_problems(newest, models, digests.get(CONFIGURATION), rules, now))
+    policy, at = newest.policy_sha256[:12], f"{newest.decided_at:%Y-%m-%d %H:%M:%S}"
+    made = f"run {newest.run}, policy sha256:{policy}, decided {at} UTC"
     return denied(f"{'; '.join(problems)} ({made})") if problems else Answer(True, f"allowed by the gate ({made})")
 
 

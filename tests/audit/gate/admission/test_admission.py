@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from audit.store.decided import DecisionReader
 from audit.store.keys import PrivateKey
 from audit.store.notes import signed
 from audit.store.store import Store
-from tests.audit.gate.admission.stores import NAMED, decide, deployment, made_store, pod, review
+from audit.store.values import RunStatus
+from tests.audit.gate.admission.stores import ARTIFACTS, NAMED, decide, deployment, made_store, pod, review
 from tests.audit.gate.runs import DRAFT, TARGET
 from tests.audit.invoke import invoke
-from tests.audit.store.build import connected
+from tests.audit.store.build import connected, start
 
 DAYS = timedelta(days=30)
 
@@ -155,3 +157,15 @@ def test_the_manifests_fit_the_server():
     assert rule["clientConfig"]["service"]["name"] == service["metadata"]["name"] == workload["metadata"]["name"]
     kinds = {kind.lower() + "s" for kind in TEMPLATES} - {"podtemplates", "rollouts"}
     assert {name for entry in rule["rules"] for name in entry["resources"]} == kinds
+
+
+def test_only_the_newest_decided_run_is_read(url: str, monkeypatch: pytest.MonkeyPatch):
+    read = []
+    whole = DecisionReader._run
+    monkeypatch.setattr(DecisionReader, "_run", lambda *given: read.append(given) or whole(*given))
+    with Store.open(url, create=False) as store:
+        second = replace(start(), artifacts=ARTIFACTS)
+        store.finish_run(store.begin_run(second), RunStatus.FINISHED, 0)
+    decide(url)
+    assert answered(webhook(url), pod(NAMED)).allowed
+    assert len(read) == 1
