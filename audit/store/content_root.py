@@ -90,5 +90,7 @@ def _header(header: TraceHeader) -> dict[str, Any]:
         "prompt": header.prompt,
         "coupled_draft": header.coupled_draft,
         "draft_versions": header.draft_versions,
+        # left out where it is 0, as in the content of the runs before it existed
+        **({"kept_share": header.kept_share} if header.kept_share else {}),
         "facts": {name: header.facts[name] for name in FACTS if name in header.facts},
     }

@@ -129,10 +129,14 @@ def test_a_run_is_resumed_by_one_process_at_a_time(suite, any_url):
 
 def test_a_stop_outside_of_a_run_is_one_line_and_decides_nothing(monkeypatch):
     def stop(*_arguments, **_options):
-        # not os.kill: another thread may take that signal, and the call returns before Python sees it
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("audit.store.Store.open", stop)
-    done = invoke("list", "--store", "audit.db")
+    # a shell starts the processes in its background with this signal ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = invoke("list", "--store", "audit.db")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.exit_code == 3
     assert done.stderr == "audit: interrupted\n"

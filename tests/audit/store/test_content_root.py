@@ -101,6 +101,7 @@ HEADER = {
     "prompt": (1, 2, 4),
     "coupled_draft": True,
     "draft_versions": ({"number": 1},),
+    "kept_share": 0.5,
     "facts": {"decoded": "x"},
 }
 

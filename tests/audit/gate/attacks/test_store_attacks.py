@@ -41,8 +41,8 @@ EDITS = {
     ),
     "verdict replaced": (
         (
-            f"INSERT OR REPLACE INTO check_result (id, {RESULT}) SELECT id, {RESULT.replace('summary', chr(39) + 'x' + chr(39))} "
-            f"FROM check_result WHERE id = {FIRST}",
+            f"INSERT OR REPLACE INTO check_result (id, {RESULT}) "
+            f"SELECT id, {RESULT.replace('summary', chr(39) + 'x' + chr(39))} FROM check_result WHERE id = {FIRST}",
         ),
         EDITED,
     ),
