@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, bindparam, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -27,7 +27,7 @@ from audit.store.keys import PublicKey
 from audit.store.log_models import CheckpointRow, LogEntryRow
 from audit.store.merkle import leaf_hash
 from audit.store.models import ArmRow, ArtifactRow, CheckRow, GateDecisionRow, RunArtifactRow, RunRow
-from audit.store.outcomes import latest_checks
+from audit.store.values import RunStatus
 
 KIND: Final = "gate_decision"
 
@@ -68,6 +68,51 @@ class DecidedRun:
     later_fault: str | None
 
 
+RUNS: Final = (
+    select(RunArtifactRow.run_id)
+    .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+    .where(ArtifactRow.sha256.in_(bindparam("digests", expanding=True)))
+    .group_by(RunArtifactRow.run_id)
+    .having(func.count(func.distinct(ArtifactRow.sha256)) == bindparam("number"))
+)
+NEWEST: Final = (
+    select(func.max(GateDecisionRow.id))
+    .where(GateDecisionRow.run_id.in_(RUNS))
+    .where(GateDecisionRow.policy_sha256.in_(bindparam("policies", expanding=True)))
+    .group_by(GateDecisionRow.run_id)
+)
+DECISION: Final = (
+    select(GateDecisionRow, RunRow.ulid, RunRow.status)
+    .join(RunRow, RunRow.id == GateDecisionRow.run_id)
+    .where(GateDecisionRow.id == bindparam("decision"))
+)
+ARMS: Final = select(ArmRow.spec, ArmRow.effective).where(
+    ArmRow.run_id == bindparam("run"), ArmRow.kind == ArmKind.CANDIDATE.value
+)
+MODELS: Final = (
+    select(ArtifactRow.kind, RunArtifactRow.role, ArtifactRow.sha256)
+    .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+    .where(RunArtifactRow.run_id == bindparam("run"))
+)
+ENTRY: Final = (
+    select(LogEntryRow.seq, LogEntryRow.leaf)
+    .where(LogEntryRow.kind == KIND, LogEntryRow.ref == bindparam("ref"))
+    .order_by(LogEntryRow.seq.desc())
+    .limit(1)
+)
+LATEST: Final = (
+    select(func.max(CheckRow.id)).where(CheckRow.run_id == bindparam("run")).group_by(CheckRow.arm_id, CheckRow.name)
+)
+LATER_FAULT: Final = (
+    select(CheckRow.name, ArmRow.name)
+    .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+    .where(CheckRow.id.in_(LATEST), ArmRow.kind == ArmKind.CANDIDATE.value)
+    .where(CheckRow.verdict == Verdict.FAULT.value, CheckRow.created_at > bindparam("at"))
+    .limit(1)
+)
+"""Statements are made once: making one takes longer than SQLite takes to answer it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     seq: int
@@ -104,7 +149,7 @@ class DecisionReader:
         try:
             with Session(engine.execution_options(**{READING: True})) as session, session.begin():
                 for key in _newest(session, digests, policies):
-                    yield self._run(session, session.get_one(GateDecisionRow, key))
+                    yield self._run(session, key)
         except DBAPIError as error:
             raise failures.failure(shown(self._url), error) from error
 
@@ -133,17 +178,18 @@ class DecisionReader:
                 self._engine, self._file = engine, file
             return self._engine
 
-    def _run(self, session: Session, row: GateDecisionRow) -> DecidedRun:
-        run = session.get_one(RunRow, row.run_id)
-        arms = list(session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.kind == ArmKind.CANDIDATE)))
-        entry = _entry(session, row.id)
+    def _run(self, session: Session, key: int) -> DecidedRun:
+        row, ulid, status = session.execute(DECISION, {"decision": key}).one()
+        arms = session.execute(ARMS, {"run": row.run_id}).all()
+        models = session.execute(MODELS, {"run": row.run_id})
+        entry = _entry(session, key)
         return DecidedRun(
-            run=run.ulid,
-            finished=run.status == "finished",
-            models=tuple(_models(session, run.id)),
+            run=ulid,
+            finished=status == RunStatus.FINISHED,
+            models=tuple(UsedModel(kind, role, sha256) for kind, role, sha256 in models),
             configurations=frozenset(sha256_json(arm.effective) for arm in arms),
-            drafts=_drafts(arms),
-            decision_id=row.id,
+            drafts=_drafts([arm.spec for arm in arms]),
+            decision_id=key,
             decision=row.decision,
             policy_sha256=row.policy_sha256,
             policy=row.policy,
@@ -151,7 +197,7 @@ class DecisionReader:
             decided_at=row.created_at,
             logged=entry is not None,
             signed=None if self._key is None else entry is not None and self._signed(session, self._key, entry),
-            later_fault=_later_fault(session, run.id, [arm.id for arm in arms], row.created_at),
+            later_fault=_later_fault(session, row),
         )
 
     def _signed(self, session: Session, key: PublicKey, entry: _Entry) -> bool:
@@ -162,42 +208,21 @@ class DecisionReader:
 
 def _newest(session: Session, digests: Collection[str], policies: Collection[str]) -> list[int]:
     """Ids of the newest decision on each run that used all digests, newest first."""
-    runs = (
-        select(RunArtifactRow.run_id)
-        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
-        .where(ArtifactRow.sha256.in_(digests))
-        .group_by(RunArtifactRow.run_id)
-        .having(func.count(func.distinct(ArtifactRow.sha256)) == len(set(digests)))
-    )
-    newest = (
-        select(func.max(GateDecisionRow.id))
-        .where(GateDecisionRow.run_id.in_(runs), GateDecisionRow.policy_sha256.in_(policies))
-        .group_by(GateDecisionRow.run_id)
-    )
-    return sorted(session.scalars(newest), reverse=True)
+    wanted = sorted(set(digests))
+    values = {"digests": wanted, "number": len(wanted), "policies": sorted(policies)}
+    return sorted(session.scalars(NEWEST, values), reverse=True)
 
 
-def _models(session: Session, run_id: int) -> Iterator[UsedModel]:
-    query = (
-        select(ArtifactRow.kind, RunArtifactRow.role, ArtifactRow.sha256)
-        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
-        .where(RunArtifactRow.run_id == run_id)
-    )
-    for kind, role, sha256 in session.execute(query):
-        yield UsedModel(kind, role, sha256)
-
-
-def _drafts(arms: Sequence[ArmRow]) -> frozenset[str] | None:
-    if any("draft" not in arm.spec for arm in arms):
+def _drafts(specs: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
+    if any("draft" not in spec for spec in specs):
         return None
-    names = [name for arm in arms for name in (arm.spec["draft"], *arm.spec.get("other_drafts", ()))]
+    names = [name for spec in specs for name in (spec["draft"], *spec.get("other_drafts", ()))]
     return frozenset(name for name in names if name)
 
 
 def _entry(session: Session, key: int) -> _Entry | None:
     """The log's entry of a decision; None if its hash is not that of the row."""
-    query = select(LogEntryRow.seq, LogEntryRow.leaf).where(LogEntryRow.kind == KIND, LogEntryRow.ref == str(key))
-    logged = session.execute(query.order_by(LogEntryRow.seq.desc()).limit(1)).one_or_none()
+    logged = session.execute(ENTRY, {"ref": str(key)}).one_or_none()
     (row,) = entries.rows(session, COVERED[KIND], KIND, [key])
     if logged is None or bytes(logged.leaf) != leaf_hash(row.data):
         return None
@@ -219,13 +244,6 @@ def _signed_root_covers(session: Session, key: PublicKey, entry: _Entry) -> bool
     return False
 
 
-def _later_fault(session: Session, run_id: int, arms: Sequence[int], decided_at: datetime) -> str | None:
-    query = (
-        select(CheckRow.name, ArmRow.name)
-        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
-        .where(CheckRow.id.in_(latest_checks(run_id)), CheckRow.arm_id.in_(arms))
-        .where(CheckRow.verdict == Verdict.FAULT, CheckRow.created_at > decided_at)
-        .limit(1)
-    )
-    found = session.execute(query).one_or_none()
+def _later_fault(session: Session, row: GateDecisionRow) -> str | None:
+    found = session.execute(LATER_FAULT, {"run": row.run_id, "at": row.created_at}).one_or_none()
     return None if found is None else f"arm {found[1]}: {found[0]}"

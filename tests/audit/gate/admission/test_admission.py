@@ -11,15 +11,19 @@ import pytest
 from ruamel.yaml import YAML
 from sqlalchemy import text
 
+from audit.evidence.records import Level
+from audit.evidence.verdicts import CheckResult, Verdict
 from audit.gate.admission.app import PATH, Webhook
 from audit.gate.admission.decide import Rules
 from audit.gate.admission.reviews import TEMPLATES, MalformedReview, read_review
 from audit.gate.policy import load_policy
+from audit.store.canonical import sha256_json
 from audit.store.decided import DecisionReader
 from audit.store.keys import PrivateKey
 from audit.store.notes import signed
 from audit.store.store import Store
-from audit.store.values import RunStatus
+from audit.store.values import NewCheck, NewJudgement, RunStatus
+from engine.record.effective import Effective
 from tests.audit.gate.admission.stores import ARTIFACTS, NAMED, decide, deployment, made_store, pod, review
 from tests.audit.gate.runs import DRAFT, TARGET
 from tests.audit.invoke import invoke
@@ -169,3 +173,17 @@ def test_only_the_newest_decided_run_is_read(url: str, monkeypatch: pytest.Monke
     decide(url)
     assert answered(webhook(url), pod(NAMED)).allowed
     assert len(read) == 1
+
+
+def test_a_later_fault_and_another_configuration_deny_and_the_own_one_is_admitted(tmp_path: Path):
+    url = made_store(tmp_path)
+    decide(url)
+    hook = webhook(url)
+    own = NAMED | {"specaudit.dev/configuration": f"sha256:{sha256_json(Effective().to_json())}"}
+    assert answered(hook, pod(own)).allowed
+    found = NewCheck("spec", "law", "law", Level.L4, CheckResult(Verdict.FAULT, "too far"))
+    with Store.open(url, create=False) as store:
+        store.add_judgement(store.resolve("latest"), NewJudgement("ci", start().environment, (found,)))
+    assert "a result after the decision is a fault: arm spec: law" in answered(hook, pod(own)).message
+    decide(url)
+    assert answered(hook, pod(own)).allowed
