@@ -38,7 +38,7 @@ def test_a_run_in_execution_is_refused_until_its_process_is_killed(any_url):
 
 
 def held_within(store, run, seconds):
-    """True if the run can be held within the seconds: PostgreSQL notices only after a while that a client was killed."""
+    """True if the run can be held in time: PostgreSQL notices only after a while that a client was killed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(UserError), store.hold(run):
