@@ -18,8 +18,10 @@ from engine.models.numerics import REGISTRY
 from tests.bench.admission import main as admission
 from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
+from tests.bench.levels import main as levels
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 from tests.bench.store import main as store
+from tests.bench.vocabulary import main as vocabulary
 
 BENCHES = ("engines", "recording", "numerics", "batch", "context", "gamma")
 GROUPS = ("templated", *TEMPLATED, "copy", "code")
@@ -76,11 +78,9 @@ def _write(path: Path, name: str, setting: Setting, tables) -> None:
 
 if __name__ == "__main__":
     # these have options of their own
-    if sys.argv[1:2] == ["admission"]:
-        admission(sys.argv[2:], prog_name="python -m tests.bench admission")
-    elif sys.argv[1:2] == ["battery"]:
-        battery(sys.argv[2:], prog_name="python -m tests.bench battery")
-    elif sys.argv[1:2] == ["store"]:
-        store(sys.argv[2:], prog_name="python -m tests.bench store")
-    else:
+    own = {"admission": admission, "battery": battery, "levels": levels, "store": store, "vocabulary": vocabulary}
+    chosen = own.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    if chosen is None:
         main()
+    else:
+        chosen(sys.argv[2:], prog_name=f"python -m tests.bench {sys.argv[1]}")

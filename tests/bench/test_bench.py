@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.__main__ import BENCHES, main
+from tests.bench.levels import main as levels
+from tests.bench.vocabulary import main as vocabulary
 
 pytestmark = pytest.mark.slow
 REFERENCES = {
@@ -36,6 +38,19 @@ def test_a_benchmark_runs(name, tmp_path):
             assert line[column]["median"] > 0
             assert math.isclose(line[column]["median"], 1.0) or line["arm"] != arm
             assert line.get("outputs equal", "1/1") == "1/1"
+
+
+def test_recording_by_vocabulary_runs():
+    options = ["--sizes", "2048", "--rounds", "1", "--requests", "1", "--tokens", "128", "--judge-at", "2048"]
+    result = CliRunner().invoke(vocabulary, options)
+    assert result.exit_code == 0, result.output
+    assert "rows kept whole agree" in result.output
+    assert "peak memory" in result.output
+
+
+def test_a_fault_is_caught_at_both_levels():
+    result = CliRunner().invoke(levels, ["--tokens", "64", "--seeds", "1", "--fault", "argmax_draft_soft_q"])
+    assert result.output.splitlines()[-1].split()[:4] == ["argmax_draft_soft_q", "1", "/", "1"]
 
 
 def test_a_domain_that_does_not_exist_is_named():

@@ -1,0 +1,190 @@
+"""What recording costs by the size of the vocabulary, and whether a long arm can be judged in little memory.
+
+The pair is a random llama, 128 wide, with a draft of its first layer. Answers are sampled at temperature 1.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+import click
+import torch
+from safetensors.torch import save_file
+
+from audit.checks import load
+from audit.checks.interface import evaluate
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
+from audit.sweep.interleave import interleaved
+from engine import proposers, verify
+from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
+from engine.decode.loop import Loop, LoopOptions
+from engine.proposers.parts import ProposerParts
+from engine.record.effective import Effective
+from engine.record.trace import decode
+from engine.sampling.draw import draw
+from engine.sampling.rng import stream_of
+from tests.bench.battery import peak
+from tests.bench.figures import Line, Table, ratio, rendered
+from tests.bench.setting import Pair, lean
+
+VOCABULARIES = (2048, 32_000, 151_936, 262_144)
+OFF = "off"
+LEVELS = (RecordLevel.TOKENS, RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL)
+LENGTH = 64
+GAMMA = 4
+WIDTH = 128
+HEADS = 4
+LAYERS = 2
+CHECKS = ("replay", "q_contract", "law")
+WHOLE = 32_000
+"""Largest vocabulary for which whole rows are measured: larger ones would fill the memory."""
+
+
+def random_pair(folder: Path, size: int) -> Pair:
+    """A random target and its first layer as the draft."""
+    made = torch.Generator().manual_seed(1)
+    tensors = {
+        "model.embed_tokens.weight": torch.randn(size, WIDTH, generator=made),
+        "model.norm.weight": _ones() * 0.3,
+    }
+    for layer in range(LAYERS):
+        tensors |= {f"model.layers.{layer}.{name}": value for name, value in _layer(made).items()}
+    for name, layers in (("target", LAYERS), ("draft", 1)):
+        home = folder / name
+        home.mkdir()
+        kept = {key: value for key, value in tensors.items() if f"layers.{layers}" not in key}
+        save_file(kept, home / "model.safetensors")
+        (home / "config.json").write_text(json.dumps(_config(size, layers)))
+    return Pair(lean(str(folder / "target"), mode="tiled"), lean(str(folder / "draft")))
+
+
+def _ones() -> torch.Tensor:
+    return torch.ones(WIDTH)
+
+
+def _layer(made: torch.Generator) -> dict[str, torch.Tensor]:
+    shapes = {f"self_attn.{name}_proj": (WIDTH, WIDTH) for name in "qkvo"}
+    shapes |= {
+        "mlp.gate_proj": (2 * WIDTH, WIDTH),
+        "mlp.up_proj": (2 * WIDTH, WIDTH),
+        "mlp.down_proj": (WIDTH, 2 * WIDTH),
+    }
+    weights = {
+        f"{name}.weight": torch.randn(*shape, generator=made) * shape[1] ** -0.5 for name, shape in shapes.items()
+    }
+    return weights | {"input_layernorm.weight": _ones(), "post_attention_layernorm.weight": _ones()}
+
+
+def _config(size: int, layers: int) -> dict[str, object]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": WIDTH,
+        "intermediate_size": 2 * WIDTH,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "head_dim": WIDTH // HEADS,
+        "num_hidden_layers": layers,
+        "vocab_size": size,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "hidden_act": "silu",
+    }
+
+
+def decoded(pair: Pair, requests: list[Request], level: RecordLevel | None) -> Iterator[Generation]:
+    """The generations, recorded at a level or not at all."""
+    verifier, capacity = verify.load(Protocol.CHAIN), LENGTH + GAMMA + 8
+    parts = ProposerParts(1, capacity, verifier.facts.draft_rule, draw, (), pair.draft, {})
+    options = LoopOptions(1, GAMMA, capacity, level or RecordLevel.TOKENS, level is not None)
+    loop = Loop(pair.target, proposers.build("draft_model", parts), verifier, lambda _: "", options)
+    yield from loop.run(requests)
+
+
+def requests_of(count: int) -> list[Request]:
+    """Sampled requests of equal length."""
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=LENGTH, seed=1, ignore_eos=True)
+    return [Request(f"arm/case#{i}", (1, 2 + i % 2000, 3), sampling, stream_of(f"case#{i}")) for i in range(count)]
+
+
+def costs(pair: Pair, size: int, requests: list[Request], rounds: int) -> Table:
+    """Processor time and bytes by level; rounds are interleaved, so that other work on the machine falls on all."""
+    levels = {OFF: None} | {level.value: level for level in LEVELS if level is not RecordLevel.FULL or size <= WHOLE}
+    spent: dict[str, list[float]] = {name: [] for name in levels}
+    stored: dict[str, float] = {}
+    for timed in interleaved(
+        {name: partial(_timed, pair, requests, level) for name, level in levels.items()}, rounds, process_time
+    ):
+        spent[timed.job].append(timed.seconds / timed.result.tokens)
+        stored[timed.job] = timed.result.stored / timed.result.tokens
+    lines = (
+        Line(
+            name,
+            {
+                "ms per token": 1e3 * median(spent[name]),
+                "time / off": ratio(spent[name], spent[OFF]),
+                "bytes per token": stored[name],
+            },
+        )
+        for name in levels
+    )
+    return Table(f"V = {size}", tuple(lines))
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Tokens of some generations, and the bytes of their traces."""
+
+    tokens: int
+    stored: int
+
+
+def _timed(pair: Pair, requests: list[Request], level: RecordLevel | None) -> Amount:
+    tokens, stored = 0, 0
+    for made in decoded(pair, requests, level):
+        tokens, stored = tokens + len(made.tokens), stored + len(made.trace)
+    return Amount(tokens, stored)
+
+
+def judged(pair: Pair, size: int, tokens: int) -> Table:
+    """A sampled arm at `topk`, recorded and judged; requests are read one by one, as from a store."""
+    made = list(decoded(pair, requests_of(-(-tokens // LENGTH)), RecordLevel.TOPK))
+
+    def read(index: int) -> RequestRecord:
+        each = made[index]
+        name = each.request.id
+        return RequestRecord(name, name, 0, "chat", decode(each.trace), each.tokens, "", each.finish_reason, 1, True)
+
+    effective = Effective(gamma=GAMMA)
+    arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L3, effective, LazyRequests(len(made), read))
+    results = {name: evaluate(load(name), Evidence(arm), {}) for name in CHECKS}
+    lines = (Line(name, {"verdict": each.verdict.value, "summary": each.summary}) for name, each in results.items())
+    count, stored = sum(len(each.tokens) for each in made), sum(len(each.trace) for each in made)
+    note = f"{count} tokens, {stored / count:.0f} bytes per token, peak memory of the process {peak():.0f} MiB"
+    return Table(f"judged at V = {size}", tuple(lines), (note,))
+
+
+@click.command()
+@click.option("--sizes", default=",".join(map(str, VOCABULARIES)), show_default=True, help="Vocabularies, by commas.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--requests", type=click.IntRange(min=1), default=4, show_default=True, help="Of 64 tokens, per round.")
+@click.option("--tokens", type=click.IntRange(min=0), default=20_000, show_default=True, help="To judge; 0: none.")
+@click.option("--judge-at", type=click.IntRange(min=2), default=151_936, show_default=True, help="A vocabulary.")
+def main(sizes: str, rounds: int, requests: int, tokens: int, judge_at: int) -> None:
+    """Cost of recording by vocabulary, and checks of a long arm."""
+    torch.set_num_threads(1)
+    for size in map(int, sizes.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            pair = random_pair(Path(folder), size)
+            click.echo(rendered(costs(pair, size, requests_of(requests), rounds)) + "\n")
+            if tokens and size == judge_at:
+                click.echo(rendered(judged(pair, size, tokens)) + "\n")
