@@ -53,5 +53,6 @@ def test_a_cell_says_what_the_checks_found():
 
 
 def test_every_suite_of_the_page_is_run_by_a_test():
-    tests = "".join((ROOT / "tests" / "vllm" / f"test_{name}.py").read_text() for name in ("features", "adapters"))
+    names = ("features", "features_engine", "adapters")
+    tests = "".join((ROOT / "tests" / "vllm" / f"test_{name}.py").read_text() for name in names)
     assert [suite for suite in SUITES if f'"{suite}"' not in tests] == []
