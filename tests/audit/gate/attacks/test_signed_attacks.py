@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from audit.store import keys
+from audit.store.bundle.archive import VERSION
 from tests.audit.gate.attacks.honest import POLICY, SUITE, Answer, asked, copied, edited, ran
 from tests.audit.invoke import invoke
 
+VERSIONED = f'"bundle":{VERSION}'.encode()
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate_attacks")]
 
 
@@ -147,10 +149,10 @@ def rewritten(source: Path, target: Path, change: str, old: bytes = b"", new: by
         ("request.jsonl", b'"sample":0', b'"sample":1', "digest that the manifest states"),
         ("arm.jsonl", b"", b"", "is missing"),
         ("manifest.json", b"", b"", "is missing"),
-        ("manifest.json", b'"bundle":1', b'"bundle":1,"bundle":1', "not canonical JSON"),
-        ("manifest.json", b'"bundle":1', b'"bundle":NaN', "manifest"),
-        ("manifest.json", b'"bundle":1', b'"bundle":9', "version 9"),
-        ("manifest.json", b'"bundle":1', b'"bundle":' + b"[" * 5000 + b"1" + b"]" * 5000, "nested too deeply"),
+        ("manifest.json", VERSIONED, VERSIONED + b"," + VERSIONED, "not canonical JSON"),
+        ("manifest.json", VERSIONED, b'"bundle":NaN', "manifest"),
+        ("manifest.json", VERSIONED, b'"bundle":9', "version 9"),
+        ("manifest.json", VERSIONED, b'"bundle":' + b"[" * 5000 + b"1" + b"]" * 5000, "nested too deeply"),
     ],
 )
 def test_an_edited_bundle_is_refused(part, old, new, says, signed, tmp_path):
