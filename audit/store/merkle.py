@@ -21,16 +21,23 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
-    """Root over entries in their order; the empty list has SHA-256 of nothing."""
-    if not leaves:
-        return hashlib.sha256(b"").digest()
-    return _root([leaf_hash(leaf) for leaf in leaves])
+    """Root over entries in their order."""
+    return root_over([leaf_hash(leaf) for leaf in leaves])
 
 
-def _root(level: list[bytes]) -> bytes:
-    # An odd last node is carried up unpaired: the same shape as splitting at the
-    # largest power of two below n, which is how the RFC defines the tree.
-    while len(level) > 1:
+def root_over(hashes: list[bytes]) -> bytes:
+    """Root over the hashes of entries; the empty list has SHA-256 of nothing."""
+    return levels(hashes)[-1][0] if hashes else hashlib.sha256(b"").digest()
+
+
+def levels(hashes: list[bytes]) -> list[list[bytes]]:
+    """The tree over the hashes of entries, from these to the root; an odd last node is carried up unpaired.
+
+    That is the same shape as splitting at the largest power of two below n, which is how the RFC defines the tree.
+    """
+    made = [hashes]
+    while len(made[-1]) > 1:
+        level = made[-1]
         paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        level = paired + level[len(level) - len(level) % 2 :]
-    return level[0]
+        made.append(paired + level[len(level) - len(level) % 2 :])
+    return made

@@ -23,7 +23,7 @@ from audit.store.covered import COVERED, RUN_STATE
 from audit.store.entries import STATE
 from audit.store.keys import PublicKey
 from audit.store.log_models import CheckpointRow
-from audit.store.merkle import leaf_hash, node_hash
+from audit.store.merkle import leaf_hash, levels, node_hash
 from audit.store.models import ArtifactRow, Base, RunRow
 
 VERSION: Final = 1
@@ -86,8 +86,8 @@ def document_of(session: Session, run: RunRow, checkpoint: CheckpointRow, kinds:
     Raises:
         CannotDecide: a row is not as it was logged.
     """
-    levels = _levels(log_scan.leaves(session, checkpoint.size))
-    if levels[-1][0].hex() != checkpoint.root:
+    tree = levels(log_scan.leaves(session, checkpoint.size))
+    if tree[-1][0].hex() != checkpoint.root:
         raise CannotDecide("the log is not that of its last checkpoint; run: audit db check")
     scanned = log_scan.scan(session)
     proven = []
@@ -98,7 +98,7 @@ def document_of(session: Session, run: RunRow, checkpoint: CheckpointRow, kinds:
             raise CannotDecide(f"{wanted.kind} {wanted.ref} is not as it was logged; run: audit db check")
         if entry.seq >= checkpoint.size:
             continue
-        path = [node.hex() for node in inclusion(levels, entry.seq)]
+        path = [node.hex() for node in inclusion(tree, entry.seq)]
         proven.append({"seq": entry.seq, "data": wanted.data.decode("ascii"), "path": path})
     version = REGISTERED if REGISTRATION in {wanted.kind for wanted in every} else VERSION
     return {"version": version, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
@@ -124,20 +124,10 @@ def _keys(session: Session, run: RunRow, kind: str) -> list[int]:
     return list(session.scalars(select(key).where(table.c.run_id == run.id)))
 
 
-def _levels(leaves: list[bytes]) -> list[list[bytes]]:
-    """The tree from the leaves to the root; an odd last node is carried up."""
-    levels = [leaves]
-    while len(levels[-1]) > 1:
-        level = levels[-1]
-        paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        levels.append(paired + level[len(level) - len(level) % 2 :])
-    return levels
-
-
-def inclusion(levels: Sequence[Sequence[bytes]], seq: int) -> list[bytes]:
+def inclusion(tree: Sequence[Sequence[bytes]], seq: int) -> list[bytes]:
     """The sibling hashes of an entry, lowest first."""
     path = []
-    for level in levels[:-1]:
+    for level in tree[:-1]:
         if seq ^ 1 < len(level):
             path.append(level[seq ^ 1])
         seq >>= 1

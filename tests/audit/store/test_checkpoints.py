@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from audit.errors import UserError
 from audit.store import Store, keys, log
-from audit.store.merkle import leaf_hash, merkle_root
-from audit.store.proof import _levels, inclusion, root_from
+from audit.store.merkle import leaf_hash, levels, merkle_root
+from audit.store.proof import inclusion, root_from
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill_finished, made_store
 
@@ -32,9 +32,9 @@ def check(folder, url):
 def test_paths_lead_to_the_root_from_every_entry_of_every_size():
     for size in range(1, 40):
         data = [bytes([each]) for each in range(size)]
-        levels = _levels([leaf_hash(each) for each in data])
+        tree = levels([leaf_hash(each) for each in data])
         for seq, each in enumerate(data):
-            path = inclusion(levels, seq)
+            path = inclusion(tree, seq)
             assert root_from(leaf_hash(each), seq, size, path) == merkle_root(data)
             assert root_from(leaf_hash(b"other"), seq, size, path) != merkle_root(data)
             assert root_from(leaf_hash(each), seq, size, [*path, b"x" * 32]) is None
