@@ -163,7 +163,8 @@ def kept_rows(records: Sequence[StepRecord], picked: Sequence[int], emitted: int
         emitted: tokens of the request before the window.
         examined: examined nodes of the request before the window.
     """
-    places = [place for place in _places(records, emitted, examined) if place.at - emitted in set(picked)]
+    wanted = {emitted + token for token in picked}
+    places = [place for place in _places(records, emitted, examined) if place.at in wanted]
     if not places:
         return NO_ROWS
     masks = [place.record.allowed[place.local] for place in places if place.record.allowed is not None]
