@@ -18,7 +18,6 @@ from audit.attest.envelope import SignedStatement
 from audit.attest.facts import tool
 from audit.attest.signing import stored
 from audit.errors import CannotDecide, UserError
-from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
 from audit.store.keys import PrivateKey
@@ -227,7 +226,7 @@ def model_of(order: AttachOrder, found: ModelComparison) -> dict[str, Any]:
 
 def evidence_of(run: StoredRun, checks: Sequence[StoredCheck], version: int = VERSION) -> dict[str, Any]:
     """The facts about a run in an attachment: the part of the predicate that the store can confirm later."""
-    lossy = [arm.name for arm in run.arms if arm.kind is ArmKind.CANDIDATE and not arm.lossless]
+    lossy = [arm.name for arm in run.candidates if not arm.lossless]
     return {
         "version": version,
         **({"exit_code": run.exit_code} if version > 1 else {}),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from audit.attest.facts import AttestedRun, artifact_name, configuration_sha256, governance_of, tool
+from audit.attest.facts import AttestedRun, artifact_name, governance_of, tool
 from audit.evidence.verdicts import Verdict
 from audit.store import ArtifactRef, StoredArm
 from audit.store.canonical import jsonable, sha256_json
@@ -59,7 +59,7 @@ def _arm(facts: AttestedRun, arm: StoredArm) -> Iterator[dict[str, str]]:
     """The speculation of an arm under audit, as properties."""
     settings = governance_of(facts.run, arm)
     stated = {**settings.columns(), "drafted": arm.counts.drafted, "accepted": arm.counts.accepted}
-    yield _property(f"engine/{arm.name}:configuration_sha256", configuration_sha256(arm))
+    yield _property(f"engine/{arm.name}:configuration_sha256", arm.configuration_sha256)
     for name, value in stated.items():
         if value is not None:
             yield _property(f"engine/{arm.name}:{name}", str(value))

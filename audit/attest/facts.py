@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from audit.attest.statement import StatementSubject
 from audit.errors import CannotDecide, UserError
-from audit.evidence.records import ArmKind
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from audit.store.attestations import StoredRegistration
-from audit.store.canonical import sha256_json
 from audit.store.governance import Governance, governance
 
 VERIFIER: Final = "https://specaudit.dev"
@@ -30,7 +28,7 @@ class AttestedRun:
     @property
     def candidates(self) -> tuple[StoredArm, ...]:
         """The arms under audit."""
-        return tuple(arm for arm in self.run.arms if arm.kind is ArmKind.CANDIDATE)
+        return self.run.candidates
 
     @property
     def registered_first(self) -> bool:
@@ -65,22 +63,13 @@ def _proof(store: Store, ulid: str) -> Mapping[str, Any] | None:
 def subjects_of(run: StoredRun) -> tuple[StatementSubject, ...]:
     """Models and tokenizers, the engine's configuration of each arm under audit, and the record root."""
     models = [StatementSubject(artifact_name(used.kind, used.role), used.sha256) for used in run.artifacts]
-    engines = [
-        StatementSubject(f"engine/{arm.name}", configuration_sha256(arm))
-        for arm in run.arms
-        if arm.kind is ArmKind.CANDIDATE
-    ]
+    engines = [StatementSubject(f"engine/{arm.name}", arm.configuration_sha256) for arm in run.candidates]
     return (*models, *engines, StatementSubject(f"run/{run.ulid}", str(run.record_root)))
 
 
 def artifact_name(kind: str, role: str) -> str:
     """A model's name as a subject: its role in the run, behind its kind where they differ."""
     return role if role == kind else f"{kind}/{role}"
-
-
-def configuration_sha256(arm: StoredArm) -> str:
-    """Digest of an arm's effective configuration."""
-    return sha256_json(arm.effective.to_json())
 
 
 def governance_of(run: StoredRun, arm: StoredArm) -> Governance:

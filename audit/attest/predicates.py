@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from audit.attest.facts import AttestedRun, configuration_sha256, governance_of, subjects_of, tool
+from audit.attest.facts import AttestedRun, governance_of, subjects_of, tool
 from audit.attest.statement import EVAL_RESULT, SPECULATION, TEST_RESULT, InToto
-from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredArm, StoredCheck
 from audit.store.canonical import jsonable
@@ -41,11 +40,7 @@ def test_result(facts: AttestedRun) -> dict[str, Any]:
             "digest": {"sha256": run.suite_sha256},
             "annotations": {"run": run.ulid, "finishedAt": jsonable(run.finished_at)},
         },
-        *(
-            {"name": f"engine/{arm.name}", "digest": {"sha256": configuration_sha256(arm)}}
-            for arm in run.arms
-            if arm.kind is ArmKind.CANDIDATE
-        ),
+        *({"name": f"engine/{arm.name}", "digest": {"sha256": arm.configuration_sha256}} for arm in run.candidates),
     ]
     return {
         "result": "PASSED" if run.exit_code == 0 else "FAILED",
@@ -117,7 +112,7 @@ def _arm(facts: AttestedRun, arm: StoredArm) -> dict[str, Any]:
         "evidence_level": arm.level.name,
         "lossless": arm.lossless,
         "fault": arm.fault,
-        "configuration_sha256": configuration_sha256(arm),
+        "configuration_sha256": arm.configuration_sha256,
         **settings.columns(),
         "requests": counts.requests,
         "output_tokens": counts.output,

@@ -89,8 +89,7 @@ def _begun(run: str) -> datetime | None:
 
 
 def _workloads(store: Store, run: StoredRun) -> dict[str, ArmWorkload]:
-    candidates = RunFacts(run, ()).candidates
-    return {arm.name: workload_of(store.load_arm(run.ulid, arm.name)) for arm in candidates}
+    return {arm.name: workload_of(store.load_arm(run.ulid, arm.name)) for arm in run.candidates}
 
 
 def parameters_of(arms: RecordedArms) -> dict[str, dict[str, CheckParameters]]:

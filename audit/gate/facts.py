@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from audit.evidence.records import ArmKind
 from audit.gate.workload import ArmWorkload
 from audit.store import StoredArm, StoredCheck, StoredRun
 
@@ -57,4 +56,4 @@ class RunFacts:
     @property
     def candidates(self) -> tuple[StoredArm, ...]:
         """The arms under audit."""
-        return tuple(arm for arm in self.run.arms if arm.kind is ArmKind.CANDIDATE)
+        return self.run.candidates

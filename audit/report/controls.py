@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
-from audit.evidence.records import ArmKind
 from audit.report.results import Results
 
 WORDS: Final[Mapping[str, str]] = {
@@ -139,7 +138,7 @@ def _records(results: Results, checkpoints: int) -> Mapping[str, str]:
 
 def _checks(results: Results) -> Mapping[str, str]:
     """By check, how many candidate arms have each verdict."""
-    candidates = {arm.name for arm in results.run.arms if arm.kind is ArmKind.CANDIDATE}
+    candidates = {arm.name for arm in results.run.candidates}
     counted: dict[str, Counter[str]] = {}
     for check in results.checks:
         if check.arm in candidates:

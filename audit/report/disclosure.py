@@ -12,12 +12,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.report.coverage import GENERAL
 from audit.report.results import Results
 from audit.store import ArtifactRef, StoredArm, StoredCheck, StoredCoverage, StoredDecision
-from audit.store.canonical import sha256_json
 from audit.store.erasing import StoredErasure
 from audit.store.governance import Governance, governance
 
@@ -76,7 +74,7 @@ class AspectResult:
 class ArmDisclosure:
     """One candidate arm.
 
-    configuration: digest of the effective configuration (`configuration_digest`).
+    configuration: digest of the effective configuration.
     short: situations that some check examined less often than required, with both numbers.
     absent: situations that any arm could meet and this one never did; None if the run counted none.
     """
@@ -130,14 +128,9 @@ def disclosure(results: Results, erasures: Iterable[StoredErasure], broken: str 
         broken: the first place where its record is not what it was; None if it is whole.
     """
     run = results.run
-    arms = tuple(_arm(arm, results) for arm in run.arms if arm.kind is ArmKind.CANDIDATE)
+    arms = tuple(_arm(arm, results) for arm in run.candidates)
     models = tuple(used for used in run.artifacts if used.kind in {"target", "draft", "tokenizer"})
     return Disclosure(results, models, arms, tuple(_waived(results.decisions)), tuple(erasures), broken)
-
-
-def configuration_digest(arm: StoredArm) -> str:
-    """Digest of an arm's effective configuration, by which a deployment names its engine's settings."""
-    return sha256_json(arm.effective.to_json())
 
 
 def _arm(arm: StoredArm, results: Results) -> ArmDisclosure:
@@ -147,7 +140,7 @@ def _arm(arm: StoredArm, results: Results) -> ArmDisclosure:
     document: Mapping[str, Any] = arm.effective.to_json()
     return ArmDisclosure(
         arm=arm,
-        configuration=configuration_digest(arm),
+        configuration=arm.configuration_sha256,
         settings=governance(arm.spec, document, arm.lossless, results.run.environment.packages),
         aspects=tuple(_aspect(aspect, own) for aspect in Aspect),
         short=tuple(row for row in counted if row.short),

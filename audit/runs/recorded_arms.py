@@ -13,7 +13,6 @@ from typing import Any, Final
 from audit.checks import load
 from audit.checks import names as known_checks
 from audit.evidence.coverage.rule import LEAST, CoverageRule
-from audit.evidence.records import ArmKind
 from audit.runs.arms import ArmLinks
 from audit.store import StoredArm, StoredCheck, StoredRun
 from audit.suite.spec import ArmChecks
@@ -37,7 +36,7 @@ class RecordedArms:
 
 def recorded_arms(run: StoredRun, results: Iterable[StoredCheck], *, counted: bool) -> RecordedArms:
     """The arms of a run with these stored results; `counted` if it counted situations."""
-    candidates = [arm for arm in run.arms if arm.kind is ArmKind.CANDIDATE]
+    candidates = run.candidates
     links = tuple(_links(arm, [each.name for each in candidates]) for arm in run.arms)
     by_arm: dict[str, list[str]] = {}
     for result in results:

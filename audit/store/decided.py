@@ -7,7 +7,7 @@ on: the reader opens the path anew, or fails. Every decision comes with the answ
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -19,13 +19,14 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
-from audit.store import entries, failures, log, log_scan, migrate, notes
+from audit.store import entries, failures, log_scan, migrate, notes
 from audit.store.canonical import sha256_json
 from audit.store.connection import READING, is_sqlite, open_readonly, parse_url, shown, sqlite_path
 from audit.store.covered import COVERED
+from audit.store.governance import used_drafts
 from audit.store.keys import PublicKey
 from audit.store.log_models import CheckpointRow, LogEntryRow
-from audit.store.merkle import leaf_hash
+from audit.store.merkle import leaf_hash, root_over
 from audit.store.models import ArmRow, ArtifactRow, CheckRow, GateDecisionRow, RunArtifactRow, RunRow
 from audit.store.values import RunStatus
 
@@ -188,7 +189,7 @@ class DecisionReader:
             finished=status == RunStatus.FINISHED,
             models=tuple(UsedModel(kind, role, sha256) for kind, role, sha256 in models),
             configurations=frozenset(sha256_json(arm.effective) for arm in arms),
-            drafts=_drafts([arm.spec for arm in arms]),
+            drafts=used_drafts([arm.spec for arm in arms]),
             decision_id=key,
             decision=row.decision,
             policy_sha256=row.policy_sha256,
@@ -213,13 +214,6 @@ def _newest(session: Session, digests: Collection[str], policies: Collection[str
     return sorted(session.scalars(NEWEST, values), reverse=True)
 
 
-def _drafts(specs: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
-    if any("draft" not in spec for spec in specs):
-        return None
-    names = [name for spec in specs for name in (spec["draft"], *spec.get("other_drafts", ()))]
-    return frozenset(name for name in names if name)
-
-
 def _entry(session: Session, key: int) -> _Entry | None:
     """The log's entry of a decision; None if its hash is not that of the row."""
     logged = session.execute(ENTRY, {"ref": str(key)}).one_or_none()
@@ -236,10 +230,8 @@ def _signed_root_covers(session: Session, key: PublicKey, entry: _Entry) -> bool
             head = notes.opened(note, key, "checkpoint")
         except UserError:
             continue
-        leaves, frontier = log_scan.leaves(session, head.size), list[bytes]()
-        for seq, leaf in enumerate(leaves):
-            log.grown(frontier, seq, leaf)
-        if len(leaves) == head.size > entry.seq and log.root_of(frontier) == head.root:
+        leaves = log_scan.leaves(session, head.size)
+        if len(leaves) == head.size > entry.seq and root_over(leaves) == head.root:
             return leaves[entry.seq] == entry.leaf
     return False
 

@@ -5,7 +5,7 @@ They add no evidence: the configuration is hashed, and `audit db check` compares
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
@@ -126,3 +126,12 @@ def _equivalence(effective: Effective, lossless: bool) -> ExpectedEquivalence:
         return ExpectedEquivalence.LAW
     promises = None if effective.numerics is None else effective.numerics.promises
     return ExpectedEquivalence.BITWISE if promises in COVERING[_shape(effective)] else ExpectedEquivalence.TOKEN
+
+
+def used_drafts(specs: Iterable[Mapping[str, Any]]) -> frozenset[str] | None:
+    """Names of the draft models that arms with these specifications used; None if one does not say."""
+    listed = list(specs)
+    if any("draft" not in spec for spec in listed):
+        return None
+    names = (name for spec in listed for name in (spec["draft"], *spec.get("other_drafts", ())))
+    return frozenset(name for name in names if name)

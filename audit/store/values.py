@@ -14,6 +14,7 @@ from typing import Any
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import LACKING, CheckResult, Finding, Verdict
+from audit.store.canonical import sha256_json
 from engine.record.effective import Effective
 
 Json = Mapping[str, Any]
@@ -152,6 +153,11 @@ class StoredArm:
         """Read `fault` from the requested configuration, else from the effective one, where a backend has its own."""
         object.__setattr__(self, "fault", self.spec.get("fault") or self.effective.fault)
 
+    @property
+    def configuration_sha256(self) -> str:
+        """Digest of the effective configuration, by which a deployment names its engine's settings."""
+        return sha256_json(self.effective.to_json())
+
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
@@ -197,6 +203,11 @@ class StoredRun:
     content_root: str | None
     exit_code: int | None
     reason: RunReason = RunReason()
+
+    @property
+    def candidates(self) -> tuple[StoredArm, ...]:
+        """The arms under audit."""
+        return tuple(arm for arm in self.arms if arm.kind is ArmKind.CANDIDATE)
 
     def arm(self, name: str) -> StoredArm | None:
         """The arm of that name, if the run has it."""

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from audit.gate.admission.reviews import CONFIGURATION, DIGEST, PREFIX, RUN, Answer, Review, denied, names
+from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Review, denied, names
+from audit.gate.rules.run import CLOCK_SKEW
+from audit.gate.subjects import DIGEST
 from audit.store.decided import DecidedRun
 from audit.text.documents import quoted
 
-CLOCK_SKEW: Final = timedelta(minutes=5)
 HINT: Final = "; run audit gate on a run of these models, with the same --subject digests"
 
 

@@ -5,7 +5,6 @@ Only the annotations of the pod count, or of the pod template of a workload: the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +15,6 @@ API: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 PREFIX: Final = "specaudit.dev/"
 """Prefix of the annotations that name what a pod runs."""
-DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 RUN: Final = "run"
 """Annotation that names the run itself, by its ULID."""
 CONFIGURATION: Final = "configuration"

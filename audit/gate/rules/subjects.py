@@ -9,7 +9,7 @@ from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef
-from audit.store.canonical import sha256_json
+from audit.store.governance import used_drafts
 
 ENGINE = "engine"
 """Kind of the effective configuration of an arm; its role is `engine/ARM`."""
@@ -64,16 +64,13 @@ def _used_as(facts: RunFacts, role: str) -> list[ArtifactRef]:
 def engines(facts: RunFacts) -> list[ArtifactRef]:
     """The effective configuration of each candidate arm, by digest."""
     return [
-        ArtifactRef(ENGINE, f"{ENGINE}/{arm.name}", arm.name, None, sha256_json(arm.effective.to_json()))
+        ArtifactRef(ENGINE, f"{ENGINE}/{arm.name}", arm.name, None, arm.configuration_sha256)
         for arm in facts.candidates
     ]
 
 
 def _artifacts(facts: RunFacts) -> list[ArtifactRef]:
     """The run's artifacts, without the draft models that the suite declares and no candidate arm used."""
-    specs = [arm.spec for arm in facts.candidates]
+    drafts = used_drafts([arm.spec for arm in facts.candidates])
     # an older record or another tool's may not name the models of an arm: then every model counts as used
-    if any("draft" not in spec for spec in specs):
-        return list(facts.run.artifacts)
-    drafts = {name for spec in specs for name in (spec["draft"], *spec.get("other_drafts", ()))}
-    return [part for part in facts.run.artifacts if part.kind != "draft" or part.role in drafts]
+    return [part for part in facts.run.artifacts if part.kind != "draft" or drafts is None or part.role in drafts]
