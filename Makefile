@@ -92,6 +92,7 @@ bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
 docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m tests.support.cli_page docs/cli.md
 	$(BIN)/python -m tests.support.controls_page docs/controls.md
+	$(BIN)/python -m tests.support.policy_page docs/policy.md
 	$(BIN)/python -m tests.support.dictionary_page docs/data-dictionary.md
 	$(BIN)/python -m tests.support.ask_page docs/how-to/ask-the-store.md
 	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
