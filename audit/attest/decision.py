@@ -8,24 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from audit.attest.facts import VERIFIER, tool
 from audit.attest.statement import DECISION, InToto, StatementSubject
+from audit.text.documents import quoted
 
 ALLOW: Final = "allow"
+PASSED: Final = "PASSED"
+FAILED: Final = "FAILED"
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFacts:
     """A decision on a run.
 
+    run: None if there is no such run.
     subjects: what may be deployed by it: `target`, `draft/NAME`, `engine/ARM`, `run/ULID`.
     inputs: SHA-256 of each statement or document that the decision rests on, by URI.
+    levels: what else was verified if the decision is allow: the evidence level, and words in capitals.
     """
 
-    run: str
+    run: str | None
     decision: str
     at: datetime
     policy_name: str
@@ -40,13 +46,31 @@ def decision_statement(facts: DecisionFacts) -> InToto:
     allowed = facts.decision == ALLOW
     predicate: dict[str, Any] = {
         "verifier": {"id": f"{VERIFIER}/gate/{tool()['version']}"},
-        "timeVerified": facts.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "resourceUri": f"urn:specaudit:run:{facts.run}",
-        "policy": {"uri": f"urn:specaudit:policy:{facts.policy_name}", "digest": {"sha256": facts.policy_sha256}},
+        "timeVerified": facts.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "resourceUri": urn("run", facts.run or "unknown"),
+        "policy": {"uri": urn("policy", facts.policy_name), "digest": {"sha256": facts.policy_sha256}},
         "inputAttestations": [
             {"uri": uri, "digest": {"sha256": sha256}} for uri, sha256 in sorted(facts.inputs.items())
         ],
-        "verificationResult": "PASSED" if allowed else "FAILED",
+        "verificationResult": PASSED if allowed else FAILED,
         "verifiedLevels": [f"SPECAUDIT_{level}" for level in facts.levels] if allowed else [],
     }
     return InToto(facts.subjects, DECISION, predicate)
+
+
+def urn(*parts: str) -> str:
+    """The name of a thing that a decision rests on."""
+    return ":".join(("urn:specaudit", *(quote(part, safe="") for part in parts)))
+
+
+def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None) -> str | None:
+    """Why nothing may be deployed by a decision; None if it is PASSED, under the policy if one is asked for."""
+    policy, result = predicate.get("policy"), predicate.get("verificationResult")
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("digest"), Mapping):
+        return "the decision names no policy by digest"
+    stated = policy["digest"].get("sha256")
+    if policy_sha256 not in (None, stated):
+        return f"the decision is under policy sha256:{stated}, not sha256:{policy_sha256}"
+    if result != PASSED:
+        return f"the decision is {quoted(str(result))} under {policy.get('uri')}: it lets nothing be deployed"
+    return None

@@ -15,6 +15,7 @@ class TrustOptions:
     max_age: str | None = None
     subjects: tuple[str, ...] = ()
     log_keys: tuple[Path, ...] = ()
+    policy_digest: str | None = None
 
     @property
     def given(self) -> bool:

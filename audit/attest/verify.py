@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from jsonschema import Draft202012Validator
 
 import schemas
+from audit.attest.decision import decision_problem
 from audit.attest.envelope import OpenedEnvelope, SignatureError, opened, unverified
 from audit.attest.facts import artifact_name
 from audit.attest.statement import DECISION, SPECULATION, TEST_RESULT, InToto, StatementSubject
@@ -21,10 +22,8 @@ from audit.store import Store
 from audit.store.keys import PublicKey
 from audit.store.proof import REGISTRATION, ProvenRow
 from audit.store.proof import verify as verify_proof
+from audit.text.durations import CLOCK_SKEW
 from audit.text.schema_errors import first_problem
-
-SKEW: Final = timedelta(minutes=5)
-"""A statement may be from the future by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,7 @@ class Trust:
 
     subjects: digests that the statement must be about, by role or by a subject's whole name.
     log_keys: keys that sign checkpoints; with any, inclusion in their log is required of a speculation record.
+    policy_sha256: the policy of a decision; None accepts any, and statements that are no decision.
     """
 
     keys: tuple[PublicKey, ...]
@@ -40,23 +40,21 @@ class Trust:
     max_age: timedelta | None = None
     subjects: tuple[StatementSubject, ...] = ()
     log_keys: tuple[PublicKey, ...] = ()
+    policy_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeResult:
-    """A statement as read, its signers, and everything that does not hold; `unknown` says what nobody could check."""
+    """A statement as read, its signers, and everything that does not hold."""
 
     statement: InToto
     signers: tuple[str, ...]
     mismatches: tuple[str, ...]
-    unknown: str | None = None
 
     @property
     def exit_code(self) -> int:
-        """0 verified, 1 mismatch, 3 not confirmed."""
-        if self.mismatches:
-            return 1
-        return 3 if self.unknown else 0
+        """0 verified, 1 mismatch."""
+        return 1 if self.mismatches else 0
 
 
 def verify_envelope(raw: bytes, place: str, trust: Trust, now: datetime, store: Store | None = None) -> EnvelopeResult:
@@ -71,6 +69,7 @@ def verify_envelope(raw: bytes, place: str, trust: Trust, now: datetime, store: 
         return EnvelopeResult(unverified(raw, place).statement, (), (str(error),))
     statement = found.signed.statement
     problems = [*_schema_problems(statement), *_subject_problems(statement, trust.subjects)]
+    problems += _decision_problems(statement, trust.policy_sha256)
     if trust.max_age is not None:
         problems += _age_problems(statement, trust.max_age, now)
     if not problems:
@@ -98,6 +97,16 @@ def _subject_problems(statement: InToto, wanted: Sequence[StatementSubject]) -> 
             yield f"the statement is about {subject.name} {has}, not sha256:{subject.sha256}"
 
 
+def _decision_problems(statement: InToto, policy_sha256: str | None) -> Iterator[str]:
+    """A decision lets something be deployed only if it is PASSED, under the policy that is asked for."""
+    if statement.predicate_type == DECISION:
+        problem = decision_problem(statement.predicate, policy_sha256)
+        if problem is not None:
+            yield problem
+    elif policy_sha256 is not None:
+        yield f"the statement is no decision under a policy, but of type {statement.predicate_type}"
+
+
 def moment_of(statement: InToto) -> datetime | None:
     """When the run finished or the decision was made; None if the statement does not say."""
     predicate = statement.predicate
@@ -120,7 +129,7 @@ def _age_problems(statement: InToto, max_age: timedelta, now: datetime) -> Itera
     moment = moment_of(statement)
     if moment is None:
         yield "the statement does not say when it was made, so its age cannot be held against --max-age"
-    elif moment > now + SKEW:
+    elif moment > now + CLOCK_SKEW:
         yield f"the statement is from the future: {moment.isoformat()}"
     elif now - moment > max_age:
         yield f"the statement is from {moment.isoformat()}, older than {max_age}"

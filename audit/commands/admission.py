@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -14,14 +12,13 @@ from audit.commands.options import store_option
 from audit.errors import UserError
 from audit.gate.admission.decide import Rules
 from audit.gate.policy import load_policy
-from audit.gate.policy_parts import parse_duration
 from audit.gate.subjects import DIGEST
 from audit.store.decided import DecisionReader
 from audit.store.keys import read_public
-from audit.text.documents import quoted
+from audit.text.durations import age_option
+from audit.text.extras import needs
 from audit.text.unsafe import visible
 
-NEEDS: Final = "audit admission serve needs Starlette and uvicorn; install them: pip install 'specaudit[admission]'"
 FILE = click.Path(path_type=Path)
 
 
@@ -85,13 +82,11 @@ def serve(
     accepted policy must be allow, fresh, covered by the log, and contradicted by no later result. A store that is
     gone, locked or slow denies every review. Stop it with SIGTERM.
     """
-    try:
+    with needs("admission"):
         import uvicorn
 
         from audit.gate.admission.app import PATH, Webhook, application
-    except ImportError as error:
-        raise UserError(NEEDS) from error
-    rules = Rules(frozenset(map(_policy, policies)), _age(max_age), unannotated == "allow")
+    rules = Rules(frozenset(map(_policy, policies)), age_option(max_age), unannotated == "allow")
     reader = DecisionReader(store, None if key is None else read_public(key))
     next(reader.find(["0" * 64], rules.policies), None)
     _check_tls(cert, tls_key, client_ca)
@@ -114,13 +109,6 @@ def serve(
 
 def _policy(name: str) -> str:
     return name.removeprefix("sha256:") if DIGEST.fullmatch(name) else load_policy(name).sha256
-
-
-def _age(text: str) -> timedelta:
-    age = parse_duration(text)
-    if not age:
-        raise UserError(f"--max-age {quoted(text)}: write a duration like 30d, 12h, P30D or PT12H")
-    return age
 
 
 def _check_tls(cert: Path, key: Path, client_ca: Path | None) -> None:

@@ -9,17 +9,19 @@ import click
 from click.core import ParameterSource
 
 from audit.commands.completion import complete_runs
+from audit.commands.options import policy_digest as expected_digest
 from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.evidence import environment as evidence
 from audit.gate.policy import PACKAGED, load_policy
 from audit.gate.policy_parts import served
-from audit.gate.subjects import DIGEST, parse_subject
+from audit.gate.subjects import parse_subject
 from audit.store import Store
 
 FORMATS = ("text", "json", "junit", "github", "sarif", "markdown")
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+KEY = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("gate")
@@ -49,6 +51,8 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option("--checkpoint", type=FILE, help="Signed checkpoint of the store's log, kept outside the store.")
 @click.option("--proof", type=FILE, help="Proof of `audit db prove`, for a bundle.")
+@click.option("--key", "key_files", type=KEY, multiple=True, help="Private key that signs the decision; repeatable.")
+@click.option("--out", type=KEY, help="New file for the signed decision.")
 @click.option("--trust-verdicts", is_flag=True, help="Do not compute the verdicts from the record; recorded.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Output format.")
 @click.option(
@@ -68,6 +72,8 @@ def command(
     serves: tuple[str, ...],
     checkpoint: Path | None,
     proof: Path | None,
+    key_files: tuple[Path, ...],
+    out: Path | None,
     trust_verdicts: bool,
     form: str,
     summary_file: Path | None,
@@ -78,14 +84,19 @@ def command(
     """Decide on RUN (a ULID, a prefix of one, latest, or a bundle, FILE.zip) and record the decision.
 
     The verdicts are computed from the record, as by `audit judge`, after every hash of the run and the store's log
-    have been checked. A decision on a bundle needs no store; with --store it is recorded there.
+    have been checked. A decision on a bundle needs no store; with --store it is recorded there. With --key it is a
+    signed statement (a verification summary) too, whatever the decision: audit verify FILE.
 
     Exit codes: 0 allow, 1 block, 2 invalid input, 3 cannot decide. Everything but 0 blocks.
     """
     # imported late: deciding needs the checks, and with them numpy and scipy
     from audit.gate.formats import render
-    from audit.gate.judge import GateRequest, judge, judge_bundle
+    from audit.gate.judge import judge, judge_bundle
+    from audit.gate.judgement import GateRequest
+    from audit.gate.record import signer_of
 
+    bundle = Path(run).suffix == ".zip"
+    stored = not bundle or context.get_parameter_source("store") is not ParameterSource.DEFAULT
     request = GateRequest(
         policy=load_policy(policy),
         subjects=tuple(parse_subject(text) for text in subjects),
@@ -94,32 +105,25 @@ def command(
         no_subject=no_subject,
         serves=served(serves) if serves else None,
         trust_verdicts=trust_verdicts,
-        expected=_digest(policy_digest),
+        expected=expected_digest(policy_digest),
         checkpoint=checkpoint,
         proof=proof,
+        signer=signer_of(key_files, out, stored=stored),
         warn_only=warn_only,
         announce=lambda arm: click.echo(f"checking {cell(arm)}", err=True),
     )
-    if Path(run).suffix == ".zip":
-        given = context.get_parameter_source("store") is not ParameterSource.DEFAULT
-        if given:
-            with Store.open(store, create=False) as opened:
-                judgement = judge_bundle(Path(run), request, opened)
-        else:
-            judgement = judge_bundle(Path(run), request)
-    else:
+    if stored:
         with Store.open(store, create=False) as opened:
-            judgement = judge(opened, run, request)
+            judgement = judge_bundle(Path(run), request, opened) if bundle else judge(opened, run, request)
+    else:
+        judgement = judge_bundle(Path(run), request)
     if summary_file is not None:
         _append(summary_file, render("markdown", judgement))
     click.echo(render(form, judgement))
+    if judgement.signed is not None:
+        kept = f"attestation sha256:{judgement.signed.payload_sha256} of the store" if stored else None
+        click.echo(cell(f"signed: {', '.join(str(place) for place in (out, kept) if place)}"), err=True)
     context.exit(judgement.exit_code)
-
-
-def _digest(text: str | None) -> str | None:
-    if text is not None and not DIGEST.fullmatch(text):
-        raise UserError(f"--policy-digest {cell(text)}: not a digest; write sha256: and 64 lower-case hex digits")
-    return text and text.removeprefix("sha256:")
 
 
 def _append(path: Path, text: str) -> None:

@@ -8,7 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from audit.commands.tables import WIDE
+from audit.errors import UserError
+from audit.gate.subjects import DIGEST
 from audit.store.connection import default_url
+from audit.text.documents import quoted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +27,17 @@ def store_option(function: F) -> F:
         show_default="audit.db in the user's data folder",
         help="Provenance store: a path, sqlite:///FILE, or postgresql://HOST/DATABASE.",
     )(function)
+
+
+def policy_digest(text: str | None) -> str | None:
+    """The hex digest that `--policy-digest` gives.
+
+    Raises:
+        UserError: another text.
+    """
+    if text is not None and not DIGEST.fullmatch(text):
+        raise UserError(f"--policy-digest {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
+    return text and text.removeprefix("sha256:")
 
 
 def json_option(function: F) -> F:

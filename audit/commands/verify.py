@@ -28,10 +28,13 @@ FILE = click.Path(path_type=Path)
 @click.argument("report", type=FILE)
 @click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
-@click.option("--key", "trusted", type=FILE, multiple=True, help="Public key: trusted (repeatable), or of a log.")
+@click.option(
+    "--key", "--trusted-key", "trusted", type=FILE, multiple=True, help="Public key: trusted (repeatable), or of a log."
+)
 @click.option("--threshold", type=click.IntRange(min=1), default=1, help="Signed: number of trusted keys that signed.")
 @click.option("--max-age", metavar="AGE", help="Signed: oldest moment that is accepted, such as 30d.")
 @click.option("--subject", "subjects", multiple=True, metavar="ROLE=DIGEST", help="Signed: what it must be about.")
+@click.option("--policy-digest", metavar="sha256:DIGEST", help="Signed decision: the policy that it must be under.")
 @click.option("--log-key", "log_keys", type=FILE, multiple=True, help="Signed: key of the log that must hold the run.")
 @store_option
 @click.pass_context
@@ -44,6 +47,7 @@ def command(
     threshold: int,
     max_age: str | None,
     subjects: tuple[str, ...],
+    policy_digest: str | None,
     log_keys: tuple[Path, ...],
     store: str,
 ) -> None:
@@ -52,7 +56,7 @@ def command(
     Of a report, prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
     A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove. With
     one --key, the signature of its checkpoint too. A signed statement, of `audit attest` or `audit gate`, is compared
-    with a store only if --store names one.
+    with a store only if --store names one. A decision verifies only if it is PASSED.
 
     Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
     """
@@ -65,7 +69,7 @@ def command(
         context.exit(verify_bundle(report, trusted[0] if trusted else None, judge=judge))
     if judge:
         raise UserError(f"--judge is for bundles, FILE.zip; the verdicts of {report} are those of a run: audit judge")
-    options = TrustOptions(trusted, threshold, max_age, subjects, log_keys)
+    options = TrustOptions(trusted, threshold, max_age, subjects, log_keys, policy_digest)
     named = store if context.get_parameter_source("store") is not ParameterSource.DEFAULT else None
     if str(report).startswith(SCHEME):
         from audit.commands.verify_signed import verify_mlflow

@@ -17,11 +17,12 @@ from audit.attach.words import evidence_lines
 from audit.attest.statement import DECISION, EVAL_RESULT, SPECULATION, TEST_RESULT, InToto, StatementSubject
 from audit.attest.trust import TrustOptions
 from audit.attest.verify import EnvelopeResult, Trust, moment_of, verify_envelope
+from audit.commands.options import policy_digest
 from audit.commands.tables import cell
 from audit.errors import CannotDecide, UserError
-from audit.gate.policy_parts import parse_duration
 from audit.gate.subjects import parse_subject
 from audit.store import Store, keys
+from audit.text.durations import age_option
 
 
 def trust_of(options: TrustOptions) -> Trust:
@@ -35,12 +36,11 @@ def trust_of(options: TrustOptions) -> Trust:
         raise UserError("a signed statement needs the keys that you trust; add --key FILE.pub")
     if options.threshold > len({key.raw for key in trusted}):
         raise UserError(f"--threshold {options.threshold}: only {len(trusted)} keys are trusted; add --key FILE.pub")
-    age = None if options.max_age is None else parse_duration(options.max_age)
-    if options.max_age is not None and not age:
-        raise UserError(f"--max-age {options.max_age}: write a duration like 30d, 12h, P30D or PT12H")
+    age = None if options.max_age is None else age_option(options.max_age)
     named = (parse_subject(text) for text in options.subjects)
     subjects = tuple(StatementSubject(subject.role, subject.sha256) for subject in named)
-    return Trust(trusted, options.threshold, age, subjects, tuple(map(keys.read_public, options.log_keys)))
+    log_keys = tuple(map(keys.read_public, options.log_keys))
+    return Trust(trusted, options.threshold, age, subjects, log_keys, policy_digest(options.policy_digest))
 
 
 def verify_signed(path: Path, raw: bytes, options: TrustOptions, store: str | None) -> int:
@@ -131,7 +131,9 @@ def _test_result(predicate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decision(predicate: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{predicate['verificationResult']} under {predicate['policy']['uri']}"
+    policy = predicate["policy"]
+    yield f"{predicate['verificationResult']} under {policy['uri']} sha256:{policy['digest']['sha256']}"
+    yield from (f"verified {level}" for level in predicate.get("verifiedLevels", ()))
 
 
 def _eval_result(predicate: Mapping[str, Any]) -> Iterator[str]:

@@ -21,10 +21,14 @@ class CheckParameters:
 
 @dataclass(frozen=True, slots=True)
 class SignedEnding:
-    """Whether a trusted key signed a log that holds the run's ending; `problem` says why not, `by` who signed."""
+    """Whether a trusted key signed a log that holds the run's ending; `problem` says why not, `by` who signed.
+
+    sha256: of the checkpoint or proof that was read.
+    """
 
     by: str | None = None
     problem: str | None = None
+    sha256: str | None = None
 
 
 UNSIGNED: Final = SignedEnding()

@@ -7,8 +7,6 @@ decide" and is recorded too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from audit.errors import CannotDecide, UserError
@@ -16,78 +14,15 @@ from audit.gate.decide import decide
 from audit.gate.decision import Decision, GateOutcome, outcome_of, undecided
 from audit.gate.evidence import read_facts
 from audit.gate.facts import RunFacts, SignedEnding
-from audit.gate.policy import Policy
+from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
+from audit.gate.record import recorded
 from audit.gate.signature import by_checkpoint, by_proof
-from audit.gate.subjects import Subject
-from audit.store import Store, StoredDecision, StoredRun
-
-BUNDLE = "bundle "
-"""Beginning of the text that names where the record of a decision on a bundle came from."""
-
-
-def _silent(arm: str) -> None:
-    del arm
-
-
-@dataclass(frozen=True, slots=True)
-class GateRequest:
-    """What the caller asks.
-
-    now: the moment of the decision, with a time zone.
-    no_subject: waive the roles that the policy wants named and `subjects` does not name; recorded.
-    serves: what the deployment serves, instead of the policy's list; None keeps that.
-    trust_verdicts: take the stored verdicts instead of computing them; recorded.
-    expected: hex digest that the policy must have; None accepts any.
-    checkpoint: a signed checkpoint of the store's log, kept outside.
-    proof: a proof of `audit db prove`.
-    warn_only: report what is not allowed with exit code 0; the decision stays and is recorded as it is.
-    announce: is called with each arm that is judged.
-    """
-
-    policy: Policy
-    subjects: tuple[Subject, ...]
-    actor: str
-    now: datetime
-    no_subject: bool = False
-    serves: tuple[str, ...] | None = None
-    trust_verdicts: bool = False
-    expected: str | None = None
-    checkpoint: Path | None = None
-    proof: Path | None = None
-    warn_only: bool = False
-    announce: Callable[[str], None] = _silent
-
-
-@dataclass(frozen=True, slots=True)
-class GateJudgement:
-    """A decision with what was asked. `facts` is None if there is no such run; `origin` says where the record is."""
-
-    facts: RunFacts | None
-    outcome: GateOutcome
-    request: GateRequest
-    origin: str
-
-    @property
-    def run(self) -> StoredRun | None:
-        """The run, if there is one."""
-        return self.facts.run if self.facts else None
-
-    @property
-    def warns(self) -> bool:
-        """True if the caller asked for a warning instead of a failure; an error of the gate itself always fails."""
-        return self.request.warn_only and self.outcome.answer is not Decision.ALLOW and not self.outcome.broken_off
-
-    @property
-    def exit_code(self) -> int:
-        """0 for allow, and for a warning that the caller asked for; else 1 or 3."""
-        return 0 if self.warns else self.outcome.answer.exit_code
+from audit.store import Store
 
 
 def judge(store: Store, name: str, request: GateRequest) -> GateJudgement:
     """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision."""
-    judgement = _guarded(request, store.url, lambda: _facts(store, name, request))
-    store.add_decision(stored_decision(judgement))
-    return judgement
+    return recorded(_guarded(request, store.url, lambda: _facts(store, name, request)), store)
 
 
 def judge_bundle(path: Path, request: GateRequest, store: Store | None = None) -> GateJudgement:
@@ -103,9 +38,7 @@ def judge_bundle(path: Path, request: GateRequest, store: Store | None = None) -
         broken = tuple(f"{place.place}: {place.message}" for place in bundle.broken)
         origin = f"{BUNDLE}sha256:{file_digest(path)}"
         judgement = _guarded(request, origin, lambda: _of_bundle(bundle.store, bundle.run, broken, request))
-        if store is not None:
-            store.add_decision(stored_decision(judgement, known=False))
-    return judgement
+    return recorded(judgement, store, known=False)
 
 
 def _guarded(request: GateRequest, origin: str, read: Callable[[], RunFacts]) -> GateJudgement:
@@ -160,18 +93,4 @@ def _read(store: Store, run: str, broken: tuple[str, ...], ending: SignedEnding,
         broken=broken,
         ending=ending,
         announce=request.announce,
-    )
-
-
-def stored_decision(judgement: GateJudgement, *, known: bool = True) -> StoredDecision:
-    """The decision as a row; `known` if the store that keeps it has the run."""
-    request, run = judgement.request, judgement.run
-    return StoredDecision(
-        run=run.ulid if run and known else None,
-        policy_sha256=request.policy.sha256,
-        policy=request.policy.document,
-        decision=judgement.outcome.answer.value,
-        reasons=tuple(str(reason) for reason in judgement.outcome.reasons),
-        actor=request.actor,
-        created_at=request.now,
     )

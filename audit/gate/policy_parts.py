@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,16 +11,11 @@ from audit.errors import UserError
 from audit.gate.parameters import Limit
 from audit.store.keys import PublicKey, parse_public
 from audit.text.documents import Document, quoted
+from audit.text.durations import HINT, parse_duration
 
 SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
 """What a deployment may serve."""
 CHOICES: Final = 20
-SHORT: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[wdhms])")
-ISO: Final = re.compile(
-    r"P(?=.)((?P<weeks>[0-9]{1,6})W)?((?P<days>[0-9]{1,6})D)?"
-    r"(T(?=.)((?P<hours>[0-9]{1,6})H)?((?P<minutes>[0-9]{1,6})M)?((?P<seconds>[0-9]{1,6})S)?)?"
-)
-UNITS: Final[Mapping[str, str]] = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +128,8 @@ def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> 
     age = parse_duration(text)
     if not age:
         name = place[-1]
-        raise document.error(place, f"{name} is {quoted(text)}; write a duration like 30d, 12h, P30D or PT12H")
+        raise document.error(place, f"{name} is {quoted(text)}; {HINT}")
     return age
-
-
-def parse_duration(text: str) -> timedelta | None:
-    """A duration such as 30d or P1DT12H; None if the text is not one. Years and months have no fixed length."""
-    short = SHORT.fullmatch(text)
-    if short:
-        return timedelta(**{UNITS[short["unit"]]: int(short["number"])})
-    iso = ISO.fullmatch(text)
-    return timedelta(**{unit: int(value or 0) for unit, value in iso.groupdict().items()}) if iso else None
 
 
 def served(words: tuple[str, ...]) -> tuple[str, ...]:

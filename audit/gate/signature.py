@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +21,10 @@ MOST_BYTES: Final = 2**24
 
 def by_checkpoint(store: Store, run: str, path: Path, keys: TrustedKeys) -> SignedEnding:
     """What a signed checkpoint says about the run's end in the log of the store."""
-    text = decode_text(str(path), read_bytes(path, MOST_BYTES))
-    return _signed(keys, lambda key: _checkpoint_problem(store, run, text, str(path), key))
+    raw = read_bytes(path, MOST_BYTES)
+    text = decode_text(str(path), raw)
+    ending = _signed(keys, lambda key: _checkpoint_problem(store, run, text, str(path), key))
+    return replace(ending, sha256=hashlib.sha256(raw).hexdigest())
 
 
 def _checkpoint_problem(store: Store, run: str, text: str, place: str, key: PublicKey) -> str | None:
@@ -35,11 +39,13 @@ def _checkpoint_problem(store: Store, run: str, text: str, place: str, key: Publ
 
 def by_proof(run: StoredRun, path: Path, keys: TrustedKeys) -> SignedEnding:
     """What a proof of `audit db prove` says about the run's end, without the store that it is from."""
+    raw = read_bytes(path, MOST_BYTES)
     try:
-        document = parse_json(decode_text(str(path), read_bytes(path, MOST_BYTES)))
+        document = parse_json(decode_text(str(path), raw))
     except ValueError as error:
         return SignedEnding(problem=f"{path}: {error}")
-    return _signed(keys, lambda key: _proof_problem(run, proof.verify(document, key, str(path)), str(path)))
+    ending = _signed(keys, lambda key: _proof_problem(run, proof.verify(document, key, str(path)), str(path)))
+    return replace(ending, sha256=hashlib.sha256(raw).hexdigest())
 
 
 def _proof_problem(run: StoredRun, proven: ProvenRun, place: str) -> str | None:

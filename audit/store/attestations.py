@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from audit.store import writer
 from audit.store.attest_models import AttestationRow, RegistrationRow
 from audit.store.canonical import jsonable, storable
 from audit.store.log_models import LogEntryRow
 from audit.store.models import ArtifactRow, RunRow
+from audit.store.values import StoredDecision
 from audit.store.writer import find_run
 
 T = TypeVar("T")
@@ -91,6 +93,13 @@ class Attestations:
         """The registrations of a run's suite, oldest first."""
         rows: tuple[StoredRegistration, ...] = self.read(lambda session: _registrations(session, run))
         return rows
+
+
+def add_decision(session: Session, decision: StoredDecision, statement: StoredAttestation | None) -> None:
+    """Insert a gate's decision and its statement, both or none."""
+    writer.add_decision(session, decision)
+    if statement is not None:
+        session.add(_row(session, statement))
 
 
 def _row(session: Session, item: StoredAttestation) -> AttestationRow:

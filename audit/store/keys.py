@@ -115,11 +115,13 @@ def read_private(path: Path) -> PrivateKey:
         UserError: unreadable, readable by others, or not a private key.
     """
     content = _read(path)
+    if not content.startswith(PRIVATE):
+        raise UserError(f"{path}: not a private key of audit keys init")
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UserError(f"{path}: other users can read this private key; run: chmod 600 {path}")
     parts = content.removeprefix(PRIVATE).split("+", 2)
     key = _bytes(parts)
-    if not content.startswith(PRIVATE) or key is None or PrivateKey(parts[0], key).public.id.hex() != parts[1]:
+    if key is None or PrivateKey(parts[0], key).public.id.hex() != parts[1]:
         raise UserError(f"{path}: not a private key of audit keys init")
     return PrivateKey(parts[0], key)
 

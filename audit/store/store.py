@@ -36,7 +36,7 @@ from audit.store import (
     token_pieces,
     writer,
 )
-from audit.store.attestations import Attestations
+from audit.store.attestations import Attestations, StoredAttestation, add_decision
 from audit.store.checkpoints import TreeHead
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.contents import IntegrityViolation
@@ -293,9 +293,9 @@ class Store:
         """The number of requests in the store whose content was erased, or was never written (`text: off`)."""
         return self._read(lambda session: erasing.count(session, never_written=never_written))
 
-    def add_decision(self, decision: StoredDecision) -> None:
-        """Record a gate's decision."""
-        self._write(lambda session: writer.add_decision(session, decision))
+    def add_decision(self, decision: StoredDecision, statement: StoredAttestation | None = None) -> None:
+        """Record a gate's decision, with its signed statement if it has one."""
+        self._write(lambda session: add_decision(session, decision, statement))
 
     def decisions(self, run: str) -> tuple[StoredDecision, ...]:
         """The gate's decisions about a run, oldest first."""

@@ -6,7 +6,7 @@ Moments are aware datetimes in UTC, digests hex SHA-256.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -331,6 +331,11 @@ class StoredDecision:
     reasons: tuple[str, ...]
     actor: str
     created_at: datetime
+
+    @property
+    def sha256(self) -> str:
+        """Digest of all of it, for a signed statement."""
+        return sha256_json(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,17 @@ def staged(contents: Mapping[Path, bytes]) -> Iterator[None]:
             temporary.unlink(missing_ok=True)
 
 
+def require_new(path: Path) -> None:
+    """Make sure that a file can be written where none is, before work begins that ends with it.
+
+    Raises:
+        UserError: the file exists, or its folder cannot be written.
+    """
+    if path.exists() or path.is_symlink():
+        raise mistake(str(path), None, "the file exists; choose another name")
+    _stage(path, path.resolve(), b"").unlink()
+
+
 def _stage(path: Path, goal: Path, content: bytes) -> Path:
     try:
         handle, name = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name[:100]}.")

@@ -20,10 +20,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Review, denied, names
-from audit.gate.rules.run import CLOCK_SKEW
 from audit.gate.subjects import DIGEST
 from audit.store.decided import DecidedRun
 from audit.text.documents import quoted
+from audit.text.durations import CLOCK_SKEW
 
 HINT: Final = "; run audit gate on a run of these models, with the same --subject digests"
 

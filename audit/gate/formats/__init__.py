@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Final
 
-from audit.gate.judge import GateJudgement
+from audit.gate.judgement import GateJudgement
 
 REGISTRY: Final[Mapping[str, str]] = {
     "text": "audit.gate.formats.text:render",

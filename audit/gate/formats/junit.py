@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from audit.gate.decision import Decision, Reason
-from audit.gate.judge import GateJudgement
+from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
 from audit.gate.policy import Policy
 from audit.text.unsafe import visible

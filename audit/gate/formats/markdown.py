@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from audit.gate.judge import GateJudgement
+from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
 from audit.text.unsafe import visible
 

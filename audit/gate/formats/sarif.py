@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from audit.gate.decision import Decision, Reason
-from audit.gate.judge import GateJudgement
+from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
 from audit.text.unsafe import visible
 

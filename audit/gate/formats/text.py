@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from audit.gate.judge import GateJudgement
+from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
 from audit.text.unsafe import visible
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Final
 
 from audit.gate.decision import Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.store import RunStatus
-
-CLOCK_SKEW: Final = timedelta(minutes=5)
+from audit.text.durations import CLOCK_SKEW
 
 
 def run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:

@@ -45,7 +45,7 @@ def _compared(facts: RunFacts, subject: Subject) -> Iterator[Reason]:
     used = _used_as(facts, subject.role)
     matching = [artifact for artifact in used if artifact.sha256 == subject.sha256]
     if not used:
-        known = ", ".join(sorted({name for part in _artifacts(facts) for name in (part.role, part.kind)}))
+        known = ", ".join(sorted({name for part in used_artifacts(facts) for name in (part.role, part.kind)}))
         yield undecided(requirement, f"no candidate arm used such a thing; they used: {known}")
     elif not matching:
         text = f"{subject.origin} is sha256:{subject.sha256}, the run used sha256:{used[0].sha256}"
@@ -57,7 +57,7 @@ def _compared(facts: RunFacts, subject: Subject) -> Iterator[Reason]:
 
 def _used_as(facts: RunFacts, role: str) -> list[ArtifactRef]:
     """The used artifact with that role; if there is none, all used artifacts of that kind."""
-    used = [*_artifacts(facts), *engines(facts)]
+    used = [*used_artifacts(facts), *engines(facts)]
     return [part for part in used if part.role == role] or [part for part in used if part.kind == role]
 
 
@@ -69,7 +69,7 @@ def engines(facts: RunFacts) -> list[ArtifactRef]:
     ]
 
 
-def _artifacts(facts: RunFacts) -> list[ArtifactRef]:
+def used_artifacts(facts: RunFacts) -> list[ArtifactRef]:
     """The run's artifacts, without the draft models that the suite declares and no candidate arm used."""
     drafts = used_drafts([arm.spec for arm in facts.candidates])
     # an older record or another tool's may not name the models of an arm: then every model counts as used

@@ -122,3 +122,11 @@ def stored_run(
 
 
 PASSING = dict.fromkeys(("replay", "law", "acceptance_theory"), Verdict.CERTIFIED)
+SMALL_POLICY = """\
+version: 2
+name: small
+require:
+  - {claim: replay, checks: [replay]}
+  - {claim: law, checks: [law]}
+evidence: {min_tokens: 5, max_age: 30d, min_level: L3}
+"""

@@ -9,23 +9,14 @@ import pytest
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
 from audit.gate import judge as judging
-from tests.audit.gate.runs import PASSING, stored_run
+from tests.audit.gate.runs import PASSING, SMALL_POLICY, stored_run
 from tests.audit.invoke import invoke
-
-POLICY = """\
-version: 2
-name: small
-require:
-  - {claim: replay, checks: [replay]}
-  - {claim: law, checks: [law]}
-evidence: {min_tokens: 5, max_age: 30d, min_level: L3}
-"""
 
 
 @pytest.fixture
 def asked(tmp_path):
     """Asks about a run with these verdicts: made up, so they are trusted unless the caller says otherwise."""
-    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "policy.yaml").write_text(SMALL_POLICY)
 
     def ask(*more: str, verdicts=PASSING, run: str = "latest", trusting: bool = True):
         url = stored_run(tmp_path, verdicts)

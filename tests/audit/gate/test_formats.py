@@ -11,7 +11,7 @@ import pytest
 from audit.commands.gate import FORMATS
 from audit.gate.decision import Decision, GateOutcome, blocked, remark, undecided
 from audit.gate.formats import REGISTRY, render
-from audit.gate.judge import GateJudgement, GateRequest
+from audit.gate.judgement import GateJudgement, GateRequest
 from audit.gate.next_step import next_step
 from audit.gate.policy import load_policy
 from tests.audit.gate.runs import NOW, facts

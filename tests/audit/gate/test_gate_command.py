@@ -9,7 +9,8 @@ import pytest
 
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Decision
-from audit.gate.judge import GateRequest, judge
+from audit.gate.judge import judge
+from audit.gate.judgement import GateRequest
 from audit.gate.policy import load_policy
 from audit.gate.subjects import parse_subject
 from audit.store import ArtifactRef, Store, StoredDecision

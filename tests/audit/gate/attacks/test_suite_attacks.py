@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from audit.gate.judge import GateRequest, judge
+from audit.gate.judge import judge
+from audit.gate.judgement import GateRequest
 from audit.gate.policy import load_policy
 from audit.store import Store
 from tests.audit.gate.attacks.honest import POLICY, SUITE, Answer, asked, copied, ran, written

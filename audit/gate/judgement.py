@@ -1,0 +1,107 @@
+"""What a caller asks the gate, and the decision with what was asked, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from audit.attest.envelope import SignedStatement
+from audit.gate.decision import Decision, GateOutcome
+from audit.gate.facts import RunFacts
+from audit.gate.policy import Policy
+from audit.gate.subjects import Subject
+from audit.store import StoredDecision, StoredRun
+from audit.store.keys import PrivateKey
+
+BUNDLE = "bundle "
+"""Beginning of the text that names where the record of a decision on a bundle came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Keys that sign a decision, and the file for its envelope."""
+
+    keys: tuple[PrivateKey, ...]
+    out: Path | None = None
+
+
+def _silent(arm: str) -> None:
+    del arm
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """What the caller asks.
+
+    now: the moment of the decision, with a time zone.
+    no_subject: waive the roles that the policy wants named and `subjects` does not name; recorded.
+    serves: what the deployment serves, instead of the policy's list; None keeps that.
+    trust_verdicts: take the stored verdicts instead of computing them; recorded.
+    expected: hex digest that the policy must have; None accepts any.
+    checkpoint: a signed checkpoint of the store's log, kept outside.
+    proof: a proof of `audit db prove`.
+    signer: signs the decision; None leaves it unsigned.
+    warn_only: report what is not allowed with exit code 0; the decision stays and is recorded as it is.
+    announce: is called with each arm that is judged.
+    """
+
+    policy: Policy
+    subjects: tuple[Subject, ...]
+    actor: str
+    now: datetime
+    no_subject: bool = False
+    serves: tuple[str, ...] | None = None
+    trust_verdicts: bool = False
+    expected: str | None = None
+    checkpoint: Path | None = None
+    proof: Path | None = None
+    signer: Signer | None = None
+    warn_only: bool = False
+    announce: Callable[[str], None] = _silent
+
+
+@dataclass(frozen=True, slots=True)
+class GateJudgement:
+    """A decision with what was asked.
+
+    facts: None if there is no such run.
+    origin: where the record is.
+    signed: the signed statement of the decision, if the caller asked for one.
+    """
+
+    facts: RunFacts | None
+    outcome: GateOutcome
+    request: GateRequest
+    origin: str
+    signed: SignedStatement | None = None
+
+    @property
+    def run(self) -> StoredRun | None:
+        """The run, if there is one."""
+        return self.facts.run if self.facts else None
+
+    @property
+    def warns(self) -> bool:
+        """True if the caller asked for a warning instead of a failure; an error of the gate itself always fails."""
+        return self.request.warn_only and self.outcome.answer is not Decision.ALLOW and not self.outcome.broken_off
+
+    @property
+    def exit_code(self) -> int:
+        """0 for allow, and for a warning that the caller asked for; else 1 or 3."""
+        return 0 if self.warns else self.outcome.answer.exit_code
+
+
+def stored_decision(judgement: GateJudgement, *, known: bool = True) -> StoredDecision:
+    """The decision as a row; `known` if the store that keeps it has the run."""
+    request, run = judgement.request, judgement.run
+    return StoredDecision(
+        run=run.ulid if run and known else None,
+        policy_sha256=request.policy.sha256,
+        policy=request.policy.document,
+        decision=judgement.outcome.answer.value,
+        reasons=tuple(str(reason) for reason in judgement.outcome.reasons),
+        actor=request.actor,
+        created_at=request.now,
+    )
