@@ -14,13 +14,14 @@ ATTACH_BIN := $(ATTACH_VENV)/bin
 ATTACH_INSTALLED := $(ATTACH_VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-# SHARE=K/N runs every N-th of the slow, the bitwise and the vLLM tests, starting at the K-th
+ATTACHENV := $(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet
+# SHARE=K/N runs every N-th of the slow, the bitwise, the attach and the vLLM tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-attach selftest check format bench docs wheel clean
+.PHONY: venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-attach selftest check format bench docs docs-integrations wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -66,11 +67,11 @@ test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it:
 $(ATTACH_INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ATTACH_VENV)
 	$(ATTACH_BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(ATTACH_BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[attach]" "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
+	$(ATTACH_BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[attach]" accelerate "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 	@touch $@
 
-test-attach: $(ATTACH_INSTALLED)  ## Attach to reports that lm-eval, Inspect and MLflow write themselves.
-	$(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet $(ATTACH_BIN)/python -m pytest -m attach tests/attach
+test-attach: $(ATTACH_INSTALLED)  ## Attach to reports that lm-eval, Inspect and MLflow write themselves; the pages about it.
+	$(ATTACHENV) $(ATTACH_BIN)/python -m pytest -m attach $(ONLY) tests/attach
 
 venv-vllm: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
 
@@ -97,6 +98,9 @@ docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m tests.support.ask_page docs/how-to/ask-the-store.md
 	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
 	$(BIN)/python -m tests.support.readme_transcripts README.md
+
+docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and write what they print.
+	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

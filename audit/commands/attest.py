@@ -14,7 +14,7 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.store import Store, keys
 from audit.text.documents import mistake
-from audit.text.staged_files import staged
+from audit.text.staged_files import require_new, staged
 
 FILE = click.Path(path_type=Path)
 
@@ -22,7 +22,9 @@ FILE = click.Path(path_type=Path)
 @click.command("attest")
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--key", "key_files", type=FILE, required=True, multiple=True, help="Private key; repeatable.")
-@click.option("--out", type=FILE, default=Path(), show_default="here", help="Folder for the envelopes.")
+@click.option(
+    "--out", type=FILE, default=Path(), show_default="here", help="Folder for the envelopes; made if missing."
+)
 @click.option("--type", "kinds", type=click.Choice(tuple(KINDS)), multiple=True, help="Statements. Default: all.")
 @store_option
 def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, ...], store: str) -> None:
@@ -39,9 +41,9 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
             facts = read_run(opened, run)
         ulid = facts.run.ulid
         files = {kind: out / f"{ulid}.{kind}.intoto.json" for kind in dict.fromkeys(kinds or KINDS)}
+        _prepare(out)
         for path in files.values():
-            if path.exists():
-                raise mistake(str(path), None, "the file exists; name another folder with --out")
+            require_new(path)
         now = datetime.now(UTC)
         statements = [statement(kind, facts) for kind in files]
         signed = sign_and_store(opened, statements, signers, ulid, now)
@@ -50,6 +52,14 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
             click.echo(f"{kind.ljust(12)} {path}")
     click.echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")
     click.echo(f"{'registered'.ljust(12)} {_registered(facts.registered_first, bool(facts.registrations))}")
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder before anything is signed or stored."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise mistake(str(folder), None, f"cannot be made ({error.strerror}); choose another folder") from error
 
 
 def _registered(first: bool, at_all: bool) -> str:

@@ -19,8 +19,8 @@ HEAD: Final = """\
 # Policy reference
 
 Every key of a policy, generated from its JSON Schema (`audit schema policy`); `make docs` regenerates this page.
-[Gate a deployment](how-to/gate-a-deployment.md) explains the rules and has examples. The gate refuses a policy with a key
-that this page lacks.
+[Gate a deployment](how-to/gate-a-deployment.md) explains the rules and has examples. The gate refuses a policy with
+a key that this page lacks.
 
 `[]` stands for an entry of a list, `NAME` for a key that the author chooses.
 """

@@ -213,6 +213,16 @@ def test_register_takes_a_suite_and_a_policy(tmp_path):
     assert result.stdout.endswith("log entry  0\n")
 
 
+def test_the_folder_is_made_and_one_that_cannot_be_made_leaves_no_statement(url, key, tmp_path):
+    (tmp_path / "file").write_text("")
+    made = invoke("attest", "latest", "--key", str(key), "--out", str(tmp_path / "a" / "b"), "--store", url)
+    assert (made.exit_code, len(list((tmp_path / "a" / "b").iterdir()))) == (0, len(KINDS))
+    refused = invoke("attest", "latest", "--key", str(key), "--out", str(tmp_path / "file" / "b"), "--store", url)
+    assert (refused.exit_code, "cannot be made" in refused.stderr) == (2, True)
+    with Store.open(url, create=False) as store:
+        assert len(store.attestations.of_run(store.resolve("latest"))) == len(KINDS)
+
+
 def test_nothing_is_overwritten_and_an_unfinished_run_is_refused(envelopes, key, url, tmp_path):
     again = invoke("attest", "latest", "--key", str(key), "--out", str(tmp_path), "--store", url)
     assert (again.exit_code, "the file exists" in again.stderr) == (2, True)

@@ -1,0 +1,25 @@
+"""The commands of docs/integrations print what the pages show; runs in `make test-attach`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attach.transcripts import ROOT, changes, rewritten
+
+PAGES = sorted((ROOT / "docs" / "integrations").glob("*.md"))
+pytestmark = pytest.mark.attach
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(page: Path, deployment: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert changes(text, rewritten(text, deployment)) == [], "run: make docs-integrations"
+
+
+def test_changed_words_and_numbers_are_seen() -> None:
+    page = "run 01M86M230Y7MDW7Y4FS0DF0GXQ: 5 of 100 in 3.2 s, sha256:" + "a1" * 32
+    assert changes(page, page.replace("GXQ", "GXR").replace("a1", "b2").replace("3.2 s", "9 s")) == []
+    assert changes(page, page.replace("of", "off")) != []
+    assert changes(page, page.replace("100", "150")) != []
