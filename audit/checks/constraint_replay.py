@@ -97,9 +97,11 @@ def _wrong(trace: Trace, account: Mapping[str, Any]) -> Iterator[_WrongMask]:
 def _digests(trace: Trace) -> list[int] | None:
     """Digests of the recorded bits; None below level `full`."""
     # imported late: the recorder is part of the engine
-    from engine.record.reduction import digests
+    from engine.record.row_digests import digests
 
-    return [int(value) for value in digests(trace.mask_bits)] if len(trace.mask_bits) else None
+    if not len(trace.mask_bits):
+        return None
+    return [int(value) for value in digests(trace.mask_bits, trace.header.digest_kind)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Runs the arms of a stored run again, from its record: the recorded prompts, parameters, order and batches.
 
 Only our own engines can: another engine's batches are not on record. Reading arms, which follow recorded tokens, are
-left out. Equal digests of the deciding rows mean equal bits; a record below level `scalars` holds none.
+left out. Equal digests of the deciding rows mean equal bits; a record below level `scalars` holds none. The new digests
+are made with the hash function of the recorded ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from audit.errors import UserError
@@ -19,6 +20,7 @@ from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.core.errors import EngineError
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, ToolOffer
+from engine.record.row_digests import DigestKind
 from engine.record.sampling_json import sampling_from_json
 from engine.record.trace import Trace, decode
 from engine.stream.interface import Action, FilterSpec, Side, StreamSpec
@@ -98,7 +100,7 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
     announce(arm.name)
     record = store.load_arm(run.ulid, arm.name)
     before = {each.request_id: each for each in (*record.requests, *record.refused)}
-    plan, calls = _plan(arm.spec), list(_calls(before.values()))
+    plan, calls = replace(_plan(arm.spec), digest_kind=_digest_kind(before)), list(_calls(before.values()))
     # the neighbours of a mixed batch follow from the arm's own parameters
     engine = with_company(backend.arm(plan), plan, sampling_from_json(arm.spec["sampling"]))
     engine.forget()
@@ -114,6 +116,13 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
         sum(count.same for count in counts),
         _first(different),
     )
+
+
+def _digest_kind(before: Mapping[str, RequestRecord]) -> DigestKind:
+    kinds = sorted({each.trace.header.digest_kind for each in before.values()})
+    if len(kinds) > 1:
+        raise UserError(f"request {next(iter(before))}: its arm has digests of {' and '.join(kinds)}; replay needs one")
+    return kinds[0] if kinds else DigestKind.BLAKE3
 
 
 @dataclass(frozen=True, slots=True)

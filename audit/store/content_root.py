@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.store.canonical import to_json
 from audit.store.merkle import merkle_root
+from engine.record.row_digests import DigestKind
 from engine.record.trace import COLUMNS, TraceHeader
 
 LEFT_OUT: Final = {
@@ -90,7 +91,8 @@ def _header(header: TraceHeader) -> dict[str, Any]:
         "prompt": header.prompt,
         "coupled_draft": header.coupled_draft,
         "draft_versions": header.draft_versions,
-        # left out where it is 0, as in the content of the runs before it existed
+        # left out where they have the values of the runs before they existed
         **({"kept_share": header.kept_share} if header.kept_share else {}),
+        **({} if header.digest_kind is DigestKind.BLAKE2B else {"digest_kind": header.digest_kind.value}),
         "facts": {name: header.facts[name] for name in FACTS if name in header.facts},
     }

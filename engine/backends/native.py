@@ -155,7 +155,14 @@ class NativeEngine:
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
         capacity = min(longest + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
         rows = min(self._plan.rows, len(requests))
-        options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level, stream=self._stream)
+        options = LoopOptions(
+            rows,
+            self._plan.gamma,
+            capacity,
+            self._plan.level,
+            stream=self._stream,
+            digest_kind=self._plan.digest_kind,
+        )
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
         target = self._parts.target(self._target)

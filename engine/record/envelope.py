@@ -15,8 +15,10 @@ import zstandard
 from engine.core.errors import TraceError
 from engine.record.common_text import COMMON
 
-MAGIC: Final = b"SATRACE9"
-PACKED: Final = (MAGIC, b"SATRACE8", b"SATRACE7")
+MAGIC: Final = b"SATRAC10"
+WITHOUT_ONCE: Final = b"SATRACE7"
+"""The version that holds the values of accepted tokens twice."""
+PACKED: Final = (MAGIC, b"SATRACE9", b"SATRACE8", WITHOUT_ONCE)
 """Versions whose content is that of `engine.record.container`, compressed with the dictionary."""
 READABLE: Final = (*PACKED, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
 """Versions that are read."""
@@ -66,7 +68,7 @@ class Opened:
     @property
     def number(self) -> int:
         """The version as a number."""
-        return int(self.version[-1:])
+        return int(self.version[-2:].lstrip(b"E"))
 
     @property
     def digest(self) -> str:

@@ -39,6 +39,7 @@ LACKING: Final[Mapping[bytes, tuple[str, ...]]] = dict(
         READABLE,
         (
             (),
+            (),
             KEPT,
             KEPT,
             (*KEPT, *SPARSE),

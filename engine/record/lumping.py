@@ -10,7 +10,7 @@ of the residual, of the product) are kept as numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from engine.core.trees import depths
 from engine.core.types import Floats, QKind, Role, StepRecord
 from engine.record.row_laws import RowLaw, largest
+from engine.record.row_sums import RowSums
 
 TOP: Final = 20
 PAD: Final = 2**32 - 1
@@ -43,13 +44,33 @@ class Cells:
     product: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class _TokenRows:
-    """One emitted token: its row, and the law of the draft at its place."""
+@dataclass(slots=True)
+class DraftRows:
+    """A step with the sums of its rows of q, which are made once."""
 
-    p: Floats
-    q: Floats | None
+    record: StepRecord
+    _known: dict[int, RowSums] = field(default_factory=dict)
+
+    @property
+    def drawn(self) -> bool:
+        """True if the step's tokens were drawn from rows of q on record."""
+        return self.record.proposal.q_kind is QKind.FULL and self.record.proposal.q is not None
+
+    def of(self, node: int) -> RowSums:
+        """The row that a node was drawn from."""
+        q = self.record.proposal.q
+        assert q is not None
+        if node not in self._known:
+            self._known[node] = RowSums.of(np.asarray(q[node]))
+        return self._known[node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One emitted token, and the law of the draft at its place."""
+
     token: int
+    q: RowSums | None
 
 
 def width(vocabulary: int) -> int:
@@ -70,79 +91,85 @@ def empty(count: int, vocabulary: int) -> Cells:
     )
 
 
-def cells_of(records: list[StepRecord], laws: Sequence[RowLaw], vocabulary: int, coupled: bool) -> Cells:
-    """The cells of every emitted token of `records`.
+def cells_of(drafts: Sequence[DraftRows], laws: Sequence[RowLaw], tops: NDArray[np.int64], coupled: bool) -> Cells:
+    """The cells of every emitted token of some steps, [E].
 
     Args:
-        records: steps with their proposals' q.
+        drafts: the steps.
         laws: p of each emitted token.
-        vocabulary: V.
+        tops: [E, K] the ids of the largest scores of each row, descending.
         coupled: drafts used the target's noise.
     """
-    found = empty(len(laws), vocabulary)
-    places = (place for record in records for place in _places(record))
-    for at, (law, (token, q)) in enumerate(zip(laws, places, strict=True)):
+    found = empty(len(laws), len(laws[0].weights) if laws else 0)
+    places = (place for rows in drafts for place in _places(rows))
+    for at, (law, place) in enumerate(zip(laws, places, strict=True)):
         # a draft that read the target's noise must not choose cells by its token
-        blind = coupled and _one_hot(q)
-        _fill(found, at, _TokenRows(law.p, None if blind else q, token))
+        blind = coupled and _one_hot(place.q)
+        _fill(found, at, law, tops[at], _Place(place.token, None) if blind else place)
     return found
 
 
-def _one_hot(q: Floats | None) -> bool:
-    return q is not None and bool(q.max() == 1.0)
+def _one_hot(q: RowSums | None) -> bool:
+    return q is not None and bool(q.row.max() == 1.0)
 
 
-def _places(record: StepRecord) -> Iterator[tuple[int, Floats | None]]:
+def _places(rows: DraftRows) -> Iterator[_Place]:
     """Each emitted token and the q of its place, down the step's tree."""
+    record = rows.record
     tree = record.proposal.tree
     examined = {each.node for each in record.verdict.examined}
     node, lost = ROOT, False
     for each in record.verdict.emitted:
         offered = [] if lost else [child for child, parent in enumerate(tree.parents) if parent == node]
-        yield each.token, _q(record, offered, examined)
+        yield _Place(each.token, _q(rows, offered, examined))
         kept = [child for child in offered if tree.tokens[child] == each.token]
         lost = not kept or each.role is not Role.ACCEPTED
         node = kept[0] if kept else ROOT
 
 
-def _q(record: StepRecord, offered: list[int], examined: set[int]) -> Floats | None:
-    """[V] the law of one drawn token that was examined, or the mean of one-hot rows."""
-    proposal = record.proposal
-    if proposal.q_kind is QKind.FULL and proposal.q is not None:
-        return proposal.q[offered[0]] if len(offered) == 1 and offered[0] in examined else None
+def _q(rows: DraftRows, offered: list[int], examined: set[int]) -> RowSums | None:
+    """The law of one drawn token that was examined, or the mean of one-hot rows."""
+    proposal = rows.record.proposal
+    if rows.drawn:
+        return rows.of(offered[0]) if len(offered) == 1 and offered[0] in examined else None
     if proposal.q_kind is QKind.ONE_HOT and offered:
-        row = np.zeros(len(record.logits[0]))
+        row = np.zeros(len(rows.record.logits[0]))
         np.add.at(row, [proposal.tree.tokens[child] for child in offered], 1.0 / len(offered))
-        return row
+        return RowSums.of(row)
     return None
 
 
-def _fill(found: Cells, at: int, place: _TokenRows) -> None:
-    p, q, token = place.p, place.q, place.token
-    ids = largest(p, TOP)
+def _fill(found: Cells, at: int, law: RowLaw, tops: NDArray[np.int64], place: _Place) -> None:
+    q, token = place.q, place.token
+    ids = tops if law.ordered else largest(law.weights, TOP)
     if q is not None:
-        further = largest(q, TOP)
-        ids = np.concatenate([ids, further[~np.isin(further, ids)]])
+        known = set(ids.tolist())
+        further = [x for x in largest(q.row, TOP).tolist() if x not in known]
+        ids = np.concatenate([ids, np.array(further, dtype=np.int64)])
     count = len(ids)
     found.cell_id[at, :count] = ids
-    found.cell_p[at, :count] = p[ids]
-    found.tail[at, 0] = _rest(p, ids)
-    found.row_p[at], found.p_below[at] = p[token], p[:token].sum()
+    found.cell_p[at, :count] = law.weights[ids] / law.mass
+    found.tail[at, 0] = law.sums.outside(ids) / law.mass
+    found.row_p[at], found.p_below[at] = law.weights[token] / law.mass, law.sums.below(token) / law.mass
     if q is not None:
-        left = np.subtract(p, q)
-        np.maximum(left, 0.0, out=left)
+        left = RowSums.of(_surplus(law, q.row))
         found.cell_q[at] = 0.0
-        found.cell_q[at, :count] = q[ids]
-        found.tail[at, 1] = _rest(q, ids)
-        found.q_token[at], found.product[at] = q[token], p @ q
-        found.residual_below[at], found.residual_sum[at] = left[:token].sum(), left.sum()
+        found.cell_q[at, :count] = q.row[ids]
+        found.tail[at, 1] = q.outside(ids)
+        found.q_token[at], found.product[at] = q.row[token], _product(law.weights, q.row) / law.mass
+        found.residual_below[at], found.residual_sum[at] = left.below(token) / law.mass, left.total / law.mass
 
 
-def _rest(law: Floats, ids: NDArray[np.int64]) -> float:
-    """Mass outside `ids`: summed, not subtracted, so that nothing is exactly 0."""
-    outside = law.copy()
-    outside[ids] = 0.0
-    return float(outside.sum())
+def _product(p: Floats, q: Floats) -> float:
+    # not `p @ q`: a linear algebra library would spread it over threads, which costs more than it saves
+    return float(np.einsum("i,i->", p, q))
+
+
+def _surplus(law: RowLaw, q: Floats) -> Floats:
+    """[V] max(p - q, 0) times the law's mass."""
+    left = np.multiply(q, law.mass)
+    np.subtract(law.weights, left, out=left)
+    return np.maximum(left, 0.0, out=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +184,16 @@ class DraftMasses:
     """Mass of the row."""
 
 
-def draft_masses(records: list[StepRecord]) -> DraftMasses:
+def draft_masses(drafts: Sequence[DraftRows]) -> DraftMasses:
     """The masses of every examined token."""
-    found = np.full((3, sum(len(record.verdict.examined) for record in records)), NAN)
-    for at, drawn in enumerate(drawn_rows(records)):
-        if drawn is not None:
-            found[:, at] = drawn.q[: drawn.token].sum(), drawn.q[drawn.token], drawn.q.sum()
+    found = np.full((3, sum(len(rows.record.verdict.examined) for rows in drafts)), NAN)
+    at = 0
+    for rows in drafts:
+        for examined in rows.record.verdict.examined:
+            if rows.drawn:
+                q, token = rows.of(examined.node), rows.record.proposal.tree.tokens[examined.node]
+                found[:, at] = q.below(token), q.row[token], q.total
+            at += 1
     return DraftMasses(*found)
 
 

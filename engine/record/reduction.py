@@ -6,7 +6,6 @@ and imports neither torch nor a compressor: vLLM's worker runs it, in an environ
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, get_type_hints
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 
 from engine.core.types import Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
-from engine.record.lumping import TOP, Cells, DraftMasses, cells_of, draft_masses, empty
+from engine.record.lumping import TOP, Cells, DraftMasses, DraftRows, cells_of, draft_masses, empty
 from engine.record.mask_bits import packed
 from engine.record.perturbed import Perturbed, perturbed
+from engine.record.row_digests import digests
 from engine.record.row_laws import WIDE, RowLaw, exponentials, largest, law_of
 from engine.record.row_terms import RowTerms
 
@@ -76,24 +76,25 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
     logits = stacked([record.logits for record in records if scalars], terms.vocabulary)
     scores = _scores(records, logits) if scalars else logits
     token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
-    top = _leads(logits)
-    laws = [law_of(row, terms.sampling) for row in scores] if lumped else []
-    found = _tops(scores if lumped else scores[:0], laws, terms)
+    tops = _tops(scores if lumped else scores[:0], terms)
+    best = tops.ids[:, 0].tolist() if lumped else []
+    laws = [law_of(row, terms.sampling, top) for row, top in zip(scores, best, strict=False)]
+    drafts = [DraftRows(record) for record in records] if lumped else []
     return RecordedBlock(
         records=tuple(_without_rows(record) for record in records),
-        logprob=logits[np.arange(len(token)), token] - _normalisers(terms, logits, top.largest, laws),
-        margin=top.margin if scores is logits else _leads(scores).margin,
-        logits_digest=digests(logits),
-        top_id=found.ids,
-        top_score=found.scores,
-        top_lse=found.lse,
+        logprob=logits[np.arange(len(token)), token] - _normalisers(terms, logits, laws),
+        margin=_margins(scores, tops),
+        logits_digest=digests(logits, terms.digest_kind),
+        top_id=tops.ids.astype(np.uint32),
+        top_score=tops.scores,
+        top_lse=np.array([law.lse for law in laws], dtype=np.float64),
         logits=logits if full else logits[:0].copy(),
         spare_logits=stacked([each.spare for each in records if full and each.spare is not None], terms.vocabulary),
         q_rows=_q_rows(records if full else [], terms.vocabulary),
-        cells=cells_of(records, laws, terms.vocabulary, terms.coupled_draft) if lumped else empty(0, 0),
-        draft_masses=draft_masses(records if lumped else []),
+        cells=cells_of(drafts, laws, tops.ids, terms.coupled_draft) if lumped else empty(0, 0),
+        draft_masses=draft_masses(drafts),
         perturbed=perturbed(terms, records if lumped else [], laws),
-        masks=_masks(records, full),
+        masks=_masks(records, terms),
     )
 
 
@@ -125,8 +126,9 @@ def block_of(records: Sequence[StepRecord], columns: Mapping[str, NDArray[Any]])
     return RecordedBlock(records=tuple(records), **named)
 
 
-def _masks(records: list[StepRecord], full: bool) -> Masks:
+def _masks(records: list[StepRecord], terms: RowTerms) -> Masks:
     """Digests and counts at every level, bits at `full`; empty unless every step has masks."""
+    full = terms.level is RecordLevel.FULL
     masks = [record.allowed for record in records if record.allowed is not None]
     if not masks or len(masks) < len(records):
         return no_masks()
@@ -134,7 +136,7 @@ def _masks(records: list[StepRecord], full: bool) -> Masks:
     bits = packed(rows)
     spare = [packed(each.spare_allowed) for each in records if each.spare_allowed is not None]
     return Masks(
-        mask_digest=digests(bits),
+        mask_digest=digests(bits, terms.digest_kind),
         mask_count=rows.sum(axis=1).astype(np.int32),
         mask_bits=bits if full else bits[:0].copy(),
         spare_mask_bits=np.concatenate(spare) if full and spare else bits[:0].copy(),
@@ -161,7 +163,9 @@ def _without_rows(record: StepRecord) -> StepRecord:
 
 
 def stacked(parts: list[Rows], vocabulary: int) -> Rows:
-    """The rows of several steps, or none."""
+    """The rows of several steps, or none; those of one step are not copied."""
+    if len(parts) == 1:
+        return parts[0]
     return np.concatenate(parts) if parts else np.empty((0, vocabulary), np.float32)
 
 
@@ -172,32 +176,19 @@ def _scores(records: list[StepRecord], logits: Rows) -> Rows:
     return np.concatenate([record.logits if record.scores is None else record.scores for record in records])
 
 
-def digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """[E] the 8 bytes of BLAKE2b over each row's bytes, read as a little-endian number.
+def _margins(scores: Rows, tops: _Tops) -> Floats:
+    """[E] by how much the largest entry of each row leads the second.
 
-    Rows that differ in one bit have different digests but for a chance of 2^-64.
+    Two passes for a maximum cost a tenth of one partition; `scores` is as before afterwards.
     """
-    values = (hashlib.blake2b(row, digest_size=8).digest() for row in np.ascontiguousarray(rows))
-    return np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64)
-
-
-@dataclass(frozen=True, slots=True)
-class _Leads:
-    """[E] the largest entry of each row, and by how much it leads the second."""
-
-    largest: Floats
-    margin: Floats
-
-
-def _leads(rows: Rows) -> _Leads:
-    """Two passes for a maximum cost a tenth of one partition; `rows` is as before afterwards."""
-    at = (np.arange(len(rows)), rows.argmax(axis=-1))
-    largest = rows[at]
-    rows[at] = -np.inf
-    second = rows.max(axis=-1)
-    rows[at] = largest
-    wide = largest.astype(np.float64)
-    return _Leads(wide, wide - second.astype(np.float64))
+    if tops.scores.shape[1] > 1:
+        return np.asarray(tops.scores[:, 0] - tops.scores[:, 1])
+    at = (np.arange(len(scores)), scores.argmax(axis=-1))
+    largest = scores[at]
+    scores[at] = -np.inf
+    second = scores.max(axis=-1)
+    scores[at] = largest
+    return np.asarray(largest.astype(np.float64) - second.astype(np.float64))
 
 
 def log_sum_exp_under(rows: Rows, largest: Floats) -> Floats:
@@ -212,9 +203,10 @@ def log_sum_exp_under(rows: Rows, largest: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Tops:
-    ids: NDArray[np.uint32]
+    """[E, K] the largest scores of each row, descending."""
+
+    ids: NDArray[np.int64]
     scores: Floats
-    lse: Floats
 
 
 def top_count(terms: RowTerms) -> int:
@@ -222,18 +214,17 @@ def top_count(terms: RowTerms) -> int:
     return min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
 
 
-def _tops(scores: Rows, laws: Sequence[RowLaw], terms: RowTerms) -> _Tops:
+def _tops(scores: Rows, terms: RowTerms) -> _Tops:
     count = top_count(terms)
     ids = np.array([largest(row, count) for row in scores], dtype=np.int64).reshape(len(scores), count)
-    best = np.take_along_axis(scores, ids, axis=-1).astype(np.float64)
-    return _Tops(ids.astype(np.uint32), best, np.array([law.lse for law in laws], dtype=np.float64))
+    return _Tops(ids, np.take_along_axis(scores, ids, axis=-1).astype(np.float64))
 
 
-def _normalisers(terms: RowTerms, logits: Rows, largest: Floats, laws: Sequence[RowLaw]) -> Floats:
+def _normalisers(terms: RowTerms, logits: Rows, laws: Sequence[RowLaw]) -> Floats:
     """[E] log of the summed exponentials of the logits; that of the law where this is the same."""
     if laws and terms.sampling.plain_scores and terms.sampling.temperature in (0.0, 1.0):
         return np.array([law.lse for law in laws])
-    return log_sum_exp_under(logits, largest)
+    return log_sum_exp_under(logits, logits.max(axis=-1, initial=-np.inf).astype(np.float64))
 
 
 def _q_rows(records: list[StepRecord], vocabulary: int) -> Floats:

@@ -1,7 +1,7 @@
 """p of a row for the recorder: the second half of `engine.sampling.transforms.transform`.
 
 Rows of large vocabularies take another way to the same numbers, up to rounding: an exponential with vector
-instructions, and no copies. It costs half.
+instructions, and no copies. It costs half. Their weights stay undivided: the sum of all is the divisor.
 """
 
 from __future__ import annotations
@@ -13,50 +13,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats, SamplingParams
+from engine.record.row_sums import RowSums
 from engine.sampling.transforms import log_sum_exp, one_hot, softmax, truncate
 
 WIDE: Final = 2**14
 """Rows of fewer tokens are read as the engine reads them, bit by bit."""
-CHUNKS: Final = 64
+ROWS: Final = 64
+"""A wide row is searched as a table of so many rows."""
 CROWDED: Final = 64
-"""So many times the wanted entries are as large as the smallest of them: sorting them would cost more."""
+"""Columns per wanted entry above which most entries are ties."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLaw:
-    """p [V], and the log of the summed exponentials of scores / temperature (temperature 1 if greedy)."""
+    """A law p [V] as weights: p is `weights` / `mass`."""
 
-    p: Floats
+    sums: RowSums
+    """The weights, with their sums."""
+    mass: float
     lse: float
+    """Log of the summed exponentials of scores / temperature (temperature 1 if greedy)."""
+    ordered: bool
+    """True if p was not truncated, so that the largest scores have the largest p."""
+
+    @property
+    def weights(self) -> Floats:
+        """[V] p times `mass`."""
+        return self.sums.row
+
+    @property
+    def p(self) -> Floats:
+        """[V] the law."""
+        return self.weights / self.mass
 
 
-def law_of(scores: NDArray[np.floating[Any]], sampling: SamplingParams) -> RowLaw:
-    """The law of a row of scores, which have bias, masks and penalties in them."""
+def law_of(scores: NDArray[np.floating[Any]], sampling: SamplingParams, best: int) -> RowLaw:
+    """The law of a row of scores, which have bias, masks and penalties in them; `best` is the largest one's id."""
     if len(scores) >= WIDE:
-        return _wide(scores, sampling)
+        return _wide(scores, sampling, best)
     wide = scores.astype(np.float64)
     scaled = wide if sampling.greedy else wide / sampling.temperature
     lse = float(log_sum_exp(scaled[None])[0])
     if sampling.greedy:
-        return RowLaw(one_hot(int(np.argmax(wide)), len(wide)), lse)
-    return RowLaw(truncate(softmax(scaled), sampling), lse)
+        return _normalised(one_hot(best, len(wide)), lse)
+    return _normalised(truncate(softmax(scaled), sampling), lse)
 
 
-def _wide(scores: NDArray[np.floating[Any]], sampling: SamplingParams) -> RowLaw:
-    p = scores.astype(np.float64)
-    best = int(scores.argmax())
-    if not sampling.greedy and sampling.temperature != 1.0:
-        p /= sampling.temperature
-    largest = float(p[best])
-    p -= largest
-    exponentials(p)
-    total = float(p.sum())
-    lse = largest + float(np.log(total))
+def _normalised(p: Floats, lse: float) -> RowLaw:
+    return RowLaw(RowSums.of(p), 1.0, lse, ordered=False)
+
+
+def _wide(scores: NDArray[np.floating[Any]], sampling: SamplingParams, best: int) -> RowLaw:
+    largest = float(scores[best])
+    if sampling.greedy or sampling.temperature == 1.0:
+        weights = np.subtract(scores, largest, dtype=np.float64)
+    else:
+        weights = scores / np.float64(sampling.temperature)
+        largest = float(weights[best])
+        weights -= largest
+    exponentials(weights)
+    sums = RowSums.of(weights)
+    lse = largest + float(np.log(sums.total))
     if sampling.greedy:
-        return RowLaw(one_hot(best, len(p)), lse)
-    p /= total
-    whole = sampling.min_p == 0 and sampling.top_p == 1 and not 0 < sampling.top_k < len(p)
-    return RowLaw(p if whole else truncate(p, sampling), lse)
+        return _normalised(one_hot(best, len(weights)), lse)
+    whole = sampling.min_p == 0 and sampling.top_p == 1 and not 0 < sampling.top_k < len(weights)
+    if whole:
+        return RowLaw(sums, sums.total, lse, ordered=True)
+    return _normalised(truncate(weights / sums.total, sampling), lse)
 
 
 def exponentials(values: Floats) -> None:
@@ -72,20 +95,30 @@ def largest(row: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
     if count >= len(row):
         return np.argsort(-row, kind="stable")
     if len(row) >= WIDE:
-        near = _candidates(row, count)
-        if count <= len(near) <= CROWDED * count:
-            return near[np.argsort(-row[near], kind="stable")[:count]]
+        return _largest_of_wide(row, count)
     least = np.partition(row, -count)[-count]
-    above = np.flatnonzero(row > least)
-    ties = np.flatnonzero(row == least)[: count - len(above)]
-    # both are in id order, and ties are the smallest, so a stable sort keeps the order among equals
-    return np.concatenate([above[np.argsort(-row[above], kind="stable")], ties])
+    return _in_order(row, np.flatnonzero(row > least), np.flatnonzero(row == least), count)
 
 
-def _candidates(row: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
-    """Ids in order of all entries that are as large as the `count`-th largest maximum of a chunk: those wanted, and
-    few more.
-    """
-    whole = len(row) // CHUNKS * CHUNKS
-    maxima = row[:whole].reshape(CHUNKS, -1).max(axis=0)
-    return np.flatnonzero(row >= np.partition(maxima, -count)[-count])
+def _in_order(
+    row: NDArray[np.floating[Any]], above: NDArray[np.int64], ties: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
+    """The largest of the entries `above`, then as many `ties`, which are smaller and equal; both are in id order."""
+    # a stable sort keeps the order among equals
+    ranked = above[np.argsort(-row[above], kind="stable")]
+    return np.concatenate([ranked, ties])[:count]
+
+
+def _largest_of_wide(row: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
+    """Entries that are as large as the `count`-th largest maximum of a column: those wanted, and few more."""
+    columns = len(row) // ROWS
+    cut = columns * ROWS
+    table, rest = row[:cut].reshape(ROWS, columns), row[cut:]
+    maxima = table.max(axis=0)
+    least = np.partition(maxima, -count)[-count]
+    wanted = np.flatnonzero(maxima >= least)
+    if len(wanted) > CROWDED * count:
+        return _in_order(row, np.flatnonzero(row > least), np.flatnonzero(row == least), count)
+    at, column = np.nonzero(table[:, wanted] >= least)
+    near = np.concatenate([at * columns + wanted[column], cut + np.flatnonzero(rest >= least)])
+    return _in_order(row, near, near[:0], count)

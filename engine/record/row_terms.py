@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 
 from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.record.row_digests import DigestKind
 
 
 class RowTerms(typing.Protocol):
@@ -41,3 +42,7 @@ class RowTerms(typing.Protocol):
     @property
     def coupled_draft(self) -> bool:
         """True if the draft used the target's noise."""
+
+    @property
+    def digest_kind(self) -> DigestKind:
+        """The hash function of the digests of rows and masks."""

@@ -25,11 +25,12 @@ from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, Recor
 from engine.core.versions import DraftVersion
 from engine.record import once
 from engine.record.container import pack, unpack
-from engine.record.envelope import MAGIC, PACKED, Opened, opened, wrap
+from engine.record.envelope import MAGIC, PACKED, WITHOUT_ONCE, Opened, opened, wrap
 from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
 from engine.record.npz import arrays_of
+from engine.record.row_digests import DigestKind
 from engine.record.sampling_json import sampling_from_json
 
 DAMAGE: Final = (
@@ -76,6 +77,8 @@ class TraceHeader:
     """The versions that `draft_version` refers to, in order; empty for a draft that does not learn."""
     kept_share: float = 0.0
     """Probability with which a token's whole rows are kept (`engine.record.kept_rows`); 0 if nothing chooses any."""
+    digest_kind: DigestKind = DigestKind.BLAKE3
+    """The hash function of `logits_digest`, `mask_digest` and the masks in `facts`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
     """
@@ -125,7 +128,7 @@ class Trace:
     margin: Floats
     """[E] largest minus second largest score of the deciding row."""
     logits_digest: NDArray[np.uint64]
-    """[E] 8 bytes of BLAKE2b over the deciding row as the target gave it (see `engine.record.recorder.digests`)."""
+    """[E] digest of the deciding row as the target gave it (see `engine.record.row_digests`)."""
     top_id: Ints
     """[E, K] tokens with the largest scores, descending."""
     top_score: Floats
@@ -171,7 +174,7 @@ class Trace:
     """[X, 2] the same of q, where the draft used the target's noise."""
     draft_best_score: Floats
     mask_digest: NDArray[np.uint64]
-    """[E] 8 bytes of BLAKE2b over the packed bits of the grammar's mask on the deciding row, at every level."""
+    """[E] digest of the packed bits of the grammar's mask on the deciding row, at every level."""
     mask_count: Ints
     """[E] number of tokens that the mask allows."""
     mask_bits: NDArray[np.uint8]
@@ -328,17 +331,17 @@ def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
         if bare.version in PACKED:
             return _decoded(bare, only)
         columns = arrays_of(bare.content)
-        header = _header_from_json(json.loads(columns.pop("header").tobytes()))
+        header = _header_from_json(json.loads(columns.pop("header").tobytes()), bare.version)
         return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[bare.version]})
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 
 
 def _decoded(bare: Opened, only: Collection[str] | None) -> Trace:
-    """Read the content of this version and the one before, whose columns are all whole."""
+    """Read the content of a version whose bytes are those of `engine.record.container`."""
     content = unpack(bare.content, None if only is None else once.NEEDED.union(only))
-    header = _header_from_json(content.document.pop("header"))
-    names, short = content.document.pop("keyed"), content.document.pop("once") if bare.version == MAGIC else []
+    header = _header_from_json(content.document.pop("header"), bare.version)
+    names, short = content.document.pop("keyed"), [] if bare.version == WITHOUT_ONCE else content.document.pop("once")
     strange = not set(names) <= set(KEYED) or set(names) & set(content.columns) or not set(short) <= set(once.SOURCES)
     if content.document or strange:
         raise ValueError("the directory holds what it should not")
@@ -358,8 +361,9 @@ def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     return {key: value for key, value in written.items() if not absent.get(key)}
 
 
-def _header_from_json(data: dict[str, Any]) -> TraceHeader:
+def _header_from_json(data: dict[str, Any], version: bytes) -> TraceHeader:
     return TraceHeader(
+        digest_kind=DigestKind(data.pop("digest_kind")) if version == MAGIC else DigestKind.BLAKE2B,
         request=data.pop("request"),
         level=RecordLevel(data.pop("level")),
         protocol=Protocol(data.pop("protocol")),

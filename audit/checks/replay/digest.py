@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.evidence.structure import Violation
 from engine.core.types import RecordLevel
-from engine.record.reduction import digests
+from engine.record.row_digests import digests
 from engine.record.trace import Trace
 
 
@@ -22,6 +22,6 @@ def digest_faults(trace: Trace) -> Iterator[Violation]:
         yield Violation(0, f"column logits_digest has {len(found)} entries for {tokens} tokens")
     elif trace.header.level is RecordLevel.FULL and len(found):
         ends = np.cumsum(trace.n_emitted, dtype=np.int64)
-        for at in np.flatnonzero(found != digests(trace.logits)):
+        for at in np.flatnonzero(found != digests(trace.logits, trace.header.digest_kind)):
             step = int(np.searchsorted(ends, at, side="right"))
             yield Violation(step, f"token {int(trace.token[at])}: the recorded row does not have the recorded digest")

@@ -17,7 +17,7 @@ from engine.core.types import Floats
 from engine.record.kept_rows import choices
 from engine.record.lumping import PAD
 from engine.record.mask_bits import unpacked
-from engine.record.reduction import digests
+from engine.record.row_digests import digests
 from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, transform
 
@@ -50,8 +50,9 @@ def _faults(trace: Trace) -> Iterator[Violation]:
         what = f"token {missing[0]} is missing" if missing else "others are kept"
         yield Violation(0, f"the kept rows are not those that the record itself chooses: {what}")
         return
-    if not np.array_equal(trace.logits_digest[trace.kept_at], digests(trace.kept_logits)):
-        at = int(np.argmax(trace.logits_digest[trace.kept_at] != digests(trace.kept_logits)))
+    wrong = trace.logits_digest[trace.kept_at] != digests(trace.kept_logits, trace.header.digest_kind)
+    if wrong.any():
+        at = int(np.argmax(wrong))
         yield Violation(_step(trace, int(trace.kept_at[at])), "a kept row does not have the recorded digest")
     for index, at in enumerate(trace.kept_at.tolist()):
         yield from (Violation(_step(trace, at), f"token {at}: {message}") for message in _row_faults(trace, index, at))

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.backends.vllm.decisions import StepReading
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.record.row_digests import DigestKind
 from engine.record.sampling_json import sampling_from_json
 
 
@@ -24,6 +25,7 @@ class WorkerTerms:
     stream: int
     reading: StepReading
     coupled_draft: bool = False
+    digest_kind: DigestKind = DigestKind.BLAKE3
 
 
 @dataclass(frozen=True, slots=True)

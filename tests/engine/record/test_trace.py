@@ -20,6 +20,7 @@ from engine.record.container import pack, sealed, unpack
 from engine.record.envelope import MAGIC, PACKED, READABLE, digest, opened, unwrap, wrap
 from engine.record.further_columns import LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED
+from engine.record.row_digests import DigestKind
 from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, late, steps_of
 from tests.engine.build import Setup, generate, requests
 
@@ -179,17 +180,30 @@ def archive(magic=OLD, **columns):
     return magic + zstandard.ZstdCompressor().compress(buffer.getvalue())
 
 
+def old_header(data):
+    """The header as versions before 10 wrote it; their digests are of BLAKE2b."""
+    header = unpack(unwrap(data)).document["header"]
+    assert header.pop("digest_kind") == "blake3"
+    return header
+
+
+def old_trace(data):
+    """The trace that these versions would have written."""
+    trace = decode(data)
+    return dataclasses.replace(trace, header=dataclasses.replace(trace.header, digest_kind=DigestKind.BLAKE2B))
+
+
 def columns_of(data):
     """All columns of a trace and its header, as the members of an archive."""
     trace = decode(data)
-    header = json.dumps(unpack(unwrap(data)).document["header"]).encode()
+    header = json.dumps(old_header(data)).encode()
     columns = {name: getattr(trace, name) for name in COLUMNS if name not in LACKING[OLD]}
     return columns | {"header": np.frombuffer(header, dtype=np.uint8)}
 
 
 def test_missing_and_unknown_columns_of_archives_are_refused(data):
     columns = columns_of(data)
-    assert same(decode(archive(**columns)), decode(data))
+    assert same(decode(archive(**columns)), old_trace(data))
     for broken in ({k: v for k, v in columns.items() if k != "margin"}, columns | {"extra": columns["token"]}):
         with pytest.raises(TraceError, match="damaged trace"):
             decode(archive(**broken))
@@ -259,13 +273,26 @@ def test_values_of_accepted_tokens_are_stored_with_the_draft(data):
 
 def test_a_trace_of_version_7_is_read(data):
     """It holds every column whole."""
-    trace, found = decode(data), unpack(unwrap(data))
-    document = {name: value for name, value in found.document.items() if name != "once"}
+    trace, found = old_trace(data), unpack(unwrap(data))
+    document = {"keyed": found.document["keyed"], "header": old_header(data)}
     columns = {name: getattr(trace, name) for name in found.columns}
     old = b"SATRACE7" + wrap(pack(document, columns, WHOLE_ROWS))[len(MAGIC) :]
     assert same(decode(old), trace)
     with pytest.raises(TraceError, match="damaged trace"):
         decode(b"SATRACE7" + data[len(MAGIC) :])
+
+
+@pytest.mark.parametrize("version", [b"SATRACE8", b"SATRACE9"])
+def test_a_trace_of_version_8_or_9_is_read_with_the_digests_of_its_time(data, version):
+    found = unpack(unwrap(data))
+    document = found.document | {"header": old_header(data)}
+    old = version + wrap(pack(document, found.columns, WHOLE_ROWS))[len(MAGIC) :]
+    assert same(decode(old), old_trace(data))
+    assert opened(old).number == int(version[-1:])
+    assert opened(data).number == 10
+    assert same(decode(encode(decode(old))), old_trace(data)), "written again it keeps its digests"
+    with pytest.raises(TraceError, match="damaged trace"):
+        decode(version + data[len(MAGIC) :])
 
 
 def test_a_reader_may_name_the_columns_that_it_needs(data):
@@ -286,7 +313,7 @@ def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
     columns = {name: column for name, column in columns_of(data).items() if name not in missing}
     old = archive(version, **columns)
     assert all(len(getattr(decode(old), name)) == 0 for name in missing)
-    assert same(dataclasses.replace(decode(old), **missing), decode(data))
+    assert same(dataclasses.replace(decode(old), **missing), old_trace(data))
     raw = zstandard.ZstdDecompressor().decompress(old[8:])
     assert digest(old) == hashlib.sha256(version + raw).hexdigest(), "as that version computed it"
     whole = [archive(version, **columns_of(data))] if set(missing) - set(LACKING[OLD]) else []
