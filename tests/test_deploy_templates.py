@@ -41,6 +41,9 @@ subjects: {named: [target], named_if_used: [draft]}
 """
 
 
+FRESH = "--max-age 1h"
+
+
 def document(name: str) -> dict:
     return YAML(typ="safe", pure=True).load(DEPLOY / name)
 
@@ -71,6 +74,9 @@ def test_the_kubernetes_jobs_gate_once_and_name_the_models():
     gates = [container(name)["command"] for name in ("helm-pre-upgrade.yaml", "argo-analysis.yaml")]
     assert gates[0] == gates[1]
     assert gates[0][:2] == ["audit", "gate"]
+    for name in ("helm-pre-upgrade.yaml", "argo-analysis.yaml"):
+        mounted = {f"{mount['mountPath']}/gate.key" for mount in container(name)["volumeMounts"]}
+        assert gates[0][gates[0].index("--key") + 1] in mounted
 
 
 @pytest.mark.slow
@@ -108,11 +114,21 @@ def test_the_commands_of_the_templates_run_against_a_store(tmp_path: Path):
         [command for command in job_commands(name) if command.startswith("audit ")]
         for name in ("github-actions.yml", "gitlab-ci.yml")
     )
-    assert github == gitlab
-    assert [run(command) for command in github] == [0, 0, 0]
+    assert [command.replace('"$RUNNER_TEMP/gate.key"', "gate.key") for command in github] == gitlab
+    assert run("audit keys init new.key --name example.org/gate") == 0
+    (written,) = (command for command in job_commands("github-actions.yml") if "GATE_KEY" in command)
+    (installed,) = (command for command in job_commands("gitlab-ci.yml") if "GATE_KEY" in command)
+    secret = (tmp_path / "new.key").read_text().strip()
+    environment |= {"GATE_KEY": secret, "RUNNER_TEMP": str(tmp_path), "SPECAUDIT_GATE_KEY": "new.key"}
+    assert [run(written), *(run(command) for command in github)] == [0, 0, 0, 0]
+    assert run(f"audit verify decision.json --trusted-key new.key.pub --subject target=./models/target {FRESH}") == 0
+    (tmp_path / "decision.json").unlink()
+    (tmp_path / "gate.key").unlink()
+    assert [run(installed), run(gitlab[1])] == [0, 0]
     assert "Speculation was on" in (tmp_path / "disclosure.md").read_text()
     gate = [*container("helm-pre-upgrade.yaml")["command"]]
     gate[gate.index("standard")] = "policy.yaml"
+    gate[gate.index("/keys/gate.key")] = "gate.key"
     assert run(shlex.join(gate)) == 0
     with (tmp_path / "models" / "draft" / "config.json").open("a") as changed:
         changed.write("\n")

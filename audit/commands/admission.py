@@ -11,6 +11,7 @@ import click
 from audit.commands.options import store_option
 from audit.errors import UserError
 from audit.gate.admission.decide import Rules
+from audit.gate.admission.signed import SignedDecisions
 from audit.gate.policy import load_policy
 from audit.gate.subjects import DIGEST
 from audit.store.decided import DecisionReader
@@ -42,6 +43,15 @@ def command() -> None:
 @click.option(
     "--key", type=FILE, metavar="FILE", help="Public key of audit keys: its checkpoints must cover each decision."
 )
+@click.option(
+    "--trusted-key",
+    "trusted",
+    type=FILE,
+    multiple=True,
+    metavar="FILE",
+    help="Public key of audit keys that must have signed each decision (audit gate --key). Repeatable. "
+    "Without one, the rows of the store are trusted.",
+)
 @click.option("--max-age", default="30d", show_default=True, metavar="DURATION", help="Largest age of a decision.")
 @click.option(
     "--unannotated",
@@ -68,6 +78,7 @@ def serve(
     tls_key: Path,
     client_ca: Path | None,
     key: Path | None,
+    trusted: tuple[Path, ...],
     max_age: str,
     unannotated: str,
     host: str,
@@ -79,18 +90,20 @@ def serve(
 
     Annotations of the pod name what it runs: specaudit.dev/target, /draft, /tokenizer or another role of the run, and
     /configuration, each sha256:DIGEST; /run names a run. The newest decision on a run of these models under an
-    accepted policy must be allow, fresh, covered by the log, and contradicted by no later result. A store that is
-    gone, locked or slow denies every review. Stop it with SIGTERM.
+    accepted policy must be allow, fresh, covered by the log, and contradicted by no later result. With --trusted-key,
+    a trusted key must have signed it for these models. A store that is gone, locked or slow denies every review. Stop
+    it with SIGTERM.
     """
     with needs("admission"):
         import uvicorn
 
         from audit.gate.admission.app import PATH, Webhook, application
+    signed = _signed(trusted)
     rules = Rules(frozenset(map(_policy, policies)), age_option(max_age), unannotated == "allow")
     reader = DecisionReader(store, None if key is None else read_public(key))
     next(reader.find(["0" * 64], rules.policies), None)
     _check_tls(cert, tls_key, client_ca)
-    webhook = Webhook(rules, reader, timeout, lambda line: click.echo(f"audit: {visible(line)}", err=True))
+    webhook = Webhook(rules, reader, timeout, _report, signed)
     options = uvicorn.Config(
         application(webhook),
         ssl_certfile=cert,
@@ -101,10 +114,24 @@ def serve(
         log_level="warning",
         server_header=False,
     )
+    if signed is None:
+        _report("no --trusted-key: the rows of the store are trusted, and no signature is required")
     with _listening(host, port) as listener:
         click.echo(f"listening on https://{host}:{listener.getsockname()[1]}{PATH}", err=True)
         uvicorn.Server(options).run(sockets=[listener])
     reader.close()
+
+
+def _report(line: str) -> None:
+    click.echo(f"audit: {visible(line)}", err=True)
+
+
+def _signed(trusted: tuple[Path, ...]) -> SignedDecisions | None:
+    if not trusted:
+        return None
+    with needs("attest"):
+        import securesystemslib.dsse  # noqa: F401  imported to fail at the start and not at the first review
+    return SignedDecisions(tuple(map(read_public, trusted)))
 
 
 def _policy(name: str) -> str:

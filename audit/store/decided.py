@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -19,7 +20,8 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
-from audit.store import entries, failures, log_scan, migrate, notes
+from audit.store import entries, failures, log_scan, migrate, notes, outcomes
+from audit.store.attest_models import AttestationRow
 from audit.store.canonical import sha256_json
 from audit.store.connection import READING, is_sqlite, open_readonly, parse_url, shown, sqlite_path
 from audit.store.covered import COVERED
@@ -67,6 +69,16 @@ class DecidedRun:
     logged: bool
     signed: bool | None
     later_fault: str | None
+    sha256: str
+    """Of the decision's row, as its signed statement names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStatement:
+    """A signed statement of the store by the number of its row and the digest that the row states of its payload."""
+
+    id: int
+    payload_sha256: str
 
 
 RUNS: Final = (
@@ -111,6 +123,12 @@ LATER_FAULT: Final = (
     .where(CheckRow.verdict == Verdict.FAULT.value, CheckRow.created_at > bindparam("at"))
     .limit(1)
 )
+STATEMENTS: Final = (
+    select(AttestationRow.id, AttestationRow.payload_sha256)
+    .join(RunRow, RunRow.id == AttestationRow.run_id)
+    .where(RunRow.ulid == bindparam("run"), AttestationRow.predicate_type == bindparam("kind"))
+)
+ENVELOPE: Final = select(AttestationRow.envelope).where(AttestationRow.id == bindparam("id"))
 """Statements are made once: making one takes longer than SQLite takes to answer it."""
 
 
@@ -146,11 +164,27 @@ class DecisionReader:
             UserError: no store at the path, or one of another revision.
             StoreFailure: the database failed.
         """
+        with self._reading() as session:
+            for key in _newest(session, digests, policies):
+                yield self._run(session, key)
+
+    def statements(self, run: str, predicate_type: str) -> tuple[KeptStatement, ...]:
+        """The signed statements of a type about a run, without their envelopes; raises as `find`."""
+        with self._reading() as session:
+            rows = session.execute(STATEMENTS, {"run": run, "kind": predicate_type})
+            return tuple(KeptStatement(*row) for row in rows)
+
+    def envelope(self, statement: KeptStatement) -> str:
+        """The text of a statement's envelope; raises as `find`."""
+        with self._reading() as session:
+            return session.execute(ENVELOPE, {"id": statement.id}).scalar_one()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
         engine = self._open()
         try:
             with Session(engine.execution_options(**{READING: True})) as session, session.begin():
-                for key in _newest(session, digests, policies):
-                    yield self._run(session, key)
+                yield session
         except DBAPIError as error:
             raise failures.failure(shown(self._url), error) from error
 
@@ -199,6 +233,7 @@ class DecisionReader:
             logged=entry is not None,
             signed=None if self._key is None else entry is not None and self._signed(session, self._key, entry),
             later_fault=_later_fault(session, row),
+            sha256=outcomes.as_decision(row, ulid).sha256,
         )
 
     def _signed(self, session: Session, key: PublicKey, entry: _Entry) -> bool:

@@ -98,9 +98,13 @@ def decisions(session: Session, ulid: str) -> tuple[StoredDecision, ...]:
     """The gate's decisions about a run, oldest first."""
     run = find_run(session, ulid)
     rows = session.scalars(select(GateDecisionRow).where(GateDecisionRow.run_id == run.id).order_by(GateDecisionRow.id))
-    return tuple(
-        StoredDecision(ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at)
-        for row in rows
+    return tuple(as_decision(row, ulid) for row in rows)
+
+
+def as_decision(row: GateDecisionRow, ulid: str) -> StoredDecision:
+    """The decision of a row about a run."""
+    return StoredDecision(
+        ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at
     )
 
 

@@ -8,19 +8,25 @@ from pathlib import Path
 
 import click
 
+from audit.store.keys import PrivateKey
 from tests.audit.gate.admission.served import Client, many, serving
-from tests.audit.gate.admission.stores import decide, made_store
+from tests.audit.gate.admission.stores import made_store, sign
+
+KEY = PrivateKey("example.org/gate", b"1" * 32)
 
 
 @click.command()
 @click.option("--reviews", type=click.IntRange(min=1), default=1000, show_default=True)
-def main(reviews) -> None:
+@click.option("--signed", is_flag=True, help="The webhook requires a signature.")
+def main(reviews, signed) -> None:
     """Post reviews to a webhook of its own process, and print wrong answers and quantiles."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         url = made_store(folder)
-        decide(url)
-        with serving(url, folder) as port, Client(port, folder) as client:
+        sign(url, KEY)
+        (folder / "gate.pub").write_text(KEY.public.text)
+        more = ("--trusted-key", str(folder / "gate.pub")) if signed else ()
+        with serving(url, folder, *more) as port, Client(port, folder) as client:
             many(client, 20)
             found = many(client, reviews)
     quantiles = ", ".join(f"p{share * 100:g} {found.quantile(share):.1f} ms" for share in (0.5, 0.9, 0.99, 1.0))

@@ -22,7 +22,8 @@ from starlette.routing import Route
 from audit.errors import CannotDecide, UserError
 from audit.gate.admission.decide import Rules, answer
 from audit.gate.admission.reviews import Answer, MalformedReview, Review, denied, read_review, response
-from audit.store.decided import DecisionReader
+from audit.gate.admission.signed import SignedDecisions, SignedRun, as_signed
+from audit.store.decided import DecidedRun, DecisionReader
 
 PATH: Final = "/validate"
 MOST_BYTES: Final = 8 * 2**20
@@ -32,24 +33,33 @@ THREADS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The rules, the store's reader, the longest wait for the store in seconds, and a place for messages."""
+    """The rules, the store's reader, the longest wait for the store in seconds, and a place for messages.
+
+    signed: the keys whose signature a decision needs; None trusts the store's rows.
+    """
 
     rules: Rules
     reader: DecisionReader
     timeout_s: float
     report: Callable[[str], None]
+    signed: SignedDecisions | None = None
 
     def decide(self, review: Review) -> Answer:
         """The answer to a review; an error of any kind is a denial."""
         try:
             find = partial(self.reader.find, policies=self.rules.policies)
-            return answer(review, self.rules, find, datetime.now(UTC))
+            return answer(review, self.rules, find, self._vouched, datetime.now(UTC))
         except (UserError, CannotDecide) as error:
             self.report(str(error))
             return denied("the evidence store cannot be read, so nothing is admitted", 503)
         except Exception as error:
             self.report(f"{type(error).__name__}: {error}")
             return denied("the decision failed, so nothing is admitted", 500)
+
+    def _vouched(self, run: DecidedRun) -> SignedRun:
+        if self.signed is None:
+            return SignedRun(run)
+        return as_signed(run, tuple(self.signed.of_run(self.reader, run.run)), self.rules.policies)
 
 
 def application(webhook: Webhook) -> Starlette:

@@ -9,6 +9,7 @@
 | it is older than the limit, or from the future                     | deny   |
 | the log does not cover it, or no checkpoint of the given key does  | deny   |
 | its run is not finished, or a later result of it is a fault        | deny   |
+| with trusted keys: none of them signed it, for these digests       | deny   |
 | no annotation                                                      | as the server was started |
 """
 
@@ -20,6 +21,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Review, denied, names
+from audit.gate.admission.signed import SignedRun
 from audit.gate.subjects import DIGEST
 from audit.store.decided import DecidedRun
 from audit.text.documents import quoted
@@ -44,10 +46,12 @@ class Rules:
 
 Find = Callable[[Sequence[str]], Iterator[DecidedRun]]
 """Gives the decided runs that used models of all these digests, newest decision first."""
+Vouch = Callable[[DecidedRun], SignedRun]
+"""Gives a run as a trusted key signed it, or as the store has it where no key is asked for."""
 
 
-def answer(review: Review, rules: Rules, find: Find, now: datetime) -> Answer:
-    """Admit or deny; raises only what `find` raises."""
+def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime) -> Answer:
+    """Admit or deny; raises only what `find` and `vouch` raise."""
     if review.settled is not None:
         return Answer(True, review.settled)
     if review.stray:
@@ -67,7 +71,14 @@ def answer(review: Review, rules: Rules, find: Find, now: datetime) -> Answer:
     newest = next((run for run in find(sorted(set(models.values()))) if _matches(run, models, named)), None)
     if newest is None:
         return denied(f"no decision under an accepted policy is about {_words(models)}{HINT}")
-    problems = list(_problems(newest, models, digests.get(CONFIGURATION), rules, now))
+    signed = vouch(newest)
+    newest = signed.run
+    if signed.problem is not None:
+        problems = [signed.problem]
+    elif not _matches(newest, models, named):
+        problems = ["the signed decision is about other models"]
+    else:
+        problems = list(_problems(newest, models, digests.get(CONFIGURATION), rules, now))
     policy, at = newest.policy_sha256[:12], f"{newest.decided_at:%Y-%m-%d %H:%M:%S}"
     made = f"run {newest.run}, policy sha256:{policy}, decided {at} UTC"
     return denied(f"{'; '.join(problems)} ({made})") if problems else Answer(True, f"allowed by the gate ({made})")

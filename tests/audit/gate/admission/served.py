@@ -58,14 +58,14 @@ def certificate(folder: Path) -> None:
 
 
 @contextmanager
-def serving(url: str, folder: Path) -> Iterator[int]:
+def serving(url: str, folder: Path, *more: str) -> Iterator[int]:
     """The port of a running webhook."""
     certificate(folder)
     options = ["--policy", "standard", "--cert", folder / "cert.pem", "--tls-key", folder / "key.pem"]
     command = [sys.executable, "-m", "audit", "admission", "serve", *options, "--host", "127.0.0.1", "--port", "0"]
-    with subprocess.Popen([*command, "--store", url], stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([*command, "--store", url, *more], stderr=subprocess.PIPE, text=True) as server:
         try:
-            line = server.stderr.readline()
+            line = next(line for line in server.stderr if "listening" in line)
             yield int(line.partition("127.0.0.1:")[2].partition("/")[0])
         finally:
             server.terminate()

@@ -7,8 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from audit.gate.decision import Decision, GateOutcome
+from audit.gate.evidence import read_facts
+from audit.gate.judgement import GateJudgement, GateRequest, Signer
 from audit.gate.policy import load_policy
+from audit.gate.record import recorded
 from audit.store import ArtifactRef, Store, StoredDecision
+from audit.store.keys import PrivateKey
 from tests.audit.gate.runs import DRAFT, TARGET, TOKENIZER, stored_run
 
 ARTIFACTS = (
@@ -31,6 +36,23 @@ def decide(url: str, decision: str = "allow", age: timedelta = timedelta(0)) -> 
         run = store.resolve("latest")
         at = datetime.now(UTC) - age
         store.add_decision(StoredDecision(run, policy.sha256, policy.document, decision, (), "ci", at))
+
+
+def sign(
+    url: str,
+    key: PrivateKey,
+    outcome: Decision = Decision.ALLOW,
+    age: timedelta = timedelta(0),
+    policy: str = "standard",
+) -> None:
+    """Record a decision on the latest run, with its signed statement."""
+    request = GateRequest(
+        load_policy(policy), (), "ci", datetime.now(UTC) - age, trust_verdicts=True, signer=Signer((key,))
+    )
+    with Store.open(url, create=False) as store:
+        run = store.resolve("latest")
+        facts = read_facts(store, run, trust_verdicts=True, broken=(), announce=lambda arm: None)
+        recorded(GateJudgement(facts, GateOutcome(outcome, ()), request, url), store)
 
 
 def pod(annotations: dict[str, Any] | None) -> dict[str, Any]:

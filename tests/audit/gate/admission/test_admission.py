@@ -151,12 +151,15 @@ def test_bad_options_are_one_line(tmp_path: Path):
 
 def test_the_manifests_fit_the_server():
     text_of = (Path(__file__).parents[4] / "docs" / "deploy" / "admission.yaml").read_text("utf-8")
-    service, workload, hook = YAML(typ="safe", pure=True).load_all(text_of)
+    keys, service, workload, hook = YAML(typ="safe", pure=True).load_all(text_of)
     container = workload["spec"]["template"]["spec"]["containers"][0]
     result = invoke(*container["args"][1:], "--store", "none.db")
-    assert "no such store" in result.stderr
+    assert "/keys/gate.pub: cannot be read" in result.stderr
     (rule,) = hook["webhooks"]
     assert (rule["failurePolicy"], rule["admissionReviewVersions"], rule["sideEffects"]) == ("Fail", ["v1"], "None")
+    volumes = workload["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "keys", "configMap": {"name": keys["metadata"]["name"]}} in volumes
+    assert f"/keys/{next(iter(keys['data']))}" == container["args"][container["args"].index("--trusted-key") + 1]
     assert rule["clientConfig"]["service"]["path"] == PATH
     assert rule["clientConfig"]["service"]["name"] == service["metadata"]["name"] == workload["metadata"]["name"]
     kinds = {kind.lower() + "s" for kind in TEMPLATES} - {"podtemplates", "rollouts"}
