@@ -19,6 +19,8 @@ TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
 DECISION: Final = "https://slsa.dev/verification_summary/v1"
 SPECULATION: Final = "https://specaudit.dev/speculation/v1"
 EVAL_RESULT: Final = "https://in-toto.io/attestation/eval-result/v0.1"
+WAIVER: Final = "https://specaudit.dev/waiver/v1"
+REVIEW: Final = "https://specaudit.dev/review/v1"
 HEX: Final = frozenset("0123456789abcdef")
 
 

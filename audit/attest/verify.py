@@ -16,7 +16,8 @@ import schemas
 from audit.attest.decision import decision_problem
 from audit.attest.envelope import OpenedEnvelope, SignatureError, opened, unverified
 from audit.attest.facts import artifact_name
-from audit.attest.statement import DECISION, SPECULATION, TEST_RESULT, InToto, StatementSubject
+from audit.attest.statement import DECISION, REVIEW, SPECULATION, TEST_RESULT, WAIVER, InToto, StatementSubject
+from audit.attest.waivers import statement_problem
 from audit.errors import UserError
 from audit.store import Store
 from audit.store.keys import PublicKey
@@ -80,11 +81,15 @@ def verify_envelope(raw: bytes, place: str, trust: Trust, now: datetime, store: 
 
 
 def _schema_problems(statement: InToto) -> Iterator[str]:
-    """Our own predicate follows its schema."""
+    """Our own predicates follow their schemas."""
     if statement.predicate_type == SPECULATION:
         problem = first_problem(dict(statement.predicate), Draft202012Validator(schemas.load("speculation")))
         if problem is not None:
             yield f"the speculation record is malformed: {problem}"
+    elif statement.predicate_type in (WAIVER, REVIEW):
+        problem = statement_problem(statement)
+        if problem is not None:
+            yield problem
 
 
 def _subject_problems(statement: InToto, wanted: Sequence[StatementSubject]) -> Iterator[str]:
@@ -108,7 +113,7 @@ def _decision_problems(statement: InToto, policy_sha256: str | None) -> Iterator
 
 
 def moment_of(statement: InToto) -> datetime | None:
-    """When the run finished or the decision was made; None if the statement does not say."""
+    """When the run finished, the decision was made or a person signed; None if the statement does not say."""
     predicate = statement.predicate
     try:
         if statement.predicate_type == DECISION:
@@ -117,6 +122,8 @@ def moment_of(statement: InToto) -> datetime | None:
             text = predicate["run"]["finished_at"]
         elif statement.predicate_type == TEST_RESULT:
             text = predicate["configuration"][0]["annotations"]["finishedAt"]
+        elif statement.predicate_type in (WAIVER, REVIEW):
+            text = predicate["at"]
         else:
             text = predicate.get("evaluatedAt") or predicate["finished_at"]
         moment = datetime.fromisoformat(text)

@@ -14,9 +14,19 @@ from audit.attach import mlflow_run, sidecar
 from audit.attach.statement import Statement, digest, from_json
 from audit.attach.verify import Verification, verify, verify_digest
 from audit.attach.words import evidence_lines
-from audit.attest.statement import DECISION, EVAL_RESULT, SPECULATION, TEST_RESULT, InToto, StatementSubject
+from audit.attest.statement import (
+    DECISION,
+    EVAL_RESULT,
+    REVIEW,
+    SPECULATION,
+    TEST_RESULT,
+    WAIVER,
+    InToto,
+    StatementSubject,
+)
 from audit.attest.trust import TrustOptions
 from audit.attest.verify import EnvelopeResult, Trust, moment_of, verify_envelope
+from audit.attest.waivers import SHORT, Unmet
 from audit.commands.options import policy_digest
 from audit.commands.tables import cell
 from audit.errors import CannotDecide, UserError
@@ -154,10 +164,23 @@ def _arm(arm: Mapping[str, Any]) -> str:
     return f"{arm['proposer']}, rule {arm['rule']}, expected equivalence {arm['expected_equivalence']}, {counted}"
 
 
+def _waiver(predicate: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{predicate['actor']} asks to waive {Unmet(**predicate['waives'])} until {predicate['until']}"
+    yield f"reason: {predicate['reason']}"
+
+
+def _review(predicate: Mapping[str, Any]) -> Iterator[str]:
+    what = "the run" if predicate["waiver"] is None else f"waiver {predicate['waiver'][:SHORT]}"
+    role = "" if predicate["role"] is None else f" as {predicate['role']}"
+    yield f"{predicate['actor']}{role}: {predicate['outcome']} {what}: {predicate['comment']}"
+
+
 SAYS: Mapping[str, Any] = {
     TEST_RESULT: _test_result,
     DECISION: _decision,
     EVAL_RESULT: _eval_result,
     SPECULATION: _speculation,
+    WAIVER: _waiver,
+    REVIEW: _review,
 }
 """Words of each known predicate."""

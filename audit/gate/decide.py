@@ -23,7 +23,11 @@ not show cannot be decided. A block outweighs the rest:
 | the run does not show what the deployment serves           | cannot decide |
 | a situation was examined too seldom, or nobody counted     | cannot decide |
 
-A role that nobody named is waived, and the waiver recorded, if the caller says so.
+| the policy wants a review that the run lacks               | cannot decide |
+| a reviewer whose key the policy lists rejected the run     | block         |
+
+A role that nobody named is waived, and the waiver recorded, if the caller says so. Any other requirement is waived by a
+signed waiver alone (`audit.gate.waivers`), if the policy accepts it.
 """
 
 from __future__ import annotations
@@ -35,10 +39,12 @@ from audit.gate.decision import GateOutcome, outcome_of
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.rules.claims import claim_reasons
+from audit.gate.rules.reviews import review_reasons
 from audit.gate.rules.run import fault_reasons, run_reasons
 from audit.gate.rules.subjects import subject_reasons
 from audit.gate.rules.workload import workload_reasons
 from audit.gate.subjects import Subject
+from audit.gate.waivers import waived
 
 
 def decide(
@@ -66,5 +72,6 @@ def decide(
         *fault_reasons(facts, policy),
         *workload_reasons(facts, policy, serves),
         *claim_reasons(facts, policy),
+        *review_reasons(facts, policy, now),
     )
-    return outcome_of(tuple(dict.fromkeys(reasons)))
+    return outcome_of(waived(tuple(dict.fromkeys(reasons)), facts, policy, now))

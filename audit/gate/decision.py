@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from audit.attest.waivers import Unmet
+
 
 class Decision(StrEnum):
     """A gate's decision; only `allow` lets a deployment pass."""
@@ -25,6 +27,14 @@ class Decision(StrEnum):
         return self.value.replace("_", " ")
 
 
+CLOCK: Final = "clock"
+"""What a reason is about that doubts a moment, which no waiver mends."""
+NEVER_WAIVED: Final = frozenset(
+    "arms gate known_bad lossless policy record reviews run signed waivers verdicts".split()
+)
+"""Requirements that no waiver touches; nor does one touch a subject, or a check that found a fault."""
+SUBJECT: Final = "subject "
+"""Beginning of the requirements on subjects."""
 EXIT_CODES: Final = {Decision.ALLOW: 0, Decision.BLOCK: 1, Decision.CANNOT_DECIDE: 3}
 
 
@@ -32,7 +42,9 @@ EXIT_CODES: Final = {Decision.ALLOW: 0, Decision.BLOCK: 1, Decision.CANNOT_DECID
 class Reason:
     """One unmet requirement. `answer` is the decision that follows from it alone.
 
-    `arm` and `check` say which result the reason is about, if it is about one.
+    arm, check: the result that the reason is about, if it is about one.
+    about: the parameter, situation or count, where a requirement has several.
+    waiver: id of the waiver that made a remark of it.
     """
 
     answer: Decision
@@ -40,6 +52,13 @@ class Reason:
     text: str
     arm: str | None = None
     check: str | None = None
+    about: str | None = None
+    waiver: str | None = None
+
+    @property
+    def name(self) -> Unmet:
+        """What a waiver must state to touch this reason and no other."""
+        return Unmet(self.answer.value, self.requirement, self.arm, self.check, self.about)
 
     def __str__(self) -> str:
         return f"{self.answer}: {self.requirement}: {self.text}"
@@ -64,14 +83,18 @@ def outcome_of(reasons: tuple[Reason, ...]) -> GateOutcome:
     return GateOutcome(worst, reasons)
 
 
-def undecided(requirement: str, text: str, arm: str | None = None, check: str | None = None) -> Reason:
+def undecided(
+    requirement: str, text: str, arm: str | None = None, check: str | None = None, about: str | None = None
+) -> Reason:
     """A requirement that the evidence does not show."""
-    return Reason(Decision.CANNOT_DECIDE, requirement, text, arm, check)
+    return Reason(Decision.CANNOT_DECIDE, requirement, text, arm, check, about)
 
 
-def blocked(requirement: str, text: str, arm: str | None = None, check: str | None = None) -> Reason:
+def blocked(
+    requirement: str, text: str, arm: str | None = None, check: str | None = None, about: str | None = None
+) -> Reason:
     """A requirement that the evidence contradicts."""
-    return Reason(Decision.BLOCK, requirement, text, arm, check)
+    return Reason(Decision.BLOCK, requirement, text, arm, check, about)
 
 
 def remark(requirement: str, text: str) -> Reason:

@@ -7,8 +7,11 @@ A stored fault of a check that this version lacks still counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from audit.attest.statement import REVIEW, WAIVER
+from audit.attest.waivers import stated
 from audit.checks import load
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
@@ -41,6 +44,21 @@ def read_facts(
         ending: what a signature says about the run's end.
         announce: is called with each arm that is judged.
     """
+    rows = store.attestations.of_run(run, (WAIVER, REVIEW))
+    facts = _read(store, run, trust_verdicts=trust_verdicts, broken=broken, ending=ending, announce=announce)
+    return replace(facts, stated=stated(rows))
+
+
+def _read(
+    store: Store,
+    run: str,
+    *,
+    trust_verdicts: bool,
+    broken: tuple[str, ...],
+    ending: SignedEnding,
+    announce: Callable[[str], None],
+) -> RunFacts:
+    """The facts without what people signed."""
     stored, begun = store.load_run(run), _begun(run)
     if broken or stored.status is not RunStatus.FINISHED or trust_verdicts:
         return _of_stored(store, stored, broken, ending, trusted=trust_verdicts)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from audit.attest.waivers import Stated
 from audit.gate.workload import ArmWorkload
 from audit.store import StoredArm, StoredCheck, StoredRun
 
@@ -32,6 +33,7 @@ class SignedEnding:
 
 
 UNSIGNED: Final = SignedEnding()
+NOTHING: Final = Stated()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class RunFacts:
     parameters: by arm and check.
     begun: the moment in the run's id, which the record root covers; None for an id that is not one.
     remarks: lines that the decision must state.
+    stated: signed waivers and reviews of the run; whether they count is for the policy to say.
     """
 
     run: StoredRun
@@ -56,6 +59,7 @@ class RunFacts:
     begun: datetime | None = None
     ending: SignedEnding = UNSIGNED
     remarks: tuple[str, ...] = ()
+    stated: Stated = NOTHING
 
     @property
     def candidates(self) -> tuple[StoredArm, ...]:

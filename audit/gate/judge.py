@@ -22,7 +22,12 @@ from audit.store import Store
 
 def judge(store: Store, name: str, request: GateRequest) -> GateJudgement:
     """Decide on the run called `name` (a ULID, a prefix of one, or latest) and record the decision."""
-    return recorded(_guarded(request, store.url, lambda: _facts(store, name, request)), store)
+    return recorded(considered(store, name, request), store)
+
+
+def considered(store: Store, name: str, request: GateRequest) -> GateJudgement:
+    """The decision on a run that `judge` would make; nothing is recorded."""
+    return _guarded(request, store.url, lambda: _facts(store, name, request))
 
 
 def judge_bundle(path: Path, request: GateRequest, store: Store | None = None) -> GateJudgement:

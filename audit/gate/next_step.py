@@ -24,6 +24,7 @@ STEPS: Final[Mapping[str, str]] = {
     "require": "add a requirement to the policy that selects the arm",
     "coverage": "audit coverage {run} shows the situations; the page of each says how a suite meets it",
     "parameters": "set the parameter in the suite to what the policy accepts, and run it again",
+    "reviews": "ask for a review: audit review {run} --outcome approve --role ROLE --comment TEXT --key KEY",
     "gate": "report this with the output of: audit doctor",
 }
 """By requirement; `{run}` stands for the run."""

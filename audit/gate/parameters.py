@@ -54,16 +54,26 @@ SWITCHES: Final = ("force", "refusals")
 """Parameters that are true or false; a suite may not switch them on by itself."""
 
 
-def violations(used: Mapping[str, Any], defaults: Mapping[str, Any], limits: Mapping[str, Limit]) -> Iterator[str]:
-    """What a check's parameters have beyond the limits, one text each."""
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A parameter beyond its limit, in words."""
+
+    parameter: str
+    text: str
+
+
+def violations(
+    used: Mapping[str, Any], defaults: Mapping[str, Any], limits: Mapping[str, Limit]
+) -> Iterator[Violation]:
+    """The parameters of a check that are beyond the limits."""
     for name, default in sorted(defaults.items()):
         value = used.get(name, default)
         if name in SWITCHES:
             if value and not default and name not in limits:
-                yield f"{name} is on, which the policy does not state"
+                yield Violation(name, f"{name} is on, which the policy does not state")
         elif isinstance(default, int | float):
             limit = limits.get(name) or default_limit(name, float(default))
-            yield from _beyond(name, value, limit)
+            yield from (Violation(name, text) for text in _beyond(name, value, limit))
 
 
 def default_limit(name: str, default: float) -> Limit:

@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from audit.errors import UserError
+from audit.gate.decision import NEVER_WAIVED, SUBJECT
 from audit.gate.parameters import Limit
 from audit.store.keys import PublicKey, parse_public
-from audit.text.documents import Document, quoted
+from audit.text.documents import Document, Place, quoted
 from audit.text.durations import HINT, parse_duration
 
 SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
@@ -67,6 +68,32 @@ class TrustedKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class WaiverRules:
+    """Which waivers a policy accepts.
+
+    keys: may ask for a waiver, and approve those of others.
+    approvals: different keys that must approve.
+    longest: from a waiver's signature to its end.
+    requirements: what may be waived.
+    """
+
+    keys: TrustedKeys
+    approvals: int
+    longest: timedelta
+    requirements: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewRule:
+    """The reviews that a run needs in one role; `max_age` is that of an approval, None any."""
+
+    role: str
+    keys: TrustedKeys
+    number: int = 1
+    max_age: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyParts:
     """Everything that version 2 added; the defaults are those of a policy of version 1."""
 
@@ -77,6 +104,8 @@ class PolicyParts:
     sampled: SampledRange = SampledRange()
     floors: Floors = Floors()
     keys: TrustedKeys = TrustedKeys()
+    waivers: WaiverRules | None = None
+    reviews: tuple[ReviewRule, ...] = ()
 
 
 NO_WORKLOAD: Final = LeastWorkload()
@@ -92,6 +121,7 @@ def read_parts(document: Document) -> PolicyParts:
     """
     data: Mapping[str, Any] = document.data
     serves: Mapping[str, Any] = data.get("serves", {})
+    keys = _keys(document, data.get("keys", {}))
     return PolicyParts(
         signed=data["evidence"].get("signed", False),
         parameters={
@@ -102,17 +132,51 @@ def read_parts(document: Document) -> PolicyParts:
         serves=tuple(serves),
         sampled=SampledRange(**(serves.get("sampled") or {})),
         floors=Floors(**data.get("floors", {})),
-        keys=_keys(document, data.get("keys", {})),
+        keys=keys,
+        waivers=_waivers(document, data["waivers"], keys) if "waivers" in data else None,
+        reviews=tuple(_review(document, role, rule, keys) for role, rule in data.get("reviews", {}).items()),
     )
 
 
+def _waivers(document: Document, rules: Mapping[str, Any], keys: TrustedKeys) -> WaiverRules:
+    for index, name in enumerate(rules["requirements"]):
+        if name in NEVER_WAIVED or name.startswith(SUBJECT):
+            raise document.error(("waivers", "requirements", index), f"{quoted(name)} can never be waived; remove it")
+    trusted, approvals = _holders(document, ("waivers", "keys"), rules["keys"]), rules.get("approvals", 1)
+    # the requester's key approves nothing
+    _require_enough(document, ("waivers", "approvals"), approvals, trusted, spare=1)
+    longest = duration_at(document, ("waivers", "longest"), rules["longest"])
+    return WaiverRules(TrustedKeys(trusted, keys.revoked), approvals, longest, tuple(rules["requirements"]))
+
+
+def _review(document: Document, role: str, rule: Mapping[str, Any], keys: TrustedKeys) -> ReviewRule:
+    place, age = ("reviews", role), rule.get("max_age")
+    trusted, number = _holders(document, (*place, "keys"), rule["keys"]), rule.get("number", 1)
+    _require_enough(document, (*place, "number"), number, trusted, spare=0)
+    max_age = None if age is None else duration_at(document, (*place, "max_age"), age)
+    return ReviewRule(role, TrustedKeys(trusted, keys.revoked), number, max_age)
+
+
+def _require_enough(
+    document: Document, place: Place, number: int, keys: Mapping[str, PublicKey], *, spare: int
+) -> None:
+    different = len({key.raw for key in keys.values()})
+    if number > different - spare:
+        needed = f"{place[-1]} is {number}, which needs {number + spare} different keys; {different} are listed"
+        raise document.error(place, needed)
+
+
 def _keys(document: Document, keys: Mapping[str, Any]) -> TrustedKeys:
-    trusted = {name: _key(document, ("keys", "trusted", name), text) for name, text in keys.get("trusted", {}).items()}
+    trusted = _holders(document, ("keys", "trusted"), keys.get("trusted", {}))
     revoked = [_key(document, ("keys", "revoked", i), text) for i, text in enumerate(keys.get("revoked", ()))]
     return TrustedKeys(trusted, tuple(revoked))
 
 
-def _key(document: Document, place: tuple[str | int, ...], text: str) -> PublicKey:
+def _holders(document: Document, place: Place, keys: Mapping[str, str]) -> dict[str, PublicKey]:
+    return {name: _key(document, (*place, name), text) for name, text in keys.items()}
+
+
+def _key(document: Document, place: Place, text: str) -> PublicKey:
     key = parse_public(text)
     if key is None:
         raise document.error(place, f"{quoted(text)} is no public key; write what audit keys show FILE prints")

@@ -15,6 +15,7 @@ from audit.attest.envelope import sign
 from audit.attest.facts import artifact_name
 from audit.attest.signing import stored
 from audit.attest.statement import StatementSubject
+from audit.attest.waivers import SHORT
 from audit.errors import UserError
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision
@@ -106,6 +107,8 @@ def _inputs(judgement: GateJudgement, decision: StoredDecision) -> Iterator[tupl
         yield urn("subject", subject.role), subject.sha256
     if judgement.origin.startswith(BUNDLE):
         yield urn("bundle"), judgement.origin.removeprefix(f"{BUNDLE}sha256:")
+    for waiver in {reason.waiver for reason in judgement.outcome.reasons if reason.waiver is not None}:
+        yield urn("waiver", waiver[:SHORT]), waiver
     if run is None or facts is None:
         return
     yield urn("suite", run.suite_name), run.suite_sha256

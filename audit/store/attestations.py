@@ -68,9 +68,9 @@ class Attestations:
         """Record signed statements, all or none."""
         self.write(lambda session: session.add_all([_row(session, item) for item in attestations]))
 
-    def of_run(self, run: str) -> tuple[StoredAttestation, ...]:
-        """The statements about a run, oldest first."""
-        rows: tuple[StoredAttestation, ...] = self.read(lambda session: _of_run(session, run))
+    def of_run(self, run: str, types: Sequence[str] | None = None) -> tuple[StoredAttestation, ...]:
+        """The statements about a run, oldest first; only those of the types, if any are given."""
+        rows: tuple[StoredAttestation, ...] = self.read(lambda session: _of_run(session, run, types))
         return rows
 
     def of_type(self, predicate_type: str) -> tuple[StoredAttestation, ...]:
@@ -113,9 +113,11 @@ def _row(session: Session, item: StoredAttestation) -> AttestationRow:
     )
 
 
-def _of_run(session: Session, run: str) -> tuple[StoredAttestation, ...]:
+def _of_run(session: Session, run: str, types: Sequence[str] | None) -> tuple[StoredAttestation, ...]:
     row = find_run(session, run)
     query = select(AttestationRow).where(AttestationRow.run_id == row.id).order_by(AttestationRow.id)
+    if types is not None:
+        query = query.where(AttestationRow.predicate_type.in_(types))
     return tuple(_stored(found, run) for found in session.scalars(query))
 
 

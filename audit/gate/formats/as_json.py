@@ -1,4 +1,7 @@
-"""A decision as JSON, for programs. Version 2 added next steps, what was asked, and where the verdicts are from."""
+"""A decision as JSON, for programs. Version 2 added next steps, what was asked, and where the verdicts are from.
+
+Version 3 added what a reason is about and the id of the waiver that made a remark of it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def document(judgement: GateJudgement) -> dict[str, Any]:
     run, request, outcome = judgement.run, judgement.request, judgement.outcome
     name = run.ulid if run else "RUN"
     return {
-        "version": 2,
+        "version": 3,
         "decision": outcome.answer.value,
         "exit_code": judgement.exit_code,
         "warn_only": request.warn_only,
@@ -41,6 +44,8 @@ def document(judgement: GateJudgement) -> dict[str, Any]:
                 "text": reason.text,
                 "arm": reason.arm,
                 "check": reason.check,
+                "about": reason.about,
+                "waiver": reason.waiver,
                 "next": next_step(reason, name),
             }
             for reason in outcome.reasons

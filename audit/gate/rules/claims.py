@@ -77,7 +77,7 @@ def _coverage(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
             count = counted.get(situation, 0)
             if count < least:
                 text = f"arm {arm.name}: {situation} was examined {count} times, {least} are required"
-                yield undecided("coverage", text, arm.name)
+                yield undecided("coverage", text, arm.name, about=situation)
 
 
 def _parameters(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
@@ -87,7 +87,8 @@ def _parameters(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
         if given is None:
             continue
         for problem in violations(given.used, given.defaults, policy.parts.parameters.get(check, {})):
-            yield undecided("parameters", f"arm {arm}: {check} judged with other limits: {problem}", arm, check)
+            text = f"arm {arm}: {check} judged with other limits: {problem.text}"
+            yield undecided("parameters", text, arm, check, problem.parameter)
 
 
 def _requirement(facts: RunFacts, policy: Policy, requirement: Requirement) -> list[Reason]:
@@ -104,12 +105,12 @@ def _requirement(facts: RunFacts, policy: Policy, requirement: Requirement) -> l
     if contradictions or any(not own for own in by_arm.values()):
         return [*reasons, *contradictions]
     checks = " or ".join(requirement.checks)
-    return [*reasons, undecided(requirement.claim, f"no arm of the run has {checks} certified")]
+    return [*reasons, undecided(requirement.claim, f"no arm of the run has {checks} certified", about=checks)]
 
 
 def _workload(facts: RunFacts, arm: StoredArm, requirement: Requirement) -> Iterator[Reason]:
-    for text in short_of(facts, arm, requirement.workload):
-        yield undecided(requirement.claim, f"arm {arm.name}: {text}", arm.name)
+    for lack in short_of(facts, arm, requirement.workload):
+        yield undecided(requirement.claim, f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
 
 
 def _arm(arm: str, requirement: Requirement, policy: Policy, results: Results) -> list[Reason]:

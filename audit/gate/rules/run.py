@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from audit.gate.decision import Reason, blocked, remark, undecided
+from audit.gate.decision import CLOCK, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.store import RunStatus
@@ -39,13 +39,15 @@ def _times(facts: RunFacts, finished: datetime, limit: timedelta, now: datetime)
     """The end ages from the moment in the run's id at the latest: a column can be edited, the id is hashed."""
     begun = facts.begun or facts.run.started_at
     if abs(facts.run.started_at - begun) > CLOCK_SKEW:
-        yield undecided("max_age", f"the run's id is of {begun:%Y-%m-%d %H:%M}, its row says another start")
+        text = f"the run's id is of {begun:%Y-%m-%d %H:%M}, its row says another start"
+        yield undecided("max_age", text, about=CLOCK)
     age = now - min(begun, finished)
     if age > limit:
         yield undecided("max_age", f"the run began {_spoken(age)} ago, at most {_spoken(limit)} are allowed")
     for word, moment in (("began", begun), ("finished", finished)):
         if moment - now > CLOCK_SKEW:
-            yield undecided("max_age", f"the run {word} {_spoken(moment - now)} in the future; check the clocks")
+            text = f"the run {word} {_spoken(moment - now)} in the future; check the clocks"
+            yield undecided("max_age", text, about=CLOCK)
             break
 
 

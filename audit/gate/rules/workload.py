@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Final
 
 from audit.evidence.verdicts import Verdict
@@ -28,8 +28,8 @@ def workload_reasons(facts: RunFacts, policy: Policy, serves: tuple[str, ...] | 
     """Why the run did not exercise what the policy asks for; `serves` replaces the policy's own list."""
     for arm in facts.candidates:
         yield from _speculation(arm)
-        for text in short_of(facts, arm, policy.parts.workload):
-            yield undecided("workload", f"arm {arm.name}: {text}", arm.name)
+        for lack in short_of(facts, arm, policy.parts.workload):
+            yield undecided("workload", f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
         yield from _floors(arm, policy)
     for served in policy.parts.serves if serves is None else serves:
         yield from _served(facts, served, policy.parts.sampled)
@@ -62,17 +62,25 @@ WORDS: Final = {
 }
 
 
-def short_of(facts: RunFacts, arm: StoredArm, wanted: LeastWorkload) -> Iterator[str]:
-    """What an arm's workload lacks, one text each."""
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A count of a workload that is too small, in words."""
+
+    count: str
+    text: str
+
+
+def short_of(facts: RunFacts, arm: StoredArm, wanted: LeastWorkload) -> Iterator[Shortfall]:
+    """What an arm's workload lacks."""
     for field in fields(wanted):
         least = getattr(wanted, field.name)
         if least is None:
             continue
         count = _count(facts, arm, field.name)
         if count is None:
-            yield f"{WORDS[field.name]} are unknown, {least} are required"
+            yield Shortfall(field.name, f"{WORDS[field.name]} are unknown, {least} are required")
         elif count < least:
-            yield f"{count} {WORDS[field.name]}, {least} are required"
+            yield Shortfall(field.name, f"{count} {WORDS[field.name]}, {least} are required")
 
 
 def _count(facts: RunFacts, arm: StoredArm, name: str) -> int | None:
@@ -95,15 +103,17 @@ def _floors(arm: StoredArm, policy: Policy) -> Iterator[Reason]:
         if least is None:
             continue
         if part is None or not whole:
-            yield undecided("floors", f"arm {arm.name}: {name} is unknown, {least:g} is required", arm.name)
+            text = f"arm {arm.name}: {name} is unknown, {least:g} is required"
+            yield undecided("floors", text, arm.name, about=name)
         elif part / whole < least:
-            yield blocked("floors", f"arm {arm.name}: {name} is {part / whole:.3g}, {least:g} is required", arm.name)
+            text = f"arm {arm.name}: {name} is {part / whole:.3g}, {least:g} is required"
+            yield blocked("floors", text, arm.name, about=name)
 
 
 def _served(facts: RunFacts, served: str, sampled: SampledRange) -> Iterator[Reason]:
     requirement = f"serves {served}"
     if served == "sampled":
-        yield from (undecided(requirement, text) for text in _sampling(facts, sampled))
+        yield from (undecided(requirement, lack.text, about=lack.count) for lack in _sampling(facts, sampled))
         return
     certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
     showing = [arm for arm in facts.candidates if any((arm.name, check) in certified for check in SERVED_BY[served])]
@@ -114,18 +124,22 @@ def _served(facts: RunFacts, served: str, sampled: SampledRange) -> Iterator[Rea
         yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
 
 
-def _sampling(facts: RunFacts, wanted: SampledRange) -> Iterator[str]:
+def _sampling(facts: RunFacts, wanted: SampledRange) -> Iterator[Shortfall]:
     """Why the run shows nothing about a deployment that samples in this range."""
     arms = [done for arm in facts.candidates if (done := facts.workloads.get(arm.name)) and done.temperatures]
     if not arms:
-        yield "no candidate arm sampled: a temperature below 0.1 or a top_k of 1 leaves no choice"
+        text = "no candidate arm sampled: a temperature below 0.1 or a top_k of 1 leaves no choice"
+        yield Shortfall("requests", text)
         return
     temperatures = [temperature for done in arms for temperature in done.temperatures]
     low, high = min(temperatures), max(temperatures)
     if wanted.lowest is not None and low > wanted.lowest:
-        yield f"the lowest temperature of the run is {low:g}, the deployment goes down to {wanted.lowest:g}"
+        text = f"the lowest temperature of the run is {low:g}, the deployment goes down to {wanted.lowest:g}"
+        yield Shortfall("lowest", text)
     if wanted.highest is not None and high < wanted.highest:
-        yield f"the highest temperature of the run is {high:g}, the deployment goes up to {wanted.highest:g}"
+        text = f"the highest temperature of the run is {high:g}, the deployment goes up to {wanted.highest:g}"
+        yield Shortfall("highest", text)
     shown = [done.choices for done in arms if done.choices is not None]
     if shown and max(shown) < wanted.choices:
-        yield f"p left a choice for {max(shown)} sampled tokens at most, {wanted.choices} are required"
+        text = f"p left a choice for {max(shown)} sampled tokens at most, {wanted.choices} are required"
+        yield Shortfall("choices", text)

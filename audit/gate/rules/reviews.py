@@ -1,0 +1,87 @@
+"""Rules on reviews: the approvals that a policy asks for by role, and rejections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from audit.attest.waivers import SHORT, Review, ReviewOutcome
+from audit.gate.authority import expiry, moment, newest_by_key, problem_of, spoken
+from audit.gate.decision import Reason, blocked, remark, undecided
+from audit.gate.facts import RunFacts
+from audit.gate.policy import Policy
+from audit.gate.policy_parts import ReviewRule, TrustedKeys
+
+REVIEWS = "reviews"
+
+
+def review_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:
+    """Each review of the run as a line, whatever it is worth; a rejection blocks, and a role may lack approvals."""
+    for problem in facts.stated.broken:
+        yield remark("waivers", f"a signed statement counts for nothing: {problem}")
+    of_run = [review for review in facts.stated.reviews if review.waiver is None]
+    rules = policy.parts.reviews
+    for review in of_run if not rules else ():
+        yield remark(REVIEWS, f"{_words(review)}; the policy asks for no review")
+    for rule in rules:
+        yield from _of_role(rule, of_run, facts, policy, now)
+    roles = {rule.role for rule in rules}
+    for review in of_run if rules else ():
+        if review.role not in roles:
+            yield _without_role(review, facts, policy, now)
+
+
+def _of_role(
+    rule: ReviewRule, reviews: list[Review], facts: RunFacts, policy: Policy, now: datetime
+) -> Iterator[Reason]:
+    """The reviews in one role."""
+    counting = []
+    for review in reviews:
+        if review.role != rule.role:
+            continue
+        problem = problem_of(review, facts, policy, rule.keys, now)
+        if problem is None:
+            counting.append(review)
+        else:
+            yield _refused(review, problem)
+    approvals = 0
+    for review in newest_by_key(counting):
+        problem = _over(review, rule, now)
+        if review.outcome is ReviewOutcome.REJECT and expiry(review.until, now) is None:
+            yield blocked(REVIEWS, _words(review), about=rule.role)
+        elif problem is not None or review.outcome is ReviewOutcome.REJECT:
+            yield _refused(review, problem or "it expired")
+        else:
+            approvals += 1
+            yield remark(REVIEWS, f"{_words(review)}; key of {rule.keys.holder(review.author.key)}")
+    if approvals < rule.number:
+        text = f"{approvals} of {rule.number} approvals in the role {rule.role}"
+        yield undecided(REVIEWS, text, about=rule.role)
+
+
+def _over(review: Review, rule: ReviewRule, now: datetime) -> str | None:
+    """Why a review counts no more."""
+    if rule.max_age is not None and now - review.author.at > rule.max_age:
+        return f"it is of {moment(review.author.at)}, older than {rule.max_age}"
+    return expiry(review.until, now)
+
+
+def _without_role(review: Review, facts: RunFacts, policy: Policy, now: datetime) -> Reason:
+    """A review in a role that the policy does not ask for: an approval counts for nothing, a listed key's "no" does."""
+    trusted = {name: key for rule in policy.parts.reviews for name, key in rule.keys.trusted.items()}
+    keys = TrustedKeys(trusted, policy.parts.keys.revoked)
+    problem = problem_of(review, facts, policy, keys, now) or expiry(review.until, now)
+    if problem is None and review.outcome is ReviewOutcome.REJECT:
+        return blocked(REVIEWS, _words(review), about=review.role)
+    return _refused(review, problem or "the policy asks for no review in this role")
+
+
+def _refused(review: Review, problem: str) -> Reason:
+    return remark(REVIEWS, f"review {review.id[:SHORT]} counts for nothing: {problem}; {_words(review)}")
+
+
+def _words(review: Review) -> str:
+    role = "" if review.role is None else f" as {review.role}"
+    verb = "approved" if review.outcome is ReviewOutcome.APPROVE else "rejected"
+    signed = f"{moment(review.author.at)}, key {spoken(review.author.key)}"
+    return f"{review.author.actor}{role} {verb} the run: {review.comment} ({signed})"

@@ -1,0 +1,149 @@
+"""Signed waivers: an unmet requirement becomes a remark if the policy accepts the waiver of exactly this reason.
+
+A waiver that is refused changes nothing and is listed with the cause. Never waived: a fault that a check found, a lossy
+or broken arm, a record, log, signature or arm that is missing or not intact, a subject, a review, a clock.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from audit.attest.waivers import SHORT, Review, ReviewOutcome, Waiver
+from audit.evidence.verdicts import Verdict
+from audit.gate.authority import expiry, moment, newest_by_key, problem_of
+from audit.gate.decision import CLOCK, NEVER_WAIVED, SUBJECT, Decision, Reason, remark
+from audit.gate.facts import RunFacts
+from audit.gate.policy import Policy
+from audit.gate.policy_parts import WaiverRules
+
+WAIVERS = "waivers"
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Who approved a waiver, and why others did not count; `rejected` is the word of the one who said no."""
+
+    by: tuple[str, ...]
+    refused: tuple[str, ...]
+    rejected: str | None = None
+
+
+def waived(reasons: Sequence[Reason], facts: RunFacts, policy: Policy, now: datetime) -> tuple[Reason, ...]:
+    """The reasons with those made remarks that a valid waiver names, and a remark for every other waiver."""
+    result, notes = list(reasons), []
+    for waiver in facts.stated.waivers:
+        problem = waiver_problem(waiver, facts, policy, now)
+        places = [i for i, reason in enumerate(result) if reason.name == waiver.unmet]
+        if problem is None and len(places) == 1:
+            problem = protection(result[places[0]], facts)
+        elif problem is None:
+            problem = f"it waives {len(places)} requirements at once" if places else "no such requirement is unmet"
+        if problem is None:
+            result[places[0]] = _remark(result[places[0]], waiver, facts, policy, now)
+        else:
+            text = f"waiver {waiver.id[:SHORT]} of {waiver.unmet} by {waiver.author.actor} counts for nothing"
+            notes.append(remark(WAIVERS, f"{text}: {problem}"))
+    return (*result, *notes)
+
+
+def protection(reason: Reason, facts: RunFacts) -> str | None:
+    """Why no waiver touches a reason; None if one may."""
+    if reason.requirement in NEVER_WAIVED or reason.requirement.startswith(SUBJECT) or reason.about == CLOCK:
+        return f"{reason.requirement} can never be waived"
+    found = any(
+        check.verdict is Verdict.FAULT and (check.arm, check.check) == (reason.arm, reason.check)
+        for check in facts.checks
+    )
+    return f"{reason.check} found a fault, which can never be waived" if found else None
+
+
+def waiver_problem(waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> str | None:
+    """Why the policy does not accept a waiver; None if it does."""
+    rules = policy.parts.waivers
+    if rules is None:
+        return "the policy accepts no waivers"
+    return (
+        request_problem(waiver, facts, policy, now)
+        or expiry(waiver.until, now)
+        or _unapproved(waiver, rules, facts, policy, now)
+    )
+
+
+def request_problem(waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> str | None:
+    """Why the policy would not accept a waiver even if it were approved."""
+    rules = policy.parts.waivers
+    if rules is None:
+        return "the policy accepts no waivers"
+    requirement = waiver.unmet.requirement
+    problem = problem_of(waiver, facts, policy, rules.keys, now)
+    if problem is not None:
+        return problem
+    if requirement in NEVER_WAIVED or requirement.startswith(SUBJECT):
+        return f"{requirement} can never be waived"
+    if requirement not in rules.requirements:
+        return f"the policy accepts no waiver of {requirement}, only of: {', '.join(rules.requirements)}"
+    if waiver.until - waiver.author.at > rules.longest:
+        return f"it lasts {waiver.until - waiver.author.at}, longer than {rules.longest}"
+    return None
+
+
+def _unapproved(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Policy, now: datetime) -> str | None:
+    approval = approval_of(waiver, rules, facts, policy, now)
+    if approval.rejected is not None:
+        return approval.rejected
+    if len(approval.by) >= rules.approvals:
+        return None
+    missing = f"{len(approval.by)} of {rules.approvals} approvals"
+    return "; ".join([missing, *approval.refused])
+
+
+def approval_of(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Policy, now: datetime) -> Approval:
+    """The reviews of a waiver: the newest of each key counts, never an approval by its own requester."""
+    counting, refused, by, rejected = [], [], [], None
+    for review in facts.stated.reviews:
+        if review.waiver == waiver.id:
+            problem = problem_of(review, facts, policy, rules.keys, now)
+            counting += [review] if problem is None else []
+            refused += [] if problem is None else [_refused(review, problem)]
+    for review in newest_by_key(counting):
+        over = expiry(review.until, now)
+        if review.outcome is ReviewOutcome.REJECT:
+            rejected = rejected or f"{review.author.actor} rejected it: {review.comment}"
+        elif over is not None or self_approved(waiver, review):
+            refused.append(_refused(review, over or "it is the requester's own"))
+        else:
+            by.append(f"{review.author.actor} (key of {rules.keys.holder(review.author.key)})")
+    return Approval(tuple(by), tuple(refused), rejected)
+
+
+def self_approved(waiver: Waiver, review: Review) -> bool:
+    """True if one key or one actor asks and approves."""
+    ours, theirs = waiver.author, review.author
+    return ours.key.raw == theirs.key.raw or _folded(ours.actor) == _folded(theirs.actor)
+
+
+def _folded(name: str) -> str:
+    """A name without what only looks different."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _refused(review: Review, problem: str) -> str:
+    return f"the review by {review.author.actor} counts for nothing: {problem}"
+
+
+def _remark(reason: Reason, waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> Reason:
+    """The reason as a remark that names the waiver: id, requester, approvers, end and cause."""
+    rules = policy.parts.waivers
+    assert rules is not None, "an accepted waiver has rules"
+    by = approval_of(waiver, rules, facts, policy, now).by
+    holder = rules.keys.holder(waiver.author.key)
+    approved = f", approved by {', '.join(by)}" if by else ""
+    ticket = "" if waiver.ticket is None else f", ticket {waiver.ticket}"
+    text = (
+        f"waived until {moment(waiver.until)} by {waiver.author.actor} (key of {holder}){approved}: {waiver.reason} "
+        f"(waiver {waiver.id[:SHORT]}{ticket}); without it {reason.answer.words}: {reason.text}"
+    )
+    return Reason(Decision.ALLOW, reason.requirement, text, reason.arm, reason.check, reason.about, waiver.id)
