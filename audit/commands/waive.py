@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,24 +72,30 @@ def command(
     waive what, for how long, and how many others must approve: audit review --waiver.
     """
     # imported late: deciding needs the checks, and with them numpy and scipy
+    from audit.gate.decide import decide
+    from audit.gate.facts import NOTHING
     from audit.gate.judge import considered
     from audit.gate.judgement import GateRequest
     from audit.gate.waivers import protection, request_problem
 
     key, rules, now = keys.read_private(key_file), load_policy(policy), datetime.now(UTC)
     until, who = deadline(expires, now), actor or evidence.actor()
+    if rules.parts.waivers is None:
+        raise UserError(f"policy {rules.name} accepts no waivers; add waivers: to it, with keys and requirements")
     with Store.open(store, create=False) as opened:
         judging = GateRequest(
             rules, (), who, now, no_subject=True, announce=lambda name: click.echo(f"checking {cell(name)}", err=True)
         )
         judgement = considered(opened, run, judging)
         facts = judgement.facts
-        if facts is None or facts.run.record_root is None or facts.broken:
+        if facts is None or not facts.finished or facts.broken:
             text = "; ".join(reason.text for reason in judgement.outcome.reasons)
             raise CannotDecide(f"nothing of this run can be waived: {text}")
-        unmet = _one(judgement.outcome.reasons, Wanted(requirement, arm, check, about))
+        # without the waivers that hold already, so that one can be renewed
+        outcome = decide(replace(facts, stated=NOTHING), rules, (), now, no_subject=True)
+        unmet = _one(outcome.reasons, Wanted(requirement, arm, check, about))
         waiver = Waiver(
-            run=RunReference(facts.run.ulid, facts.run.record_root),
+            run=RunReference(facts.run.ulid, str(facts.run.record_root)),
             policy=PolicyReference(rules.name, rules.sha256),
             unmet=unmet.name,
             reason=reason,
@@ -104,7 +110,7 @@ def command(
     click.echo(f"waiver     {signed.payload_sha256}")
     click.echo(cell(f"waives     {unmet}"))
     click.echo(f"until      {until:%Y-%m-%d %H:%M:%S} UTC")
-    if rules.parts.waivers is not None and rules.parts.waivers.approvals:
+    if rules.parts.waivers.approvals:
         identity = signed.payload_sha256[:SHORT]
         click.echo(f"next       others approve it: audit review {facts.run.ulid} --waiver {identity} ...")
 

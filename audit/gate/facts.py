@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from audit.attest.waivers import Stated
 from audit.gate.workload import ArmWorkload
-from audit.store import StoredArm, StoredCheck, StoredRun
+from audit.store import RunStatus, StoredArm, StoredCheck, StoredRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,11 @@ class RunFacts:
     ending: SignedEnding = UNSIGNED
     remarks: tuple[str, ...] = ()
     stated: Stated = NOTHING
+
+    @property
+    def finished(self) -> bool:
+        """True if the run ended as it should and has a record root."""
+        return self.run.status is RunStatus.FINISHED and self.run.record_root is not None
 
     @property
     def candidates(self) -> tuple[StoredArm, ...]:

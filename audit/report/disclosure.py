@@ -22,6 +22,8 @@ from audit.store.governance import Governance, governance
 FORMAT: Final = 1
 WAIVED: Final = "allow: "
 """Beginning of a recorded reason that let a requirement pass."""
+LISTED: Final = ("waivers: ", "reviews: ")
+"""Beginnings of remarks that only list a review, or a waiver that did not count."""
 
 
 class Aspect(StrEnum):
@@ -163,6 +165,6 @@ def _aspect(aspect: Aspect, checks: Iterable[StoredCheck]) -> AspectResult:
 def _waived(decisions: Iterable[StoredDecision]) -> Iterator[Waived]:
     for decision in decisions:
         for reason in decision.reasons:
-            if reason.startswith(WAIVED):
-                text = reason.removeprefix(WAIVED)
+            text = reason.removeprefix(WAIVED)
+            if text != reason and not text.startswith(LISTED):
                 yield Waived(text, decision.policy_sha256, decision.actor, decision.created_at)
