@@ -85,7 +85,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.resume:command",
         "Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).",
     ),
-    "review": ("audit.commands.review:command", "Sign an approval or a rejection of RUN, or of a waiver for it."),
+    "review": (
+        "audit.commands.review:command",
+        "Sign an approval or a rejection of RUN (a ULID, a prefix of one, or latest), or of a waiver for it.",
+    ),
     "run": ("audit.commands.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
     "schema": ("audit.commands.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
     "selftest": (
@@ -105,7 +108,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.verify:command",
         "Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.",
     ),
-    "waive": ("audit.commands.waive:command", "Sign a waiver of one unmet requirement of RUN under a policy."),
+    "waive": (
+        "audit.commands.waive:command",
+        "Sign a waiver of one unmet requirement of RUN (a ULID, a prefix of one, or latest) under a policy.",
+    ),
 }
 """Import path and first help sentence of each command, so `audit --help` imports none of them."""
 

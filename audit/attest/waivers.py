@@ -95,7 +95,7 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class SignedReview:
     """Somebody's approval or rejection of a run, or of the waiver with the digest `waiver`.
 
     policy: the policy under which alone it counts; None is any.
@@ -119,7 +119,7 @@ class Stated:
     """The waivers and reviews among stored statements; `broken` says why others are neither, one line each."""
 
     waivers: tuple[Waiver, ...] = ()
-    reviews: tuple[Review, ...] = ()
+    reviews: tuple[SignedReview, ...] = ()
     broken: tuple[str, ...] = ()
 
 
@@ -137,7 +137,7 @@ def waiver_statement(waiver: Waiver) -> InToto:
     return InToto(_subjects(waiver.run, waiver.policy, None), WAIVER, predicate)
 
 
-def review_statement(review: Review) -> InToto:
+def review_statement(review: SignedReview) -> InToto:
     """The statement of a review."""
     predicate = {
         "version": VERSION,
@@ -170,7 +170,7 @@ def stated(rows: Iterable[StoredAttestation]) -> Stated:
     Raises:
         UserError: the extra `attest` is not installed.
     """
-    known: dict[str, Waiver | Review] = {}
+    known: dict[str, Waiver | SignedReview] = {}
     broken = []
     for row in rows:
         if row.predicate_type not in SCHEMAS:
@@ -185,10 +185,10 @@ def stated(rows: Iterable[StoredAttestation]) -> Stated:
             known.setdefault(value.id, value)
     values = sorted(known.values(), key=lambda value: (value.author.at, value.id))
     waivers = tuple(value for value in values if isinstance(value, Waiver))
-    return Stated(waivers, tuple(value for value in values if isinstance(value, Review)), tuple(broken))
+    return Stated(waivers, tuple(value for value in values if isinstance(value, SignedReview)), tuple(broken))
 
 
-def _verified(row: StoredAttestation) -> Waiver | Review:
+def _verified(row: StoredAttestation) -> Waiver | SignedReview:
     """The value of a stored statement, signed by the key that it names.
 
     Raises:
@@ -203,7 +203,7 @@ def _verified(row: StoredAttestation) -> Waiver | Review:
     return read(signed.statement, signed.payload_sha256, place)
 
 
-def read(statement: InToto, sha256: str, place: str) -> Waiver | Review:
+def read(statement: InToto, sha256: str, place: str) -> Waiver | SignedReview:
     """The value of a statement whose signature somebody verified; `sha256` is that of its signed bytes.
 
     Raises:
@@ -250,9 +250,9 @@ def _waiver(predicate: Mapping[str, Any], sha256: str) -> Waiver:
     )
 
 
-def _review(predicate: Mapping[str, Any], sha256: str) -> Review:
+def _review(predicate: Mapping[str, Any], sha256: str) -> SignedReview:
     until = predicate["until"]
-    return Review(
+    return SignedReview(
         run=_run(predicate),
         policy=_policy(predicate),
         waiver=predicate["waiver"],

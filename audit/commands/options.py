@@ -9,9 +9,7 @@ import click
 
 from audit.commands.tables import WIDE
 from audit.errors import UserError
-from audit.gate.subjects import DIGEST
 from audit.store.connection import default_url
-from audit.text.documents import quoted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +33,10 @@ def policy_digest(text: str | None) -> str | None:
     Raises:
         UserError: another text.
     """
+    # imported here: most commands that have options of this file read no document
+    from audit.gate.subjects import DIGEST
+    from audit.text.documents import quoted
+
     if text is not None and not DIGEST.fullmatch(text):
         raise UserError(f"--policy-digest {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
     return text and text.removeprefix("sha256:")

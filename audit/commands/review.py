@@ -15,9 +15,9 @@ from audit.attest.waivers import (
     SHORT,
     Author,
     PolicyReference,
-    Review,
     ReviewOutcome,
     RunReference,
+    SignedReview,
     Waiver,
     review_statement,
     stated,
@@ -76,7 +76,7 @@ def command(
         known = stated(opened.attestations.of_run(facts.run.ulid, (WAIVER, REVIEW)))
         waiver = None if waiver_id is None else _waiver(known.waivers, waiver_id)
         named = None if rules is None else PolicyReference(rules.name, rules.sha256)
-        review = Review(
+        review = SignedReview(
             run=RunReference(facts.run.ulid, str(facts.run.record_root)),
             policy=named if waiver is None else waiver.policy,
             waiver=None if waiver is None else waiver.id,

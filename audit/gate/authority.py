@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from audit.attest.waivers import Review, Waiver
+from audit.attest.waivers import SignedReview, Waiver
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import TrustedKeys
@@ -13,7 +13,9 @@ from audit.store.keys import PublicKey
 from audit.text.durations import CLOCK_SKEW
 
 
-def problem_of(item: Waiver | Review, facts: RunFacts, policy: Policy, keys: TrustedKeys, now: datetime) -> str | None:
+def problem_of(
+    item: Waiver | SignedReview, facts: RunFacts, policy: Policy, keys: TrustedKeys, now: datetime
+) -> str | None:
     """Why a waiver or review is not about this run and policy, not signed by a key that counts, or from the future."""
     run, author = facts.run, item.author
     if item.run.ulid != run.ulid:
@@ -36,9 +38,9 @@ def expiry(until: datetime | None, now: datetime) -> str | None:
     return f"it expired on {moment(until)}" if until is not None and until <= now else None
 
 
-def newest_by_key(reviews: Iterable[Review]) -> list[Review]:
+def newest_by_key(reviews: Iterable[SignedReview]) -> list[SignedReview]:
     """The last review of each key; of two of one moment, the rejection."""
-    newest: dict[bytes, Review] = {}
+    newest: dict[bytes, SignedReview] = {}
     for review in sorted(reviews, key=lambda review: (review.author.at, review.outcome.value)):
         newest[review.author.key.raw] = review
     return list(newest.values())

@@ -55,7 +55,7 @@ SWITCHES: Final = ("force", "refusals")
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class LooseParameter:
     """A parameter beyond its limit, in words."""
 
     parameter: str
@@ -64,16 +64,16 @@ class Violation:
 
 def violations(
     used: Mapping[str, Any], defaults: Mapping[str, Any], limits: Mapping[str, Limit]
-) -> Iterator[Violation]:
+) -> Iterator[LooseParameter]:
     """The parameters of a check that are beyond the limits."""
     for name, default in sorted(defaults.items()):
         value = used.get(name, default)
         if name in SWITCHES:
             if value and not default and name not in limits:
-                yield Violation(name, f"{name} is on, which the policy does not state")
+                yield LooseParameter(name, f"{name} is on, which the policy does not state")
         elif isinstance(default, int | float):
             limit = limits.get(name) or default_limit(name, float(default))
-            yield from (Violation(name, text) for text in _beyond(name, value, limit))
+            yield from (LooseParameter(name, text) for text in _beyond(name, value, limit))
 
 
 def default_limit(name: str, default: float) -> Limit:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from audit.attest.waivers import SHORT, Review, ReviewOutcome, Waiver
+from audit.attest.waivers import SHORT, ReviewOutcome, SignedReview, Waiver
 from audit.evidence.verdicts import Verdict
 from audit.gate.authority import expiry, moment, newest_by_key, problem_of
 from audit.gate.decision import CLOCK, NEVER_WAIVED, SUBJECT, Decision, Reason, remark
@@ -119,7 +119,7 @@ def approval_of(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Pol
     return Approval(tuple(by), tuple(refused), rejected)
 
 
-def self_approved(waiver: Waiver, review: Review) -> bool:
+def self_approved(waiver: Waiver, review: SignedReview) -> bool:
     """True if one key or one actor asks and approves."""
     ours, theirs = waiver.author, review.author
     return ours.key.raw == theirs.key.raw or _folded(ours.actor) == _folded(theirs.actor)
@@ -130,7 +130,7 @@ def _folded(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-def _refused(review: Review, problem: str) -> str:
+def _refused(review: SignedReview, problem: str) -> str:
     return f"the review by {review.author.actor} counts for nothing: {problem}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from audit.attest.waivers import SHORT, Review, ReviewOutcome
+from audit.attest.waivers import SHORT, ReviewOutcome, SignedReview
 from audit.gate.authority import expiry, moment, newest_by_key, problem_of, spoken
 from audit.gate.decision import Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
@@ -32,7 +32,7 @@ def review_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[R
 
 
 def _of_role(
-    rule: ReviewRule, reviews: list[Review], facts: RunFacts, policy: Policy, now: datetime
+    rule: ReviewRule, reviews: list[SignedReview], facts: RunFacts, policy: Policy, now: datetime
 ) -> Iterator[Reason]:
     """The reviews in one role."""
     counting = []
@@ -59,14 +59,14 @@ def _of_role(
         yield undecided(REVIEWS, text, about=rule.role)
 
 
-def _over(review: Review, rule: ReviewRule, now: datetime) -> str | None:
+def _over(review: SignedReview, rule: ReviewRule, now: datetime) -> str | None:
     """Why a review counts no more."""
     if rule.max_age is not None and now - review.author.at > rule.max_age:
         return f"it is of {moment(review.author.at)}, older than {rule.max_age}"
     return expiry(review.until, now)
 
 
-def _without_role(review: Review, facts: RunFacts, policy: Policy, now: datetime) -> Reason:
+def _without_role(review: SignedReview, facts: RunFacts, policy: Policy, now: datetime) -> Reason:
     """A review in a role that the policy does not ask for: an approval counts for nothing, a listed key's "no" does."""
     trusted = {name: key for rule in policy.parts.reviews for name, key in rule.keys.trusted.items()}
     keys = TrustedKeys(trusted, policy.parts.keys.revoked)
@@ -76,11 +76,11 @@ def _without_role(review: Review, facts: RunFacts, policy: Policy, now: datetime
     return _refused(review, problem or "the policy asks for no review in this role")
 
 
-def _refused(review: Review, problem: str) -> Reason:
+def _refused(review: SignedReview, problem: str) -> Reason:
     return remark(REVIEWS, f"review {review.id[:SHORT]} counts for nothing: {problem}; {_words(review)}")
 
 
-def _words(review: Review) -> str:
+def _words(review: SignedReview) -> str:
     role = "" if review.role is None else f" as {review.role}"
     verb = "approved" if review.outcome is ReviewOutcome.APPROVE else "rejected"
     signed = f"{moment(review.author.at)}, key {spoken(review.author.key)}"

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from audit.checks import load, names
-from audit.gate.parameters import ALPHA, DIRECTIONS, SWITCHES, Limit, Looser, Violation, default_limit, violations
+from audit.gate.parameters import ALPHA, DIRECTIONS, SWITCHES, Limit, LooseParameter, Looser, default_limit, violations
 
 
 def test_every_numeric_parameter_of_every_check_has_a_direction():
@@ -40,7 +40,7 @@ def test_every_default_is_within_its_own_limits():
     ],
 )
 def test_what_a_suite_may_not_loosen(check, used, says):
-    assert list(violations(used, load(check).defaults, {})) == [Violation(next(iter(used)), says)]
+    assert list(violations(used, load(check).defaults, {})) == [LooseParameter(next(iter(used)), says)]
 
 
 def test_the_policy_s_own_limit_holds_instead():

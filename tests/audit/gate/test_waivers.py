@@ -12,9 +12,9 @@ import pytest
 from audit.attest.waivers import (
     Author,
     PolicyReference,
-    Review,
     ReviewOutcome,
     RunReference,
+    SignedReview,
     Stated,
     Unmet,
     Waiver,
@@ -144,20 +144,20 @@ LATER = NOW + timedelta(days=1)
 RULE = ReviewRule("safety", TrustedKeys({name: KEYS[name] for name in ("carol", "dave")}), 2, timedelta(days=30))
 
 
-def review(name: str, hours: float = 0, **changes: Any) -> Review:
+def review(name: str, hours: float = 0, **changes: Any) -> SignedReview:
     author = Author(name, KEYS[name], NOW + timedelta(hours=hours))
-    made = Review(RUN, None, None, ReviewOutcome.APPROVE, "safety", "seen", author, None, id=f"{name}{hours}" * 8)
+    made = SignedReview(RUN, None, None, ReviewOutcome.APPROVE, "safety", "seen", author, None, id=f"{name}{hours}" * 8)
     return replace(made, **changes)
 
 
-def reviewed(*reviews: Review, rule: ReviewRule = RULE) -> GateOutcome:
+def reviewed(*reviews: SignedReview, rule: ReviewRule = RULE) -> GateOutcome:
     policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(reviews=(rule,)))
     return decide(replace(facts(), stated=Stated(reviews=reviews)), policy, (), LATER, no_subject=True)
 
 
 REJECT = {"outcome": ReviewOutcome.REJECT}
 BOTH = (review("carol"), review("dave"))
-CASES: dict[str, tuple[tuple[Review, ...], Decision, str]] = {
+CASES: dict[str, tuple[tuple[SignedReview, ...], Decision, str]] = {
     "both approve": (BOTH, Decision.ALLOW, "carol as safety approved the run: seen"),
     "nobody": ((), Decision.CANNOT_DECIDE, "0 of 2 approvals in the role safety"),
     "one": ((review("carol"),), Decision.CANNOT_DECIDE, "1 of 2 approvals"),

@@ -18,9 +18,9 @@ from audit.attest.statement import InToto
 from audit.attest.waivers import (
     Author,
     PolicyReference,
-    Review,
     ReviewOutcome,
     RunReference,
+    SignedReview,
     Unmet,
     Waiver,
     review_statement,
@@ -96,13 +96,13 @@ class Scene:
         )
         return replace(made, **changes)
 
-    def review(self, waiver: str | None, name: str = "bob", **changes: Any) -> Review:
+    def review(self, waiver: str | None, name: str = "bob", **changes: Any) -> SignedReview:
         policy = PolicyReference(self.policy.name, self.policy.sha256)
         author = self.author(name, self.now)
-        made = Review(self.run, policy, waiver, APPROVE, None, "seen", author, None)
+        made = SignedReview(self.run, policy, waiver, APPROVE, None, "seen", author, None)
         return replace(made, **changes)
 
-    def add(self, item: Waiver | Review, signer: str = "", run: str = "latest") -> str:
+    def add(self, item: Waiver | SignedReview, signer: str = "", run: str = "latest") -> str:
         """Sign with the key of `signer`, else of the stated author; returns the id."""
         statement = waiver_statement(item) if isinstance(item, Waiver) else review_statement(item)
         return self.add_statement(statement, signer or item.author.key.name.rpartition("/")[2], run)
