@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from engine.record.effective import Effective
 
+_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 PLAIN: Final = frozenset((str, int, bool, type(None)))
 
 
@@ -56,7 +57,7 @@ def jsonable(value: Any) -> Any:
 
 def to_json(value: Any) -> str:
     """Canonical JSON text of a value."""
-    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _encode(jsonable(value))
 
 
 def sha256_json(value: Any) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 
 from audit.store.integrity import shape_error
 from engine.core.errors import TraceError
-from engine.core.types import Floats, Role
+from engine.core.types import Floats, Mask, Role
+from engine.record import once
+from engine.record.together import JoinedTraces, ends_of
 from engine.record.trace import Trace, decode
 
 ACCEPTED: Final = "A"
@@ -57,10 +60,13 @@ READ: Final = frozenset(
     )
 )
 """The columns of a trace that `readable` reads."""
+_TENS: Final = 10 ** np.arange(1, 19)
+NEEDED: Final = READ | once.NEEDED
+"""These columns, and those that give whole ones."""
 _CODES: Final = np.array([ord(LETTERS[role]) for role in sorted(Role)], np.uint8)
 
 Wholes = NDArray[np.int64]
-Cut = TypeVar("Cut", list[int], str)
+Cut = TypeVar("Cut", list[Any], str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +131,15 @@ class _Places:
 
 def readable(trace: Trace) -> Readable:
     """The readable columns of a trace whose columns fit together (`audit.store.integrity.shape_error`)."""
-    places = _places(trace)
+    (made,) = readable_of(JoinedTraces((0,), (trace.header,), trace, np.array([trace.steps])))
+    return made
+
+
+def readable_of(joined: JoinedTraces) -> list[Readable]:
+    """The readable columns of each of several traces, a twentieth of whose time one at a time would take."""
+    places = _places(joined.trace)
     with np.errstate(divide="ignore"):  # the logarithm of probability 0
-        return Readable(_step_columns(trace, places.kept), _token_columns(trace, places))
+        return list(map(Readable, _step_columns(joined, places.kept), _token_columns(joined, places)))
 
 
 def values_of(columns: StepColumns | TokenColumns) -> dict[str, str | None]:
@@ -159,48 +171,42 @@ def _places(trace: Trace) -> _Places:
     step_of = np.repeat(np.arange(trace.steps), emitted)
     kept = np.bincount(step_of[accepted], minlength=trace.steps).astype(np.int64)
     others = emitted - kept
-    ends, node_ends, other_ends = (_ends(counts) for counts in (drafted + others, drafted, others))
+    ends, node_ends, other_ends = (ends_of(counts) for counts in (drafted + others, drafted, others))
     node_at = np.arange(node_ends[-1]) + np.repeat(ends[:-1] - node_ends[:-1], drafted)
     extra_at = np.arange(other_ends[-1]) + np.repeat(ends[:-1] + drafted - other_ends[:-1], others)
     return _Places(kept, ends, node_ends, node_at, np.flatnonzero(~accepted), extra_at)
 
 
-def _ends(counts: NDArray[np.integer[Any]]) -> Wholes:
-    ends = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    return ends
-
-
-def _step_columns(trace: Trace, kept: Wholes) -> StepColumns:
+def _step_columns(joined: JoinedTraces, kept: Wholes) -> Iterator[StepColumns]:
+    trace, learns = joined.trace, bool(len(joined.trace.draft_version))
     columns = [trace.position, trace.n_drafted, kept, trace.n_emitted, trace.draft_us, trace.verify_us]
-    if not len(trace.draft_version):
-        return StepColumns(_text(np.stack(columns, axis=1).tolist()), None)
-    digests = {str(version.number): version.digest for version in trace.header.draft_versions}
-    steps = np.stack([*columns, trace.draft_version], axis=1).tolist()
-    return StepColumns(_text(steps), json.dumps(digests, sort_keys=True))
+    steps = np.stack([*columns, trace.draft_version] if learns else columns, axis=1)
+    for own, header in zip(np.split(steps, np.cumsum(joined.steps)[:-1]), joined.headers, strict=True):
+        digests = {str(version.number): version.digest for version in header.draft_versions}
+        yield StepColumns(_text(own), json.dumps(digests, sort_keys=True) if learns else None)
 
 
-def _token_columns(trace: Trace, places: _Places) -> TokenColumns:
+def _token_columns(joined: JoinedTraces, places: _Places) -> Iterator[TokenColumns]:
+    trace, ends = joined.trace, ends_of(joined.steps)
     token, code = np.empty(places.ends[-1], np.int64), np.full(places.ends[-1], ord(UNREACHED), np.uint8)
     token[places.node_at], token[places.extra_at] = trace.node_token, trace.token[places.extra]
     examined = np.repeat(places.node_ends[:-1], trace.n_examined) + trace.examined_node
     code[places.node_at[examined]] = ord(REJECTED)
     code[places.node_at[_accepted(trace, places, examined)]] = ord(ACCEPTED)
     code[places.extra_at] = _CODES[trace.role[places.extra]]
-    emitted_ends = _ends(trace.n_emitted)
-    p, q = _examined_values(trace, places, examined)
-    numbers, raw = _coded(np.log(p)), _coded(trace.logprob)
-    same = numbers is not None and raw is not None and np.array_equal(raw, _emitted_only(numbers, code))
-    missing = "[]" if numbers is not None else None
-    chains = _chains(trace, places)
-    return TokenColumns(
-        token=_by_step(token, places.ends),
-        role=_roles(code, places.ends),
-        parent=None if chains else _by_step(trace.node_parent, places.node_ends),
-        depth=None if chains else _by_step(_depths(trace, places), places.node_ends),
-        p=_optional(numbers, places.ends),
-        q=_optional(_coded(np.log(q)), places.node_ends),
-        logprob=None if same else missing if raw is None else _optional(raw, emitted_ends),
+    values, emitted = _examined_values(trace, places, examined), ends_of(trace.n_emitted)
+    p, q = _coded(np.log(values.p), places.ends[ends]), _coded(np.log(values.q), places.node_ends[ends])
+    raw = _coded(values.logprob, emitted[ends])
+    chains = ~_any(~_chain(trace, places), places.node_ends[ends])
+    return map(
+        TokenColumns,
+        _by_step(token, places.ends, ends),
+        map(_roles, _cut(_cut(code.tobytes().decode("ascii"), places.ends), ends)),
+        _unless(chains, trace.node_parent, places.node_ends, ends),
+        _unless(chains, _depths(trace, places), places.node_ends, ends),
+        _known(p, places.ends, ends),
+        _known(q, places.node_ends, ends),
+        _raw(p, raw, _same(p, raw, code, emitted[ends]), lambda: _known(raw, emitted, ends)),
     )
 
 
@@ -208,47 +214,83 @@ def _accepted(trace: Trace, places: _Places, examined: Wholes) -> Wholes:
     """The accepted drafted tokens that were emitted: of each step the first that the rule accepted."""
     yes = trace.examined_accepted.astype(np.int64)
     step_of = np.repeat(np.arange(trace.steps), trace.n_examined)
-    ends = _ends(yes)
-    before = ends[_ends(trace.n_examined)[:-1]]
+    ends = ends_of(yes)
+    before = ends[ends_of(trace.n_examined)[:-1]]
     rank = ends[1:] - before[step_of]
-    found = examined[(yes > 0) & (rank <= places.kept[step_of])]
-    if len(found) == places.kept.sum():
-        return found
-    # a record that does not say which were accepted: in a chain they are the first
+    first = (yes > 0) & (rank <= places.kept[step_of])
+    silent = np.bincount(step_of[first], minlength=trace.steps) < places.kept
+    if not silent.any():
+        return examined[first]
+    # steps whose record does not say which were accepted: in a chain they are the first
     order = np.arange(len(places.node_at)) - np.repeat(places.node_ends[:-1], trace.n_drafted)
-    return np.flatnonzero(order < np.repeat(places.kept, trace.n_drafted))
+    guessed = np.flatnonzero(order < np.repeat(np.where(silent, places.kept, 0), trace.n_drafted))
+    return np.concatenate([examined[first & ~silent[step_of]], guessed])
 
 
-def _examined_values(trace: Trace, places: _Places, examined: Wholes) -> tuple[Floats, Floats]:
-    """Numbers p [M] and q [N], NaN where they are not known."""
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Numbers p [M], q [N] and logprob [E], NaN where they are not known."""
+
+    p: Floats
+    q: Floats
+    logprob: Floats
+
+
+def _examined_values(trace: Trace, places: _Places, examined: Wholes) -> _Values:
     p, q = np.full(places.ends[-1], np.nan), np.full(len(places.node_at), np.nan)
     if len(trace.examined_p):
         p[places.node_at[examined]], q[examined] = trace.examined_p, trace.examined_q
     if len(trace.p):
         p[places.extra_at] = trace.p[places.extra]
-    return p, q
+    return _Values(p, q, trace.logprob if len(trace.logprob) else np.full(len(trace.token), np.nan))
 
 
-def _coded(logs: Floats) -> Wholes | None:
-    """Log-probabilities as whole thousandths of a nat below 0, or `ZERO` or `UNKNOWN`; None if no value is known."""
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """Log-probabilities as whole thousandths of a nat below 0, or `ZERO` or `UNKNOWN`; `known` [requests] is True where
+    any value of a request is known.
+    """
+
+    codes: Wholes
+    known: Mask
+
+
+def _coded(logs: Floats, bounds: Wholes) -> _Codes:
+    """The codes; `bounds` say where each request begins."""
     unknown = np.isnan(logs)
-    if unknown.all():
-        return None
     codes = np.maximum(np.rint(-1000.0 * logs), 0.0)
     codes[~np.isfinite(codes)] = ZERO
     codes[unknown] = UNKNOWN
-    return np.asarray(codes.astype(np.int64))
+    return _Codes(codes.astype(np.int64), _any(~unknown, bounds))
 
 
-def _emitted_only(numbers: Wholes, code: NDArray[np.uint8]) -> Wholes:
-    """The values of emitted tokens among those of all."""
-    return np.asarray(numbers[(code != ord(REJECTED)) & (code != ord(UNREACHED))])
+def _any(flags: Mask, bounds: Wholes) -> Mask:
+    """[requests] True where a flag of the request is set."""
+    ends = ends_of(flags)[bounds]
+    return np.asarray(ends[1:] > ends[:-1])
 
 
-def _chains(trace: Trace, places: _Places) -> bool:
-    """True if every drafted token comes after the one before it."""
+def _same(p: _Codes, raw: _Codes, code: NDArray[np.uint8], bounds: Wholes) -> Mask:
+    """[requests] True where every emitted token's logprob has the code of its p."""
+    emitted = p.codes[(code != ord(REJECTED)) & (code != ord(UNREACHED))]
+    if len(emitted) != len(raw.codes):
+        return np.zeros_like(p.known)
+    return np.asarray(p.known & raw.known & ~_any(emitted != raw.codes, bounds))
+
+
+def _raw(p: _Codes, raw: _Codes, same: Mask, texts: Callable[[], Iterable[str | None]]) -> Iterator[str | None]:
+    """The column `logprob` of each request."""
+    if same.all():
+        return repeat(None, len(same))
+    missing = (None if equal else "[]" if known else None for equal, known in zip(same, p.known, strict=True))
+    written = (None if equal else text for equal, text in zip(same, texts(), strict=True))
+    return (text if known else none for known, text, none in zip(raw.known, written, missing, strict=True))
+
+
+def _chain(trace: Trace, places: _Places) -> Mask:
+    """[N] True if the drafted token comes after the one before it."""
     order = np.arange(len(places.node_at)) - np.repeat(places.node_ends[:-1], trace.n_drafted)
-    return bool((trace.node_parent == order - 1).all())
+    return np.asarray(trace.node_parent == order - 1)
 
 
 def _depths(trace: Trace, places: _Places) -> Wholes:
@@ -262,28 +304,47 @@ def _depths(trace: Trace, places: _Places) -> Wholes:
     return depth
 
 
-def _optional(codes: Wholes | None, ends: Wholes) -> str | None:
-    """JSON of the codes of each step, null for `UNKNOWN`: no other code contains its digits behind a minus."""
-    return None if codes is None else _by_step(codes, ends).replace(str(UNKNOWN), "null")
+def _known(coded: _Codes, ends: Wholes, requests: Wholes) -> Iterator[str | None]:
+    """JSON of each request's codes, null for `UNKNOWN`: no other code contains its digits behind a minus."""
+    for known, written in zip(coded.known.tolist(), _by_step(coded.codes, ends, requests), strict=True):
+        yield written.replace(str(UNKNOWN), "null") if known else None
 
 
-def _by_step(values: NDArray[np.integer[Any]], ends: Wholes) -> str:
-    """JSON of the values of each step."""
-    return _text(_cut(values.tolist(), ends))
+def _unless(absent: Mask, values: NDArray[np.integer[Any]], ends: Wholes, requests: Wholes) -> Iterator[str | None]:
+    """JSON of each request's values, None where it is `absent`."""
+    if absent.all():
+        return repeat(None, len(absent))
+    written = _by_step(values, ends, requests)
+    return (None if lacking else text for lacking, text in zip(absent.tolist(), written, strict=True))
 
 
-def _roles(code: NDArray[np.uint8], ends: Wholes) -> str:
+def _by_step(values: NDArray[np.integer[Any]], ends: Wholes, requests: Wholes) -> Iterator[str]:
+    """JSON of the values of each step, by request.
+
+    It is cut from the text of all values, because the garbage collector searches lists, which would double the time.
+    """
+    text = _text(values)
+    begins = (1 + ends_of(_length(values) + 1)[ends]).tolist()
+    steps = [text[begin : end - 1] for begin, end in itertools.pairwise(begins)]
+    return ("[[" + "],[".join(own) + "]]" if own else "[]" for own in _cut(steps, requests))
+
+
+def _length(values: NDArray[np.integer[Any]]) -> Wholes:
+    """The number of characters of each value."""
+    return np.asarray(1 + np.searchsorted(_TENS, np.abs(values), side="right") + (values < 0))
+
+
+def _roles(steps: Sequence[str]) -> str:
     """JSON of the letters of each step."""
-    steps = _cut(code.tobytes().decode("ascii"), ends)
     return '["' + '","'.join(steps) + '"]' if steps else "[]"
 
 
 def _cut(values: Cut, ends: Wholes) -> list[Cut]:
-    """The values of each step."""
+    """The values from each end to the next."""
     places = ends.tolist()
     return [values[start:end] for start, end in itertools.pairwise(places)]
 
 
-def _text(values: list[list[int]]) -> str:
-    """JSON of lists of integers without spaces; the standard library takes ten times as long."""
-    return orjson.dumps(values).decode("ascii")
+def _text(values: NDArray[np.integer[Any]]) -> str:
+    """JSON of integers without spaces; the standard library takes ten times as long."""
+    return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode("ascii")

@@ -313,13 +313,14 @@ class _Stored:
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
         # imported late, as in `_stored`
         from engine.record import trace as traces
+        from engine.record.late import late
 
         return RequestRecord(
             request_id=self.header.request,
             case_id=self.case_id,
             sample=self.sample,
             domain=self.domain,
-            trace=traces.late(self.header, lambda: traces.decode(payload_of(self.row))),
+            trace=late(self.header, lambda: traces.decode(payload_of(self.row))),
             tokens=self.tokens,
             text=self.text,
             finish_reason=self.finish_reason,

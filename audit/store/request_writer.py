@@ -5,25 +5,27 @@ Functions take an open session inside a transaction and never commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store import commitments, contents, integrity, log, withheld
 from audit.store.canonical import sha256_json, storable
 from audit.store.erasable import CONTENT, ErasureRow
-from audit.store.models import ArmRow, Base, RunRow
+from audit.store.models import ArmRow, Base, RequestRow, RunRow
 from audit.store.values import RunStatus
 from audit.store.withheld import WithheldContent
 from audit.store.writer import find_arm, find_run, now
 
 if TYPE_CHECKING:
+    from audit.store.readable import Readable
     from engine.core.types import Generation, SamplingParams
+    from engine.record import together
     from engine.record import trace as traces
 
 
@@ -49,8 +51,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
     if run.status != RunStatus.RUNNING:
         raise UserError(f"run {ulid} is {run.status}; requests can be added to a running one only")
     arms = {name: find_arm(session, run, name) for name in dict.fromkeys(new.arm for new in requests)}
-    stored = [_made(run.id, arms[new.arm], new) for new in requests]
-    return _insert(session, run, stored)
+    return _insert(session, run, _made(run.id, [arms[new.arm] for new in requests], requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,9 @@ def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, W
     if not made:
         return {}
     tables = Base.metadata.tables
-    request = tables["request"]
-    numbered = insert(request).returning(request.c.id, sort_by_parameter_order=True)
-    ids = session.execute(numbered, [each.request for each in made]).scalars().all()
-    numbered_rows = list(zip(ids, made, strict=True))
-    log.note(session, "request", [(number,) for number in ids])
+    numbered_rows = list(zip(_free_numbers(session, len(made)), made, strict=True))
+    session.execute(insert(tables["request"]), [{"id": number} | row.request for number, row in numbered_rows])
+    log.note(session, "request", [(number,) for number, _ in numbered_rows])
     session.execute(
         insert(tables["request_steps"]), [{"request_id": number} | row.steps for number, row in numbered_rows]
     )
@@ -90,30 +89,70 @@ def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, W
     return left_out
 
 
+def _free_numbers(session: Session, count: int) -> Sequence[int]:
+    """Numbers for new requests; nobody else gets them."""
+    if session.get_bind().dialect.name == "postgresql":
+        drawn = text("SELECT nextval(pg_get_serial_sequence('request', 'id')) FROM generate_series(1, :count)")
+        return session.execute(drawn, {"count": count}).scalars().all()
+    # the transaction holds SQLite's write lock since it began
+    first = session.execute(select(func.coalesce(func.max(RequestRow.id), 0))).scalar_one() + 1
+    return range(first, first + count)
+
+
 def _withheld(row: _Made) -> WithheldContent:
     content, trace = row.content, row.trace
     return WithheldContent(trace["payload"], trace["sha256"], content["text"], content["output_sha256"])
 
 
-def _made(run_id: int, arm: ArmRow, new: NewRequest) -> _Made:
+def _made(run_id: int, arms: Sequence[ArmRow], requests: Sequence[NewRequest]) -> list[_Made]:
+    """The rows of each request. Their traces are read one after another, because some are large."""
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
-    from audit.store.readable import READ, readable, values_of
-    from engine.record import envelope
+    from audit.store.readable import NEEDED, readable_of
+    from engine.record import envelope, together
     from engine.record import trace as traces
 
-    payload = new.generation.trace
-    bare = envelope.opened(payload)
-    trace = traces.decoded(bare, only=READ)
-    columns, digest = readable(trace), bare.digest
-    steps, tokens = values_of(columns.steps), values_of(columns.tokens)
+    opened = (envelope.opened(new.generation.trace) for new in requests)
+    read = [_Read(bare.number, bare.digest, traces.held(bare, NEEDED)) for bare in opened]
+    rows: dict[int, _Made] = {}
+    for joined in together.joined([each.held for each in read], NEEDED):
+        columns = zip(joined.places, _counts(joined), readable_of(joined), strict=True)
+        for place, counts, readable in columns:
+            rows[place] = _row(run_id, arms[place], requests[place], read[place], counts, readable)
+    return [rows[place] for place in range(len(requests))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The version and the digest of a trace, and its columns."""
+
+    number: int
+    digest: str
+    held: traces.HeldColumns
+
+
+def _counts(joined: together.JoinedTraces) -> Iterator[dict[str, int]]:
+    """The columns of each request that count."""
+    drafted, emitted = (joined.totals(counts) for counts in (joined.trace.n_drafted, joined.trace.n_emitted))
+    columns = (joined.steps, drafted, joined.accepted(), emitted)
+    for steps, drafts, kept, output in zip(*(column.tolist() for column in columns), strict=True):
+        yield {"n_output": output, "n_steps": steps, "n_drafted": drafts, "n_accepted": kept}
+
+
+def _row(
+    run_id: int, arm: ArmRow, new: NewRequest, read: _Read, counts: Mapping[str, int], readable: Readable
+) -> _Made:
+    from audit.store.readable import values_of
+
+    steps, tokens = values_of(readable.steps), values_of(readable.tokens)
     content = _content(new)
-    row = _request_values(run_id, arm.id, new, trace) | _commitments(content, digest, tokens)
+    row = _request_values(run_id, arm.id, new, counts) | _commitments(content, read.digest, tokens)
     row["record_hash"] = integrity.record_hash(arm.context_sha256, row, steps)
-    stored = {"format": bare.number, "n_events": len(trace.token), "sha256": digest, "payload": payload}
+    payload, events = new.generation.trace, counts["n_output"]
+    stored = {"format": read.number, "n_events": events, "sha256": read.digest, "payload": payload}
     return _Made(row, content, steps, tokens, stored, withheld.withholds(arm.spec))
 
 
-def _request_values(run_id: int, arm_id: int, new: NewRequest, trace: traces.Trace) -> dict[str, Any]:
+def _request_values(run_id: int, arm_id: int, new: NewRequest, counts: Mapping[str, int]) -> dict[str, Any]:
     request, generation = new.generation.request, new.generation
     return {
         "run_id": run_id,
@@ -125,10 +164,8 @@ def _request_values(run_id: int, arm_id: int, new: NewRequest, trace: traces.Tra
         "seed": str(request.sampling.seed),
         "stream": str(request.stream),
         "n_prompt": len(request.prompt),
+        **counts,
         "n_output": len(generation.tokens),
-        "n_steps": trace.steps,
-        "n_drafted": int(trace.n_drafted.sum(dtype="int64")),
-        "n_accepted": trace.n_accepted,
         "finish_reason": generation.finish_reason.value,
         "latency_us": int(generation.latency_us),
         "record_version": integrity.RECORD_VERSION,

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -216,34 +216,10 @@ class Trace:
         return unpacked(self.mask_bits[index], self.header.vocabulary) if len(self.mask_bits) else None
 
 
-class _Late(Trace):
-    """A trace whose columns are read at the first access; until then their slots are empty."""
-
-    __slots__ = ("_read",)
-    _read: Callable[[], Trace]
-
-    def __getattr__(self, name: str) -> Any:
-        """Called for empty slots only."""
-        if name not in COLUMNS:
-            raise AttributeError(name)
-        whole = self._read()
-        for column in COLUMNS:
-            object.__setattr__(self, column, getattr(whole, column))
-        return object.__getattribute__(self, name)
-
-
 COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.name != "header")
 
 STORED: Final = frozenset(COLUMNS) - frozenset(KEYED)
 """The columns that no key gives."""
-
-
-def late(header: TraceHeader, read: Callable[[], Trace]) -> Trace:
-    """The trace of `read`, decoded at the first access to a column; the header is available at once."""
-    trace = object.__new__(_Late)
-    object.__setattr__(trace, "header", header)
-    object.__setattr__(trace, "_read", read)
-    return trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,31 +303,58 @@ def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
     Raises:
         TraceError: the content is damaged.
     """
+    read = held(bare, None if only is None else once.NEEDED.union(only))
+    header, columns = read.header, read.columns
     try:
-        if bare.version in PACKED:
-            return _decoded(bare, only)
-        columns = arrays_of(bare.content)
-        header = _header_from_json(json.loads(columns.pop("header").tobytes()), bare.version)
-        return Trace(header=header, **columns, **{name: EMPTY[name] for name in LACKING[bare.version]})
+        columns |= once.restored(read.short, columns)
+        if only is None:
+            columns = {name: column.copy() for name, column in EMPTY.items()} | columns
+            columns |= numbers_of(read.keyed, columns, header.sampling.seed, header.stream, header.protocol)
+        else:
+            columns = dict.fromkeys(COLUMNS, NONE) | columns
+        return Trace(header=header, **columns)
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 
 
-def _decoded(bare: Opened, only: Collection[str] | None) -> Trace:
-    """Read the content of a version whose bytes are those of `engine.record.container`."""
-    content = unpack(bare.content, None if only is None else once.NEEDED.union(only))
+@dataclass(frozen=True, slots=True)
+class HeldColumns:
+    """The columns of a content as it holds them: those in `short` lack the values of accepted tokens, and keys give the
+    missing ones in `keyed`.
+    """
+
+    header: TraceHeader
+    columns: dict[str, NDArray[Any]]
+    short: tuple[str, ...] = ()
+    keyed: tuple[str, ...] = ()
+
+
+def held(bare: Opened, only: Collection[str] | None) -> HeldColumns:
+    """The columns of a content as it holds them; raises as `decoded`."""
+    try:
+        return _packed(bare, only) if bare.version in PACKED else _archived(bare)
+    except DAMAGE as error:
+        raise TraceError(f"damaged trace: {error}") from error
+
+
+def _archived(bare: Opened) -> HeldColumns:
+    columns = arrays_of(bare.content)
+    header = _header_from_json(json.loads(columns.pop("header").tobytes()), bare.version)
+    lacking = {name: EMPTY[name] for name in LACKING[bare.version]}
+    if sorted((*columns, *lacking)) != sorted(COLUMNS):
+        raise ValueError("it lacks columns, or has strange ones")
+    return HeldColumns(header, columns | lacking)
+
+
+def _packed(bare: Opened, only: Collection[str] | None) -> HeldColumns:
+    """The content of a version whose bytes are those of `engine.record.container`."""
+    content = unpack(bare.content, only)
     header = _header_from_json(content.document.pop("header"), bare.version)
     names, short = content.document.pop("keyed"), [] if bare.version == WITHOUT_ONCE else content.document.pop("once")
     strange = not set(names) <= set(KEYED) or set(names) & set(content.columns) or not set(short) <= set(once.SOURCES)
     if content.document or strange:
         raise ValueError("the directory holds what it should not")
-    content.columns.update(once.restored(short, content.columns))
-    if only is None:
-        columns = {name: column.copy() for name, column in EMPTY.items()} | content.columns
-        columns |= numbers_of(names, columns, header.sampling.seed, header.stream, header.protocol)
-    else:
-        columns = dict.fromkeys(COLUMNS, NONE) | content.columns
-    return Trace(header=header, **columns)
+    return HeldColumns(header, content.columns, tuple(short), tuple(names))
 
 
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:

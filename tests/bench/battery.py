@@ -29,7 +29,8 @@ from audit.checks.standard import FULL
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from engine.core.types import RecordLevel
 from engine.record.effective import Effective
-from engine.record.trace import TraceHeader, decode, encode, late
+from engine.record.late import late
+from engine.record.trace import TraceHeader, decode, encode
 from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
 
 LENGTH = 512

@@ -12,10 +12,13 @@ from sqlalchemy import text
 
 from audit.report.generation import token_lines
 from audit.store import Store, migrate
-from audit.store.readable import readable, step_rows
+from audit.store.readable import NEEDED, readable, readable_of, step_rows
+from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel
+from engine.record.envelope import opened
 from engine.record.recorder import Recorder
-from engine.record.trace import decode, encode
+from engine.record.together import joined
+from engine.record.trace import decode, encode, held
 from tests.audit.store.build import connected, generation, start, step
 from tests.audit.store.conftest import any_url, cluster, postgres
 
@@ -149,6 +152,35 @@ def test_a_record_without_verdicts_keeps_the_first_drafted_tokens():
         examined_accepted=trace.examined_accepted[:0],
     )
     assert readable(silent).tokens.role == '["AANNC"]'
+
+
+def of_many(*made):
+    """The readable columns of several generations that are read together."""
+    read = [held(opened(each.trace), NEEDED) for each in made]
+    places = {}
+    for group in joined(read, NEEDED):
+        places |= dict(zip(group.places, readable_of(group), strict=True))
+    return [places[place] for place in range(len(made))]
+
+
+def test_traces_that_are_read_together_give_what_each_gives_alone():
+    levels = (RecordLevel.SCALARS, RecordLevel.TOKENS, RecordLevel.FULL)
+    made = [generation(CHAINS[:n], seed=n, level=level) for n in range(6) for level in levels]
+    made += [tree(), generation(CHAINS, seed=9), tree(seed=6)]
+    trace = decode(made[-2].trace)
+    silent = replace(trace, examined_accepted=np.zeros_like(trace.examined_accepted))
+    same_twice = replace(trace, logprob=np.log(np.where(trace.role == 0, 0.5, trace.p)))
+    made += [replace(made[-2], trace=encode(each)) for each in (silent, same_twice)]
+    assert of_many(*made) == [readable(decode(each.trace)) for each in made]
+
+
+def test_a_trace_whose_columns_do_not_fit_lends_nothing_to_the_next():
+    made = generation(CHAINS, seed=9)
+    trace = decode(made.trace)
+    longer = replace(trace, node_token=np.append(trace.node_token, trace.node_token[:1]))
+    shorter = replace(trace, node_token=trace.node_token[:-1])
+    with pytest.raises(TraceError, match="column node_token does not fit the steps"):
+        of_many(*(replace(made, trace=encode(each)) for each in (longer, shorter)))
 
 
 def test_an_empty_request_has_no_tokens(any_url):

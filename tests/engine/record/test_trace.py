@@ -20,8 +20,9 @@ from engine.record.container import pack, sealed, unpack
 from engine.record.envelope import MAGIC, PACKED, READABLE, digest, opened, unwrap, wrap
 from engine.record.further_columns import LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED
+from engine.record.late import late
 from engine.record.row_digests import DigestKind
-from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, late, steps_of
+from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)

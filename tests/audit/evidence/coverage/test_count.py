@@ -14,7 +14,8 @@ from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, Requ
 from engine import faults
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.effective import Effective
-from engine.record.trace import decode, late
+from engine.record.late import late
+from engine.record.trace import decode
 from tests.audit.checks.simulator import record
 from tests.audit.checks.streamed_arms import evidence
 from tests.audit.evidence.coverage.by_hand import counted
