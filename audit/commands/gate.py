@@ -53,6 +53,9 @@ KEY = click.Path(path_type=Path, dir_okay=False)
 @click.option("--proof", type=FILE, help="Proof of `audit db prove`, for a bundle.")
 @click.option("--key", "key_files", type=KEY, multiple=True, help="Private key that signs the decision; repeatable.")
 @click.option("--out", type=KEY, help="New file for the signed decision.")
+@click.option(
+    "--rego", type=FILE, multiple=True, help="Rego module that must let the deployment through too; repeatable."
+)
 @click.option("--trust-verdicts", is_flag=True, help="Do not compute the verdicts from the record; recorded.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Output format.")
 @click.option(
@@ -74,6 +77,7 @@ def command(
     proof: Path | None,
     key_files: tuple[Path, ...],
     out: Path | None,
+    rego: tuple[Path, ...],
     trust_verdicts: bool,
     form: str,
     summary_file: Path | None,
@@ -94,6 +98,7 @@ def command(
     from audit.gate.judge import judge, judge_bundle
     from audit.gate.judgement import GateRequest
     from audit.gate.record import signer_of
+    from audit.gate.rego.module import read_modules
 
     bundle = Path(run).suffix == ".zip"
     stored = not bundle or context.get_parameter_source("store") is not ParameterSource.DEFAULT
@@ -109,6 +114,7 @@ def command(
         checkpoint=checkpoint,
         proof=proof,
         signer=signer_of(key_files, out, stored=stored),
+        rego=read_modules(rego),
         warn_only=warn_only,
         announce=lambda arm: click.echo(f"checking {cell(arm)}", err=True),
     )

@@ -16,6 +16,7 @@ from audit.gate.evidence import read_facts
 from audit.gate.facts import RunFacts, SignedEnding
 from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
+from audit.gate.rego.reasons import rego_reasons
 from audit.gate.signature import by_checkpoint, by_proof
 from audit.store import Store
 
@@ -63,6 +64,7 @@ def _guarded(request: GateRequest, origin: str, read: Callable[[], RunFacts]) ->
 def _decided(facts: RunFacts, request: GateRequest) -> GateOutcome:
     policy = request.policy
     outcome = decide(facts, policy, request.subjects, request.now, no_subject=request.no_subject, serves=request.serves)
+    outcome = outcome_of((*outcome.reasons, *rego_reasons(facts, request, outcome)))
     if request.expected not in (None, policy.sha256):
         text = f"policy {policy.name} is sha256:{policy.sha256}, sha256:{request.expected} was expected"
         return outcome_of((undecided("policy", text), *outcome.reasons))

@@ -11,6 +11,7 @@ from audit.attest.envelope import SignedStatement
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
+from audit.gate.rego.module import RegoModule
 from audit.gate.subjects import Subject
 from audit.store import StoredDecision, StoredRun
 from audit.store.keys import PrivateKey
@@ -43,6 +44,7 @@ class GateRequest:
     checkpoint: a signed checkpoint of the store's log, kept outside.
     proof: a proof of `audit db prove`.
     signer: signs the decision; None leaves it unsigned.
+    rego: modules that must let the deployment through too.
     warn_only: report what is not allowed with exit code 0; the decision stays and is recorded as it is.
     announce: is called with each arm that is judged.
     """
@@ -58,6 +60,7 @@ class GateRequest:
     checkpoint: Path | None = None
     proof: Path | None = None
     signer: Signer | None = None
+    rego: tuple[RegoModule, ...] = ()
     warn_only: bool = False
     announce: Callable[[str], None] = _silent
 

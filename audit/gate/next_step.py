@@ -43,6 +43,8 @@ def next_step(reason: Reason, run: str) -> str | None:
 def _of_kind(reason: Reason) -> str:
     if reason.requirement.startswith("subject "):
         return "deploy the files that were audited, or audit those that will be deployed"
+    if reason.requirement.partition(" ")[0] == "rego":
+        return "audit schema gate-facts describes the module's input; a policy lists modules by digest under rego"
     if reason.requirement.startswith("serves "):
         return "add such an arm to the suite, or name what the deployment serves: --serves"
     if reason.answer is Decision.BLOCK:

@@ -106,6 +106,7 @@ class PolicyParts:
     keys: TrustedKeys = TrustedKeys()
     waivers: WaiverRules | None = None
     reviews: tuple[ReviewRule, ...] = ()
+    rego: tuple[str, ...] = ()
 
 
 NO_WORKLOAD: Final = LeastWorkload()
@@ -135,6 +136,7 @@ def read_parts(document: Document) -> PolicyParts:
         keys=keys,
         waivers=_waivers(document, data["waivers"], keys) if "waivers" in data else None,
         reviews=tuple(_review(document, role, rule, keys) for role, rule in data.get("reviews", {}).items()),
+        rego=tuple(digest.removeprefix("sha256:") for digest in data.get("rego", ())),
     )
 
 

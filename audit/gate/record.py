@@ -105,6 +105,8 @@ def _inputs(judgement: GateJudgement, decision: StoredDecision) -> Iterator[tupl
     yield urn("decision"), decision.sha256
     for subject in request.subjects:
         yield urn("subject", subject.role), subject.sha256
+    for module in request.rego:
+        yield urn("rego", module.name), module.sha256
     if judgement.origin.startswith(BUNDLE):
         yield urn("bundle"), judgement.origin.removeprefix(f"{BUNDLE}sha256:")
     for waiver in {reason.waiver for reason in judgement.outcome.reasons if reason.waiver is not None}:

@@ -10,7 +10,7 @@ import schemas
 from tests.audit.invoke import invoke
 
 ENGINES = {"engine-openai", "engine-transformers", "engine-vllm"}
-KINDS = "attachment controls disclosure plan policy policy-1 prompt results review speculation suite waiver"
+KINDS = "attachment controls disclosure gate-facts plan policy policy-1 prompt results review speculation suite waiver"
 EXPECTED = {*KINDS.split()} | ENGINES
 
 
