@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from engine.record.trace import Rows, Trace, TraceHeader
 
 BYTES_PER_TOKEN: Final = 1280
-"""Mean bytes of kept rows per emitted token, before compression."""
+"""Mean bytes of kept rows per emitted token, before compression, with one drawn draft per token."""
 WINDOW_BYTES: Final = 2**25
 """Bytes of rows after which a window closes."""
-PLACE_BYTES: Final = 12
-"""Bytes per token of the vocabulary of one kept place: a float32 logit and a float64 q."""
+PLACE_BYTES: Final = 16
+"""Bytes per token of the vocabulary of one kept place: a float32 logit, an id and a float64 q."""
+WAITING_BYTES: Final = 12
+"""The same of one place that waits: it needs no ids. Part of the format, because it divides the windows."""
 STEPS: Final = ("position", "n_drafted", "n_examined", "n_emitted", "q_kind", "residual_mass")
 NODES: Final = ("node_token", "node_parent", "node_uniform")
 EXAMINED: Final = (
@@ -56,7 +58,7 @@ def share_of(vocabulary: int) -> float:
 
 def window_of(vocabulary: int) -> int:
     """Emitted tokens after which a window closes at the end of the step."""
-    return max(1, WINDOW_BYTES // (PLACE_BYTES * vocabulary))
+    return max(1, WINDOW_BYTES // (WAITING_BYTES * vocabulary))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
 """Faults that replay, q_contract and law catch from whole rows (`full`) and from the sparse record (`topk`).
 
 Each fault whose scenario runs on a pair of models runs on the bundled pair, whose vocabulary has 2,048 tokens, with the
-same seeds at both levels. A line says how many seeds each check caught, `full` before `topk`.
+same seeds at both levels. Every arm adds one line to a file, so that an interrupted measurement goes on where it ended.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import click
 import torch
@@ -26,6 +28,31 @@ from engine.faults.interface import Fault, Scenario
 
 CHECKS = ("replay", "q_contract", "law")
 LEVELS = (RecordLevel.FULL, RecordLevel.TOPK)
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "docs" / "power" / "levels.json"
+ARMS = ROOT / "build" / "bench" / "levels.jsonl"
+PAGE = ROOT / "docs" / "evidence.md"
+PLACE = re.compile(r"(?<=<!-- levels -->\n\n).*?(?=\n\n<!-- end of levels -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One fault, seed and level, and the checks that reported the fault; None if the engine refused the arm."""
+
+    fault: str
+    seed: int
+    level: RecordLevel
+    caught: tuple[str, ...] | None
+
+    def line(self) -> str:
+        """The arm as a line of JSON."""
+        return json.dumps([self.fault, self.seed, self.level.value, self.caught])
+
+
+def arm_of(line: str) -> Arm:
+    """The inverse of `Arm.line`."""
+    fault, seed, level, caught = json.loads(line)
+    return Arm(fault, seed, RecordLevel(level), None if caught is None else tuple(caught))
 
 
 def on_the_pair(fault: Fault) -> Scenario | None:
@@ -37,11 +64,10 @@ def on_the_pair(fault: Fault) -> Scenario | None:
     return replace(scenario, models="bundled")
 
 
-def caught(suite: Suite) -> set[str]:
+def caught(suite: Suite) -> tuple[str, ...]:
     """The checks that report a fault."""
     evidence = alone(suite)
-    results = ((name, evaluate(load(name), evidence, {})) for name in CHECKS)
-    return {name for name, result in results if result.verdict is Verdict.FAULT}
+    return tuple(name for name in CHECKS if evaluate(load(name), evidence, {}).verdict is Verdict.FAULT)
 
 
 def at_level(suite: Suite, level: RecordLevel) -> Suite:
@@ -49,32 +75,87 @@ def at_level(suite: Suite, level: RecordLevel) -> Suite:
     return replace(suite, arms=tuple(replace(arm, record=level) for arm in suite.arms))
 
 
-def lines(names: list[str], tokens: int, seeds: int) -> Iterator[str]:
-    """One line per fault that some check catches at some level."""
-    for name in names:
-        scenario = on_the_pair(faults.load(name))
-        if scenario is None:
-            continue
-        counts = {level: Counter[str]() for level in LEVELS}
-        for seed in range(seeds):
-            suite = suite_of(scenario, name, seed, tokens, CHECKS)
-            for level in LEVELS:
-                try:
-                    counts[level].update(caught(at_level(suite, level)))
-                except EngineError:
-                    break
-        if any(counts.values()):
-            cells = (" / ".join(str(counts[level][check]) for level in LEVELS) for check in CHECKS)
-            yield f"{name:<36}" + "".join(f"{cell:<14}" for cell in cells).rstrip()
+def measured(names: Iterable[str], tokens: int, seeds: int, known: set[tuple[str, int, RecordLevel]]) -> Iterator[Arm]:
+    """The arms that are not known yet, one seed of every fault before the next seed."""
+    names = list(names)
+    for seed in range(seeds):
+        for name in names:
+            scenario = on_the_pair(faults.load(name))
+            for level in LEVELS if scenario is not None else ():
+                if (name, seed, level) not in known:
+                    assert scenario is not None
+                    suite = at_level(suite_of(scenario, name, seed, tokens, CHECKS), level)
+                    try:
+                        yield Arm(name, seed, level, caught(suite))
+                    except EngineError:
+                        yield Arm(name, seed, level, None)
+
+
+def counted(arms: Iterable[Arm]) -> dict[str, dict[str, list[int]]]:
+    """By fault and check the seeds caught at each level, of seeds that ran at both; faults that no check caught have
+    no entry for it.
+    """
+    ran = {(arm.fault, arm.seed, arm.level): arm.caught for arm in arms if arm.caught is not None}
+    found: dict[str, dict[str, list[int]]] = {}
+    for fault, seed in sorted({(fault, seed) for fault, seed, _ in ran}):
+        both = [ran.get((fault, seed, level)) for level in LEVELS]
+        for check in CHECKS if None not in both else ():
+            hits = [check in (names or ()) for names in both]
+            if any(hits):
+                counts = found.setdefault(fault, {}).setdefault(check, [0] * len(LEVELS))
+                counts[:] = [count + hit for count, hit in zip(counts, hits, strict=True)]
+    return found
+
+
+def document(arms: Iterable[Arm], tokens: int) -> dict[str, object]:
+    """The result as JSON."""
+    arms = list(arms)
+    seeds = len({arm.seed for arm in arms})
+    ran = sorted({arm.fault for arm in arms if arm.caught is not None})
+    return {"tokens": tokens, "seeds": seeds, "faults": len(ran), "caught": counted(arms)}
+
+
+def table(result: Mapping[str, object]) -> str:
+    """What the sparse record loses, as Markdown."""
+    found = result["caught"]
+    assert isinstance(found, Mapping)
+    rows = ["| check | faults caught at `full` | at `topk` | seeds at `full` | at `topk` |", "|---|---|---|---|---|"]
+    lost = ["| lost at `topk` | check | seeds at `full` | at `topk` |", "|---|---|---|---|"]
+    for check in CHECKS:
+        counts = {fault: checks[check] for fault, checks in found.items() if check in checks}
+        whole, sparse = ([pair[i] for pair in counts.values()] for i in range(2))
+        page = f"| [{check}](checks/{check}.md)"
+        rows.append(f"{page} | {_hit(whole)} | {_hit(sparse)} | {sum(whole)} | {sum(sparse)} |")
+        lost += [
+            f"| `{fault}` | {check} | {pair[0]} | {pair[1]} |" for fault, pair in counts.items() if pair[1] < pair[0]
+        ]
+    head = f"{result['faults']} faults, {result['seeds']} seeds each, {result['tokens']} tokens per arm:"
+    return "\n".join([head, "", *rows, "", *(lost if len(lost) > 2 else ["Nothing is lost."])])
+
+
+def _hit(counts: list[int]) -> int:
+    return sum(count > 0 for count in counts)
 
 
 @click.command()
 @click.option("--tokens", type=click.IntRange(min=64), default=512, show_default=True)
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--fault", "names", multiple=True, help="Default: all.")
-def main(tokens: int, seeds: int, names: tuple[str, ...]) -> None:
+@click.option("--arms", type=click.Path(dir_okay=False, path_type=Path), default=ARMS)
+@click.option("--write", is_flag=True, help="Write the result and the table of docs/evidence.md.")
+def main(tokens: int, seeds: int, names: tuple[str, ...], arms: Path, write: bool) -> None:
     """What the sparse record loses: seeds caught at full / topk, by fault and check."""
     torch.set_num_threads(1)
-    click.echo(f"{'fault':<36}" + "".join(f"{name:<14}" for name in CHECKS).rstrip())
-    for line in lines(list(names) or list(faults.REGISTRY), tokens, seeds):
-        click.echo(line)
+    arms.parent.mkdir(parents=True, exist_ok=True)
+    before = [arm_of(line) for line in arms.read_text().splitlines()] if arms.exists() else []
+    known = {(arm.fault, arm.seed, arm.level) for arm in before}
+    with arms.open("a") as out:
+        for arm in measured(names or faults.REGISTRY, tokens, seeds, known):
+            out.write(arm.line() + "\n")
+            out.flush()
+            before.append(arm)
+    result = document(before, tokens)
+    click.echo(table(result))
+    if write:
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        PAGE.write_text(PLACE.sub(lambda _: table(result), PAGE.read_text()))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import process_time
+from time import perf_counter, process_time, thread_time
 
 import click
 import torch
@@ -22,12 +22,15 @@ from audit.checks import load
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from audit.sweep.interleave import interleaved
+from audit.sweep.intervals import MedianInterval
 from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.proposers.parts import ProposerParts
 from engine.record.effective import Effective
-from engine.record.trace import decode
+from engine.record.further_columns import EMPTY, KEPT
+from engine.record.kept_rows import PLACE_BYTES, share_of
+from engine.record.trace import decode, encode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
 from tests.bench.battery import peak
@@ -43,6 +46,8 @@ WIDTH = 128
 HEADS = 4
 LAYERS = 2
 CHECKS = ("replay", "q_contract", "law")
+BATCH = 4
+"""Requests at once of the arm that is judged."""
 WHOLE = 32_000
 """Largest vocabulary for which whole rows are measured: larger ones would fill the memory."""
 
@@ -101,11 +106,11 @@ def _config(size: int, layers: int) -> dict[str, object]:
     }
 
 
-def decoded(pair: Pair, requests: list[Request], level: RecordLevel | None) -> Iterator[Generation]:
-    """The generations, recorded at a level or not at all."""
+def decoded(pair: Pair, requests: list[Request], level: RecordLevel | None, rows: int = 1) -> Iterator[Generation]:
+    """The generations of a batch of `rows`, recorded at a level or not at all."""
     verifier, capacity = verify.load(Protocol.CHAIN), LENGTH + GAMMA + 8
-    parts = ProposerParts(1, capacity, verifier.facts.draft_rule, draw, (), pair.draft, {})
-    options = LoopOptions(1, GAMMA, capacity, level or RecordLevel.TOKENS, level is not None)
+    parts = ProposerParts(rows, capacity, verifier.facts.draft_rule, draw, (), pair.draft, {})
+    options = LoopOptions(rows, GAMMA, capacity, level or RecordLevel.TOKENS, level is not None)
     loop = Loop(pair.target, proposers.build("draft_model", parts), verifier, lambda _: "", options)
     yield from loop.run(requests)
 
@@ -116,48 +121,73 @@ def requests_of(count: int) -> list[Request]:
     return [Request(f"arm/case#{i}", (1, 2 + i % 2000, 3), sampling, stream_of(f"case#{i}")) for i in range(count)]
 
 
-def costs(pair: Pair, size: int, requests: list[Request], rounds: int) -> Table:
-    """Processor time and bytes by level; rounds are interleaved, so that other work on the machine falls on all."""
-    levels = {OFF: None} | {level.value: level for level in LEVELS if level is not RecordLevel.FULL or size <= WHOLE}
-    spent: dict[str, list[float]] = {name: [] for name in levels}
-    stored: dict[str, float] = {}
-    for timed in interleaved(
-        {name: partial(_timed, pair, requests, level) for name, level in levels.items()}, rounds, process_time
-    ):
-        spent[timed.job].append(timed.seconds / timed.result.tokens)
-        stored[timed.job] = timed.result.stored / timed.result.tokens
-    lines = (
-        Line(
-            name,
-            {
-                "ms per token": 1e3 * median(spent[name]),
-                "time / off": ratio(spent[name], spent[OFF]),
-                "bytes per token": stored[name],
-            },
-        )
-        for name in levels
-    )
-    return Table(f"V = {size}", tuple(lines))
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of one round: wall time, processor time of all threads, and of the decoding thread."""
+
+    wall: float
+    processor: float
+    decoding: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Amount:
-    """Tokens of some generations, and the bytes of their traces."""
+    """Tokens of some generations, their traces, and the time that they took."""
 
     tokens: int
-    stored: int
+    traces: tuple[bytes, ...]
+    spent: Spent
+
+    @property
+    def stored(self) -> float:
+        """Bytes per token."""
+        return sum(map(len, self.traces)) / self.tokens
+
+
+def costs(pair: Pair, size: int, requests: list[Request], rounds: int) -> Table:
+    """Time and bytes by level; rounds are interleaved, so that other work on the machine falls on all."""
+    levels = {OFF: None} | {level.value: level for level in LEVELS if level is not RecordLevel.FULL or size <= WHOLE}
+    made: dict[str, list[Amount]] = {name: [] for name in levels}
+    for timed in interleaved({name: partial(_timed, pair, requests, level) for name, level in levels.items()}, rounds):
+        made[timed.job].append(timed.result)
+    return Table(f"V = {size}", tuple(_line(name, made[name], made[OFF], size) for name in levels))
+
+
+def _line(name: str, own: list[Amount], off: list[Amount], size: int) -> Line:
+    def against(column: str) -> MedianInterval:
+        return ratio(*([getattr(each.spent, column) for each in amounts] for amounts in (own, off)))
+
+    bare = sum(len(without_rows(trace)) for trace in own[-1].traces if trace) / own[-1].tokens
+    most = {"with kept rows": bare + share_of(size) * PLACE_BYTES * size} if name == RecordLevel.TOPK.value else {}
+    return Line(
+        name,
+        {
+            "ms per token": 1e3 * median(each.spent.wall / each.tokens for each in own),
+            "wall / off": against("wall"),
+            "processor / off": against("processor"),
+            "decoding thread / off": against("decoding"),
+            "bytes per token": bare,
+            **most,
+        },
+    )
+
+
+def without_rows(data: bytes) -> bytes:
+    """A trace without its kept rows."""
+    return encode(replace(decode(data), **{name: EMPTY[name] for name in KEPT}))
 
 
 def _timed(pair: Pair, requests: list[Request], level: RecordLevel | None) -> Amount:
-    tokens, stored = 0, 0
-    for made in decoded(pair, requests, level):
-        tokens, stored = tokens + len(made.tokens), stored + len(made.trace)
-    return Amount(tokens, stored)
+    begun = perf_counter(), process_time(), thread_time()
+    made = list(decoded(pair, requests, level))
+    ended = perf_counter(), process_time(), thread_time()
+    spent = Spent(*(after - before for before, after in zip(begun, ended, strict=True)))
+    return Amount(sum(len(each.tokens) for each in made), tuple(each.trace for each in made), spent)
 
 
 def judged(pair: Pair, size: int, tokens: int) -> Table:
     """A sampled arm at `topk`, recorded and judged; requests are read one by one, as from a store."""
-    made = list(decoded(pair, requests_of(-(-tokens // LENGTH)), RecordLevel.TOPK))
+    made = list(decoded(pair, requests_of(-(-tokens // LENGTH)), RecordLevel.TOPK, BATCH))
 
     def read(index: int) -> RequestRecord:
         each = made[index]
@@ -168,14 +198,26 @@ def judged(pair: Pair, size: int, tokens: int) -> Table:
     arm = ArmRecord("candidate", ArmKind.CANDIDATE, Level.L3, effective, LazyRequests(len(made), read))
     results = {name: evaluate(load(name), Evidence(arm), {}) for name in CHECKS}
     lines = (Line(name, {"verdict": each.verdict.value, "summary": each.summary}) for name, each in results.items())
-    count, stored = sum(len(each.tokens) for each in made), sum(len(each.trace) for each in made)
-    note = f"{count} tokens, {stored / count:.0f} bytes per token, peak memory of the process {peak():.0f} MiB"
-    return Table(f"judged at V = {size}", tuple(lines), (note,))
+    return Table(f"judged at V = {size}", tuple(lines), (_note(made), f"peak memory of the process {peak():.0f} MiB"))
+
+
+def _note(made: list[Generation]) -> str:
+    """What the traces take, with and without their kept rows."""
+    tokens, stored = sum(len(each.tokens) for each in made), sum(len(each.trace) for each in made)
+    rows, bare = (
+        sum(len(decode(each.trace).kept_at) for each in made),
+        sum(len(without_rows(each.trace)) for each in made),
+    )
+    each_row = (stored - bare) / rows if rows else 0.0
+    return (
+        f"{tokens} tokens, {stored / tokens:.0f} bytes per token, of these {bare / tokens:.0f} without kept rows; "
+        f"{rows} kept, {each_row / 1024:.0f} KiB each"
+    )
 
 
 @click.command()
 @click.option("--sizes", default=",".join(map(str, VOCABULARIES)), show_default=True, help="Vocabularies, by commas.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="0: judge only.")
 @click.option("--requests", type=click.IntRange(min=1), default=4, show_default=True, help="Of 64 tokens, per round.")
 @click.option("--tokens", type=click.IntRange(min=0), default=20_000, show_default=True, help="To judge; 0: none.")
 @click.option("--judge-at", type=click.IntRange(min=2), default=151_936, show_default=True, help="A vocabulary.")
@@ -185,6 +227,7 @@ def main(sizes: str, rounds: int, requests: int, tokens: int, judge_at: int) -> 
     for size in map(int, sizes.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             pair = random_pair(Path(folder), size)
-            click.echo(rendered(costs(pair, size, requests_of(requests), rounds)) + "\n")
+            if rounds:
+                click.echo(rendered(costs(pair, size, requests_of(requests), rounds)) + "\n")
             if tokens and size == judge_at:
                 click.echo(rendered(judged(pair, size, tokens)) + "\n")
