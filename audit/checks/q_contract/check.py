@@ -7,8 +7,8 @@ bound. Tokens whose number is not recorded are judged by their randomised rank i
 q and in p / q instead (smooth tests, Holm); there the effect is the largest
 distance between the distribution function of those ranks and the uniform one,
 bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
-that the record is what happened. Cannot see: tokens drawn and left out of the
-record (prefix_measurable), a row of q that level `topk` summed wrongly, drafts that were never examined, or whether the
+that the record is what happened. Cannot see: tokens drawn and left out of the record (prefix_measurable), at level
+`topk` an entry besides the token's of a row of q that was not kept, drafts that were never examined, or whether the
 numbers are random (rng_streams). Ranks bound departures along their order only.
 """
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.q_contract.draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
+from audit.checks.q_contract.kept import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
@@ -47,6 +48,8 @@ class RequestDraws:
     replayed: int
     findings: tuple[Finding, ...]
     ranks: Floats
+    kept: int = 0
+    """Whole rows of q that level `topk` kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,16 @@ def _judge_lumped(request: RequestRecord, generator: np.random.Generator) -> Req
             findings.append(Finding(request.request_id, draw.step, message))
         elif not redrawn(draw):
             unnumbered.append(draw)
+    randomness, kept = Randomness(trace.header.sampling.seed, trace.header.stream), 0
+    for whole in kept_draws(trace):
+        kept += 1
+        message = kept_fault(whole, trace, randomness)
+        if message:
+            findings.append(Finding(request.request_id, whole.step, message))
     laws = cell_laws(trace, unnumbered) if unnumbered else []
     ranks = [_ranks(law.cell, law.q, law.p, generator) for law in laws if law is not None]
     redone = len(draws) - len(unnumbered)
-    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
+    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2), kept)
 
 
 def _ranks(drafted: int, law: Floats, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:
@@ -226,6 +235,7 @@ def _details(
         "violations": wrong,
         "without_number": sum(len(each.ranks) for each in judged),
         "requests_with_violations": broken,
+        "kept_rows": sum(each.kept for each in judged),
         "request_bound": upper_bound(broken, len(judged), confidence),
         "ranks": [
             {

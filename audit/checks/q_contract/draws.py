@@ -7,7 +7,7 @@ whether a node is examined, so an examined token still follows q.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,28 +45,39 @@ class DraftDraw:
     """The emitted token whose row is the target's at this place; None if that row was not this place's own choice."""
 
 
+RowOf = Callable[[int], "Floats | None"]
+"""The row of q of an examined token, by its number in the trace; None if it is not on record."""
+
+
 def draft_draws(trace: Trace) -> Iterator[DraftDraw]:
     """Every examined token that was drawn from a q row; the trace is well-formed and at level full."""
+    return draws_from(trace, lambda x: np.asarray(trace.q_rows[x]))
+
+
+def draws_from(trace: Trace, row_of: RowOf) -> Iterator[DraftDraw]:
+    """The examined tokens that were drawn from rows which `row_of` has; the trace is well-formed."""
     history = [*trace.header.prompt, *trace.tokens]
     for view in steps_of(trace):
         if view.q_kind is QKind.FULL and view.examined.stop > view.examined.start:
             # a damaged record may place a step anywhere
-            yield from _of_step(trace, view, history[min(max(view.position - 1, 0), len(history) - 1)])
+            yield from _of_step(trace, view, row_of, history[min(max(view.position - 1, 0), len(history) - 1)])
 
 
-def _of_step(trace: Trace, view: StepView, root: int) -> Iterator[DraftDraw]:
+def _of_step(trace: Trace, view: StepView, row_of: RowOf, root: int) -> Iterator[DraftDraw]:
     tree = view.tree
     tokens, parents = tree.tokens, tree.parents
     depth, order = depths(tree), orders(tree)
     # under the block rule the tokens themselves decide which places were emitted
     joint = trace.header.protocol is Protocol.BLOCK
     for x in range(view.examined.start, view.examined.stop):
-        node = int(trace.examined_node[x])
+        q, node = row_of(x), int(trace.examined_node[x])
+        if q is None:
+            continue
         at = view.emitted.start + depth[node] - 1
         yield DraftDraw(
             step=view.index,
             token=tokens[node],
-            q=trace.q_rows[x],
+            q=q,
             examined_q=float(trace.examined_q[x]),
             uniform=float(trace.node_uniform[view.nodes][node]),
             position=view.position + depth[node] - 1,

@@ -5,11 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from audit.checks.replay.kept import check_kept, wrong_share
+from audit.checks.q_contract.check import judge_request
+from audit.checks.replay.kept import _node, check_kept, wrong_share
 from audit.evidence.shape import shape_fault
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.record.kept_rows import choices, chosen, windows
 from engine.record.trace import decode
+from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=30, seed=4, top_k=60, repetition_penalty=1.1)
@@ -58,6 +60,29 @@ def test_each_change_is_a_fault():
     trace = traces()[0]
     for number, broken in enumerate(changes(trace)):
         assert check_kept(broken).faults, number
+
+
+def contract(trace):
+    return judge_request(record(trace), np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.TREE, Protocol.GUMBEL])
+def test_the_contract_holds_for_whole_rows_of_q(protocol):
+    for trace in traces(protocol=protocol):
+        found = contract(trace)
+        assert (found.findings, found.kept) == ((), len(trace.kept_examined))
+        assert found.kept > 0
+
+
+def test_the_contract_sees_entries_besides_the_token_s():
+    trace = traces(sampling=dataclasses.replace(SAMPLED, temperature=2.0))[0]
+    token = int(trace.node_token[_node(trace, int(trace.kept_examined[0]))])
+    above = np.flatnonzero(trace.kept_q_id[: trace.kept_q_count[0]] > token)[:2]
+    moved = trace.kept_q.copy()
+    moved[above] += [1e-4, -1e-4]
+    broken = dataclasses.replace(trace, kept_q=moved)
+    assert not check_kept(broken).faults, "the sums are the same"
+    assert "the cells of q" in contract(broken).findings[0].message
 
 
 @pytest.mark.parametrize("name", ["kept_logits", "kept_q", "kept_q_count"])
