@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "engine": "core sampling constraints record verify models stream heads proposers decode faults backends "
     "tools train",
-    "audit": "errors text stats evidence checks suite store runs report attest gate attach sweep selftest minimize "
+    "audit": "errors text stats evidence checks suite store runs attest report gate attach sweep selftest minimize "
     "api commands cli",
 }
 ROOMS = {"engine": 15, "audit": 18}

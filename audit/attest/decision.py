@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from audit.attest.facts import VERIFIER, tool
 from audit.attest.statement import DECISION, InToto, StatementSubject
 from audit.text.documents import quoted
 
 ALLOW: Final = "allow"
+LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PASSED: Final = "PASSED"
 FAILED: Final = "FAILED"
+UNTIL: Final = "until"
+"""Part of the name of an input that ends, before the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,11 @@ def urn(*parts: str) -> str:
     return ":".join(("urn:specaudit", *(quote(part, safe="") for part in parts)))
 
 
-def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None) -> str | None:
-    """Why nothing may be deployed by a decision; None if it is PASSED, under the policy if one is asked for."""
+def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None, now: datetime) -> str | None:
+    """Why nothing may be deployed by a decision; None if it is PASSED, under the policy if one is asked for.
+
+    A decision ends with the first waiver or review that it rests on.
+    """
     policy, result = predicate.get("policy"), predicate.get("verificationResult")
     if not isinstance(policy, Mapping) or not isinstance(policy.get("digest"), Mapping):
         return "the decision names no policy by digest"
@@ -73,4 +79,23 @@ def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None) ->
         return f"the decision is under policy sha256:{stated}, not sha256:{policy_sha256}"
     if result != PASSED:
         return f"the decision is {quoted(str(result))} under {policy.get('uri')}: it lets nothing be deployed"
+    end = _end(predicate)
+    if end is not None and end <= now:
+        return f"a waiver or review that the decision rests on ended {end.isoformat()}"
     return None
+
+
+def _end(predicate: Mapping[str, Any]) -> datetime | None:
+    """The first end that an input states; a text that is no moment has ended long ago."""
+    listed = predicate.get("inputAttestations")
+    uris = [str(item.get("uri")) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    ends = [unquote(end) for _, mark, end in (uri.rpartition(f":{UNTIL}:") for uri in uris) if mark]
+    return min(map(_moment, ends), default=None)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else LONG_AGO
+    except (ValueError, OverflowError):
+        return LONG_AGO

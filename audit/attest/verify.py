@@ -70,7 +70,7 @@ def verify_envelope(raw: bytes, place: str, trust: Trust, now: datetime, store: 
         return EnvelopeResult(unverified(raw, place).statement, (), (str(error),))
     statement = found.signed.statement
     problems = [*_schema_problems(statement), *_subject_problems(statement, trust.subjects)]
-    problems += _decision_problems(statement, trust.policy_sha256)
+    problems += _decision_problems(statement, trust.policy_sha256, now)
     if trust.max_age is not None:
         problems += _age_problems(statement, trust.max_age, now)
     if not problems:
@@ -102,10 +102,10 @@ def _subject_problems(statement: InToto, wanted: Sequence[StatementSubject]) -> 
             yield f"the statement is about {subject.name} {has}, not sha256:{subject.sha256}"
 
 
-def _decision_problems(statement: InToto, policy_sha256: str | None) -> Iterator[str]:
+def _decision_problems(statement: InToto, policy_sha256: str | None, now: datetime) -> Iterator[str]:
     """A decision lets something be deployed only if it is PASSED, under the policy that is asked for."""
     if statement.predicate_type == DECISION:
-        problem = decision_problem(statement.predicate, policy_sha256)
+        problem = decision_problem(statement.predicate, policy_sha256, now)
         if problem is not None:
             yield problem
     elif policy_sha256 is not None:

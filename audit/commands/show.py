@@ -13,7 +13,7 @@ from audit.commands.tables import cell, echo_json, echo_rows
 from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
 from audit.report.record_levels import record_lines
-from audit.report.results import Results, results
+from audit.report.results import Results, SignedEntry, results
 from audit.report.verdicts import account_lines, faults_of, marked
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
@@ -129,7 +129,22 @@ def _check(check: StoredCheck) -> tuple[object, ...]:
     return (*facts, check.effect, check.bound, check.margin, check.summary)
 
 
+def _signed(entry: SignedEntry) -> str:
+    """A waiver or a review as a line; its signature holds, and whether it counts is for a policy to say."""
+    stated, key = entry.stated, str(entry.stated["key"]).partition("+")[0]
+    end = "" if stated["until"] is None else f", until {stated['until']}"
+    by = f"by {stated['actor']}, key {key}, {stated['at']}{end}"
+    if entry.kind == "waiver":
+        what = ", ".join(str(part) for part in stated["waives"].values() if part is not None)
+        return f"waiver {entry.id[:12]}: {what} under policy {stated['policy']['name']}, {by}: {stated['reason']}"
+    about = "the run" if stated["waiver"] is None else f"waiver {stated['waiver'][:12]}"
+    role = "" if stated["role"] is None else f" as {stated['role']}"
+    return f"review {entry.id[:12]}: {stated['outcome']} {about}{role}, {by}: {stated['comment']}"
+
+
 def _outcomes(shown: Results) -> None:
+    for entry in shown.signed:
+        click.echo(f"\n{cell(_signed(entry))}")
     for decision in shown.decisions:
         reasons = "; ".join(cell(reason) for reason in decision.reasons)
         click.echo(f"\ndecision: {decision.decision} by {cell(decision.actor)}, {cell(decision.created_at)}: {reasons}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 from audit.attest.waivers import SignedReview, Waiver
 from audit.gate.facts import RunFacts
@@ -53,4 +53,4 @@ def spoken(key: PublicKey) -> str:
 
 def moment(at: datetime) -> str:
     """A moment for a message."""
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -44,7 +45,8 @@ class Reason:
 
     arm, check: the result that the reason is about, if it is about one.
     about: the parameter, situation or count, where a requirement has several.
-    waiver: id of the waiver that made a remark of it.
+    statement: id of the signed waiver or review that made a remark of it.
+    until: when that ends; None if it does not.
     """
 
     answer: Decision
@@ -53,7 +55,8 @@ class Reason:
     arm: str | None = None
     check: str | None = None
     about: str | None = None
-    waiver: str | None = None
+    statement: str | None = None
+    until: datetime | None = None
 
     @property
     def name(self) -> Unmet:

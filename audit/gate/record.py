@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from audit.attest.decision import DecisionFacts, decision_statement, urn
+from audit.attest.decision import UNTIL, DecisionFacts, decision_statement, urn
 from audit.attest.envelope import sign
 from audit.attest.facts import artifact_name
 from audit.attest.signing import stored
@@ -19,6 +19,7 @@ from audit.attest.waivers import SHORT
 from audit.errors import UserError
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision
+from audit.gate.rules.reviews import REVIEWS
 from audit.gate.rules.subjects import engines, used_artifacts
 from audit.gate.subjects import DIGEST
 from audit.store import Store, StoredDecision, keys
@@ -109,8 +110,11 @@ def _inputs(judgement: GateJudgement, decision: StoredDecision) -> Iterator[tupl
         yield urn("rego", module.name), module.sha256
     if judgement.origin.startswith(BUNDLE):
         yield urn("bundle"), judgement.origin.removeprefix(f"{BUNDLE}sha256:")
-    for waiver in {reason.waiver for reason in judgement.outcome.reasons if reason.waiver is not None}:
-        yield urn("waiver", waiver[:SHORT]), waiver
+    for reason in judgement.outcome.reasons:
+        if reason.statement is not None:
+            end = () if reason.until is None else (UNTIL, reason.until.isoformat())
+            kind = "review" if reason.requirement == REVIEWS else "waiver"
+            yield urn(kind, reason.statement[:SHORT], *end), reason.statement
     if run is None or facts is None:
         return
     yield urn("suite", run.suite_name), run.suite_sha256

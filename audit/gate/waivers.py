@@ -24,11 +24,15 @@ WAIVERS = "waivers"
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Who approved a waiver, and why others did not count; `rejected` is the word of the one who said no."""
+    """Who approved a waiver, and why others did not count; `rejected` is the word of the one who said no.
+
+    until: end of the first approval that ends.
+    """
 
     by: tuple[str, ...]
     refused: tuple[str, ...]
     rejected: str | None = None
+    until: datetime | None = None
 
 
 def waived(reasons: Sequence[Reason], facts: RunFacts, policy: Policy, now: datetime) -> tuple[Reason, ...]:
@@ -103,6 +107,7 @@ def _unapproved(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Pol
 def approval_of(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Policy, now: datetime) -> Approval:
     """The reviews of a waiver: the newest of each key counts, never an approval by its own requester."""
     counting, refused, by, rejected = [], [], [], None
+    ends: list[datetime] = []
     for review in facts.stated.reviews:
         if review.waiver == waiver.id:
             problem = problem_of(review, facts, policy, rules.keys, now)
@@ -116,7 +121,8 @@ def approval_of(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Pol
             refused.append(_refused(review, over or "it is the requester's own"))
         else:
             by.append(f"{review.author.actor} (key of {rules.keys.holder(review.author.key)})")
-    return Approval(tuple(by), tuple(refused), rejected)
+            ends += [] if review.until is None else [review.until]
+    return Approval(tuple(by), tuple(refused), rejected, min(ends, default=None))
 
 
 def self_approved(waiver: Waiver, review: SignedReview) -> bool:
@@ -138,12 +144,13 @@ def _remark(reason: Reason, waiver: Waiver, facts: RunFacts, policy: Policy, now
     """The reason as a remark that names the waiver: id, requester, approvers, end and cause."""
     rules = policy.parts.waivers
     assert rules is not None, "an accepted waiver has rules"
-    by = approval_of(waiver, rules, facts, policy, now).by
+    approval = approval_of(waiver, rules, facts, policy, now)
+    until = min(waiver.until, approval.until or waiver.until)
     holder = rules.keys.holder(waiver.author.key)
-    approved = f", approved by {', '.join(by)}" if by else ""
+    approved = f", approved by {', '.join(approval.by)}" if approval.by else ""
     ticket = "" if waiver.ticket is None else f", ticket {waiver.ticket}"
     text = (
-        f"waived until {moment(waiver.until)} by {waiver.author.actor} (key of {holder}){approved}: {waiver.reason} "
+        f"waived until {moment(until)} by {waiver.author.actor} (key of {holder}){approved}: {waiver.reason} "
         f"(waiver {waiver.id[:SHORT]}{ticket}); without it {reason.answer.words}: {reason.text}"
     )
-    return Reason(Decision.ALLOW, reason.requirement, text, reason.arm, reason.check, reason.about, waiver.id)
+    return Reason(Decision.ALLOW, reason.requirement, text, reason.arm, reason.check, reason.about, waiver.id, until)

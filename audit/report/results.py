@@ -6,20 +6,33 @@ The document follows the schema `results` and adds no conclusions.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from audit.attest.statement import REVIEW, WAIVER
 from audit.store import Attachment, Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
+from audit.store.attestations import StoredAttestation
 from audit.store.canonical import jsonable
 from audit.text.documents import mistake
 from audit.text.staged_files import staged
 
-FORMAT = 2
+FORMAT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SignedEntry:
+    """A waiver or a review with what it states, signed by the key that it names."""
+
+    id: str
+    kind: str
+    stated: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """One run with its verdicts, gate decisions and attachments."""
+    """One run with its verdicts, gate decisions and attachments, and what people signed about it."""
 
     format: int
     run: StoredRun
@@ -27,12 +40,33 @@ class Results:
     coverage: tuple[StoredCoverage, ...]
     decisions: tuple[StoredDecision, ...]
     attachments: tuple[Attachment, ...]
+    signed: tuple[SignedEntry, ...]
 
 
 def results(store: Store, run: str) -> Results:
     """Read a run's results."""
-    checks, coverage = store.checks(run), store.coverage(run)
-    return Results(FORMAT, store.load_run(run), checks, coverage, store.decisions(run), store.attachments(run))
+    return Results(
+        FORMAT,
+        store.load_run(run),
+        store.checks(run),
+        store.coverage(run),
+        store.decisions(run),
+        store.attachments(run),
+        tuple(_signed(store.attestations.of_run(run, (WAIVER, REVIEW)))),
+    )
+
+
+def _signed(rows: Sequence[StoredAttestation]) -> Iterator[SignedEntry]:
+    if not rows:
+        return
+    # imported late: few runs have a waiver, and verifying signatures takes a library
+    from audit.attest.waivers import review_statement, stated, waiver_statement
+
+    known = stated(rows)
+    for waiver in known.waivers:
+        yield SignedEntry(waiver.id, "waiver", waiver_statement(waiver).predicate)
+    for review in known.reviews:
+        yield SignedEntry(review.id, "review", review_statement(review).predicate)
 
 
 def write_results(found: Results, path: Path) -> None:

@@ -52,6 +52,7 @@ class DecidedRun:
     drafts: names of the drafts that candidate arms used; None if an arm's record does not say.
     logged: True if the log's entry of the decision has the hash of its row.
     signed: True if a checkpoint signed by the reader's key covers that entry; None without a key.
+    until: end of the first waiver or review that the decision rests on; None if it rests on none that ends.
     later_fault: the arm and check of a result after the decision that contradicts a claim.
     """
 
@@ -66,6 +67,7 @@ class DecidedRun:
     policy: Mapping[str, Any]
     actor: str
     decided_at: datetime
+    until: datetime | None
     logged: bool
     signed: bool | None
     later_fault: str | None
@@ -217,7 +219,7 @@ class DecisionReader:
         row, ulid, status = session.execute(DECISION, {"decision": key}).one()
         arms = session.execute(ARMS, {"run": row.run_id}).all()
         models = session.execute(MODELS, {"run": row.run_id})
-        entry = _entry(session, key)
+        entry, decision = _entry(session, key), outcomes.as_decision(row, ulid)
         return DecidedRun(
             run=ulid,
             finished=status == RunStatus.FINISHED,
@@ -230,10 +232,11 @@ class DecisionReader:
             policy=row.policy,
             actor=row.actor,
             decided_at=row.created_at,
+            until=decision.until,
             logged=entry is not None,
             signed=None if self._key is None else entry is not None and self._signed(session, self._key, entry),
             later_fault=_later_fault(session, row),
-            sha256=outcomes.as_decision(row, ulid).sha256,
+            sha256=decision.sha256,
         )
 
     def _signed(self, session: Session, key: PublicKey, entry: _Entry) -> bool:

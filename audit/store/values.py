@@ -5,11 +5,12 @@ Moments are aware datetimes in UTC, digests hex SHA-256.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
@@ -18,6 +19,11 @@ from audit.store.canonical import sha256_json
 from engine.record.effective import Effective
 
 Json = Mapping[str, Any]
+ENDS: Final = re.compile(
+    r"allow: (?!waivers: |reviews: review )[ -~]{1,120}?: (?:waived|counts) until "
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b"
+)
+"""Beginning of a recorded reason that rests on a signed waiver or review with an end; not one that did not count."""
 
 
 class RunStatus(StrEnum):
@@ -336,6 +342,12 @@ class StoredDecision:
     def sha256(self) -> str:
         """Digest of all of it, for a signed statement."""
         return sha256_json(asdict(self))
+
+    @property
+    def until(self) -> datetime | None:
+        """End of the first waiver or review that the decision rests on, as its reasons state it; None without one."""
+        stated = [match[1] for reason in self.reasons if (match := ENDS.match(reason))]
+        return min((datetime.fromisoformat(f"{text}+00:00") for text in stated), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
 | no decision on such a run under an accepted policy                 | deny   |
 | the newest of them is not `allow`                                  | deny   |
 | it is older than the limit, or from the future                     | deny   |
+| a waiver or a review that it rests on is over                      | deny   |
 | the log does not cover it, or no checkpoint of the given key does  | deny   |
 | its run is not finished, or a later result of it is a fault        | deny   |
 | with trusted keys: none of them signed it, for these digests       | deny   |
@@ -111,6 +112,8 @@ def _problems(
         yield f"the decision is {age / hours:.1f} hours old, {rules.max_age / hours:.1f} are allowed"
     if age < -CLOCK_SKEW:
         yield "the decision is from the future; check the clocks"
+    if run.until is not None and run.until <= now:
+        yield f"a waiver or review that the decision rests on ended {run.until:%Y-%m-%d %H:%M:%S} UTC"
     if not run.logged:
         yield "the store's log does not cover the decision"
     if run.signed is False:

@@ -1,6 +1,6 @@
 """A decision as JSON, for programs. Version 2 added next steps, what was asked, and where the verdicts are from.
 
-Version 3 added what a reason is about and the id of the waiver that made a remark of it.
+Version 3 added what a reason is about, and the signed waiver or review that made a remark of it, with its end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def document(judgement: GateJudgement) -> dict[str, Any]:
                 "arm": reason.arm,
                 "check": reason.check,
                 "about": reason.about,
-                "waiver": reason.waiver,
+                "statement": reason.statement,
+                "until": None if reason.until is None else reason.until.isoformat(),
                 "next": next_step(reason, name),
             }
             for reason in outcome.reasons

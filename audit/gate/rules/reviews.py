@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from audit.attest.waivers import SHORT, ReviewOutcome, SignedReview
@@ -53,10 +54,19 @@ def _of_role(
             yield _refused(review, problem or "it expired")
         else:
             approvals += 1
-            yield remark(REVIEWS, f"{_words(review)}; key of {rule.keys.holder(review.author.key)}")
+            yield _counted(review, rule)
     if approvals < rule.number:
         text = f"{approvals} of {rule.number} approvals in the role {rule.role}"
         yield undecided(REVIEWS, text, about=rule.role)
+
+
+def _counted(review: SignedReview, rule: ReviewRule) -> Reason:
+    """An approval that counts, with its end if it has one."""
+    by_age = [] if rule.max_age is None else [review.author.at + rule.max_age]
+    until = min([*by_age, *([] if review.until is None else [review.until])], default=None)
+    end = "" if until is None else f"counts until {moment(until)}: "
+    text = f"{end}{_words(review)}; key of {rule.keys.holder(review.author.key)}"
+    return replace(remark(REVIEWS, text), statement=review.id, until=until)
 
 
 def _over(review: SignedReview, rule: ReviewRule, now: datetime) -> str | None:

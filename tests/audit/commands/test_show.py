@@ -42,7 +42,7 @@ def test_a_run_is_shown_with_arms_and_verdicts(url):
 
 def test_json_holds_everything(url):
     document = json.loads(run("latest", "--json", "--store", url).stdout)
-    assert document["format"] == 2
+    assert document["format"] == 3
     assert f"content root  {document['run']['content_root']}" in run("latest", "--store", url).stdout
     assert document["run"]["arms"][1]["counts"]["accepted"] == 7
     assert document["run"]["arms"][1]["level"] == "L4"

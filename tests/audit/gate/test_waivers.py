@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+import schemas
+from audit.attest.decision import DecisionFacts, decision_problem, decision_statement, urn
+from audit.attest.statement import StatementSubject
 from audit.attest.waivers import (
     Author,
     PolicyReference,
@@ -29,7 +34,7 @@ from audit.gate.policy import load_policy
 from audit.gate.policy_parts import PolicyParts, ReviewRule, TrustedKeys
 from audit.report.disclosure import disclosure
 from audit.report.results import results
-from audit.store import RunStatus, Store, keys
+from audit.store import RunStatus, Store, StoredDecision, keys
 from audit.store.keys import PublicKey
 from tests.audit.gate.runs import NOW, facts, stored_run
 from tests.audit.invoke import invoke
@@ -128,6 +133,13 @@ def test_the_gate_honours_a_waiver_until_somebody_withdraws_it(desk):
     # it can be renewed while it holds
     assert desk.waive(ticket="OPS-7").exit_code == 0
     assert desk.review(f"--waiver={tokens}", who="alice", outcome="reject", comment="no more").exit_code == 0
+    shown = invoke("show", "latest", "--json", f"--store={desk.url}")
+    document = json.loads(shown.stdout)
+    Draft202012Validator(schemas.load("results")).validate(document)
+    assert [entry["kind"] for entry in document["signed"]] == ["waiver"] * 3 + ["review"] * 3
+    assert f"review {document['signed'][-1]['id'][:12]}: reject waiver {tokens[:12]}, by alice" in (
+        invoke("show", "latest", f"--store={desk.url}").stdout
+    )
     withdrawn = desk.gate()
     assert withdrawn.exit_code == 3
     assert "alice rejected it: no more" in withdrawn.stdout
@@ -226,6 +238,25 @@ def test_a_statement_gives_its_value_again_and_a_malformed_one_is_named():
             read_statement(broken, "", "w")
     with pytest.raises(UserError, match="neither a waiver nor a review"):
         read_statement(replace(statement, predicate_type="x"), "", "w")
+
+
+def test_a_decision_states_the_first_end_that_it_rests_on():
+    reasons = (
+        "allow: law: waived until 2027-01-02 03:04:05 UTC by alice (key of Alice): until 2020-01-01 00:00:00 UTC",
+        "allow: reviews: counts until 2027-01-01 00:00:00 UTC: carol as safety approved the run",
+        "allow: waivers: waiver 1 counts for nothing: waived until 2020-01-01 00:00:00 UTC",
+        "cannot_decide: law: waived until 2020-01-01 00:00:00 UTC",
+    )
+    made = StoredDecision(None, "a" * 64, {}, "allow", reasons, "ci", NOW)
+    assert made.until == datetime(2027, 1, 1, tzinfo=UTC)
+    assert replace(made, reasons=reasons[2:]).until is None
+    inputs = {urn("waiver", "1", "until", "2027-01-02T00:00:00+00:00"): "b" * 64, urn("suite", "until"): "c" * 64}
+    facts_of = DecisionFacts("R", "allow", NOW, "p", "a" * 64, (StatementSubject("target", "d" * 64),), inputs)
+    stated = decision_statement(facts_of).predicate
+    assert decision_problem(stated, None, NOW) is None
+    assert "ended 2027-01-02" in str(decision_problem(stated, None, NOW + timedelta(days=400)))
+    odd = decision_statement(replace(facts_of, inputs={urn("waiver", "1", "until", "soon"): "b" * 64})).predicate
+    assert "ended 1970" in str(decision_problem(odd, None, NOW))
 
 
 WRONG = {

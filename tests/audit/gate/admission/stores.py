@@ -29,13 +29,13 @@ def made_store(folder: Path) -> str:
     return stored_run(folder, artifacts=ARTIFACTS)
 
 
-def decide(url: str, decision: str = "allow", age: timedelta = timedelta(0)) -> None:
+def decide(url: str, decision: str = "allow", age: timedelta = timedelta(0), reasons: tuple[str, ...] = ()) -> None:
     """Record a decision on the latest run under the packaged policy `standard`."""
     policy = load_policy("standard")
     with Store.open(url, create=False) as store:
         run = store.resolve("latest")
         at = datetime.now(UTC) - age
-        store.add_decision(StoredDecision(run, policy.sha256, policy.document, decision, (), "ci", at))
+        store.add_decision(StoredDecision(run, policy.sha256, policy.document, decision, reasons, "ci", at))
 
 
 def sign(

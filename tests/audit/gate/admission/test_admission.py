@@ -60,6 +60,10 @@ def test_a_new_decision_is_seen_without_a_restart_and_the_newest_counts(url: str
     assert "744.0 hours old, 720.0 are allowed" in answered(hook, pod(NAMED)).message
     decide(url, age=-timedelta(days=1))
     assert "from the future" in answered(hook, pod(NAMED)).message
+    decide(url, reasons=("allow: law: waived until 2026-01-01 00:00:00 UTC by alice: a pilot",))
+    assert "waiver or review that the decision rests on ended 2026-01-01" in answered(hook, pod(NAMED)).message
+    decide(url, reasons=("allow: law: waived until 2999-01-01 00:00:00 UTC by alice: a pilot",))
+    assert answered(hook, pod(NAMED)).allowed
     key = PrivateKey("example.org/audit", b"1" * 32)
     keyed = webhook(url, key)
     decide(url)

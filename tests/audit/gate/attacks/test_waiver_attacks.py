@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -381,6 +382,31 @@ def test_a_waiver_of_one_run_is_none_of_the_next(scene):
     scene.add(waiver)
     scene.add(review)
     refused(scene.asked(), f"it is of run {scene.run.ulid}")
+
+
+def test_a_bundle_has_its_waivers_and_none_that_its_key_did_not_sign(scene):
+    waiver = scene.waived()
+    bundle = scene.folder / "run.zip"
+    assert invoke("export", "latest", "--out", str(bundle), "--store", str(scene.store)).exit_code == 0
+    allowed = asked(scene.folder, str(bundle), policy=scene.document)
+    assert (allowed.code, waiver[:12] in allowed.reasons[0]) == (0, True), allowed.output
+    edited(scene.store, 'UPDATE attestation SET envelope = replace(envelope, \'"sig": "\', \'"sig": "AAAA\')')
+    assert invoke("export", "latest", "--out", str(scene.folder / "2.zip"), "--store", str(scene.store)).exit_code == 0
+    forged = asked(scene.folder, str(scene.folder / "2.zip"), policy=scene.document)
+    refused(forged, "0 of 1 signatures hold")
+
+
+def test_a_signed_decision_ends_with_its_waiver(scene):
+    scene.waived(until=scene.now + timedelta(seconds=8))
+    key, out = str(scene.honest.folder / "bob"), scene.folder / "decision.json"
+    answer = scene.asked("--key", key, "--out", str(out))
+    assert answer.code == 0, answer.output
+    verified = invoke("verify", str(out), "--key", f"{key}.pub")
+    while verified.exit_code == 0:
+        time.sleep(1)
+        verified = invoke("verify", str(out), "--key", f"{key}.pub")
+    assert "a waiver or review that the decision rests on ended" in verified.stdout
+    assert datetime.now(UTC) > scene.now + timedelta(seconds=8)
 
 
 def test_a_fault_is_never_waived(honest, tmp_path):
