@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import junitparser
 import pytest
 
 from audit.commands.gate import FORMATS
@@ -59,6 +60,34 @@ def test_junit_counts_the_worst_of_each_requirement():
     met = {case.get("name") for case in suite if not len(case)}
     assert "acceptance" in met
     assert {case.get("name") for case in suite if case.find("failure") is not None} == {"replay"}
+
+
+def judgements() -> list[GateJudgement]:
+    missing = GateJudgement(None, GateOutcome(Decision.CANNOT_DECIDE, REASONS[1:2]), judgement().request, "x")
+    return [judgement(), judgement(warn_only=True), judgement(GateOutcome(Decision.ALLOW, REASONS[:1])), missing]
+
+
+def test_junit_is_read_by_a_parser_of_others():
+    counts = []
+    for made in judgements():
+        (suite,) = junitparser.JUnitXml.fromstring(render("junit", made).encode())
+        outcomes = [type(result).__name__ for case in suite for result in case.result]
+        counted = (outcomes.count("Failure"), outcomes.count("Error"))
+        assert (suite.failures, suite.errors, suite.tests) == (*counted, len(list(suite)))
+        counts.append(counted)
+    assert counts == [(1, 1), (1, 1), (0, 0), (0, 1)]
+
+
+@pytest.mark.slow
+def test_sarif_fits_the_models_generated_from_its_published_schema():
+    from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
+
+    read = [Sarif.model_validate_json(render("sarif", made)) for made in judgements()]
+    assert [len(log.runs[0].results) for log in read] == [3, 3, 1, 1]
+    broken = json.loads(render("sarif", judgement()))
+    broken["runs"][0]["results"][0]["severity"] = "error"
+    with pytest.raises(ValueError, match="severity"):
+        Sarif.model_validate(broken)
 
 
 def test_github_annotates_at_most_ten_and_warns_if_asked():
