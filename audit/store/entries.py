@@ -23,26 +23,47 @@ ADOPTED: Final = "adopted"
 """Kind of an entry that counts the rows logged after it, which existed before the log."""
 CHUNK: Final = 500
 """Keys that one query asks for."""
-BULK: Final = 2000
-"""Rows that are read at once."""
+BULK: Final = 2048
+"""Rows that are read at once: a power of two, because they make a subtree of the log."""
+BETWEEN: Final = "],["
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"hex": bytes(value).hex()}).encode
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RowEntry:
-    """A row's primary key as text, and the bytes that its entry hashes. Not frozen: a check makes one per row."""
+    """A row's primary key as text, and the bytes that its entry hashes."""
 
     ref: str
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RowEntries:
+    """The same of many rows."""
+
+    refs: list[str]
+    data: list[bytes]
+
+
 def data_of(kind: str, values: Sequence[Any]) -> bytes:
     """The bytes of an entry."""
+    return _encode(_listed(kind, values)).encode("ascii")
+
+
+def _listed(kind: str, values: Sequence[Any]) -> list[Any]:
     end = len(values)
     while end and values[end - 1] is None:
         end -= 1
-    return _encode([kind, *values[:end]]).encode("ascii")
+    return [kind, *values[:end]]
+
+
+def data_of_many(kind: str, rows: Sequence[Sequence[Any]]) -> list[bytes]:
+    """The bytes of many entries of a kind, from one call of the encoder where their texts can be told apart."""
+    parts = _encode([_listed(kind, values) for values in rows])[2:-2].split(BETWEEN)
+    if len(parts) != len(rows):  # a value holds these characters too
+        return [data_of(kind, values) for values in rows]
+    return [f"[{part}]".encode("ascii") for part in parts]
 
 
 def ref_of(keys: Sequence[Any]) -> str:
@@ -52,18 +73,23 @@ def ref_of(keys: Sequence[Any]) -> str:
 
 def rows(session: Session, covered: Covered, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntry]:
     """The stored rows in the order of their keys: all, or those whose first key column is among `firsts`."""
-    query = _select(covered, session.get_bind().dialect.name)
-    order = " ORDER BY " + ", ".join(str(place + 1) for place in range(covered.keys))
-    single = covered.keys == 1
+    for many in batches(session, covered, kind, firsts):
+        yield from map(RowEntry, many.refs, many.data)
+
+
+def batches(session: Session, covered: Covered, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntries]:
+    """The rows of `rows`, many at a time."""
+    query, keys = _select(covered, session.get_bind().dialect.name), covered.keys
+    order = " ORDER BY " + ", ".join(str(place + 1) for place in range(keys))
     for condition in _conditions(covered.columns[0], firsts):
-        for values in in_bulk(session, query + condition + order):
-            yield RowEntry(str(values[0]) if single else ref_of(values[: covered.keys]), data_of(kind, values))
+        for part in in_bulk(session, query + condition + order):
+            refs = [str(values[0]) for values in part] if keys == 1 else [ref_of(values[:keys]) for values in part]
+            yield RowEntries(refs, data_of_many(kind, part))
 
 
-def in_bulk(session: Session, query: str) -> Iterator[Sequence[Any]]:
-    """The rows of a query, many at a time: one at a time takes twice as long."""
-    for part in session.connection().exec_driver_sql(query).partitions(BULK):
-        yield from part
+def in_bulk(session: Session, query: str) -> Iterator[Sequence[Sequence[Any]]]:
+    """The rows of a query, `BULK` at a time: one at a time takes twice as long."""
+    return session.connection().exec_driver_sql(query).partitions(BULK)
 
 
 def _conditions(column: str, firsts: Iterable[Any] | None) -> Iterator[str]:

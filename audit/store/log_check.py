@@ -7,7 +7,7 @@ shows both (`audit.store.checkpoints`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from audit.store.contents import IntegrityViolation
 from audit.store.covered import COVERED, RUN_STATE, Covered
 from audit.store.entries import STATE
 from audit.store.erasable import CONTENT, FINDING, ErasureRow
-from audit.store.log_scan import Logged, Scan
+from audit.store.log_scan import Scan
 from audit.store.merkle import leaf_hash
 
 EDITED = "the row was edited after it was logged"
@@ -47,17 +47,17 @@ def damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
 
 def _differences(session: Session, kind: str, covered: Covered, scanned: Scan) -> Iterator[Damaged]:
     logged = dict(scanned.logged.get(kind, {}))
-    erased = _erased(session, kind)
-    for row in entries.rows(session, covered, kind):
-        entry = logged.pop(row.ref, None)
-        if entry is None:
-            yield Damaged(scanned.size, IntegrityViolation(f"{kind} {row.ref}", UNLOGGED))
-        elif entry.leaf != leaf_hash(row.data):
-            yield _damaged(kind, row.ref, entry, EDITED)
-    for ref, entry in logged.items():
-        if ref in erased:
-            continue
-        yield _damaged(kind, ref, entry, DELETED)
+    erased, leaves = _erased(session, kind), scanned.leaves
+    for rows in entries.batches(session, covered, kind):
+        for ref, data in zip(rows.refs, rows.data, strict=True):
+            seq = logged.pop(ref, None)
+            if seq is None:
+                yield Damaged(scanned.size, IntegrityViolation(f"{kind} {ref}", UNLOGGED))
+            elif leaves[seq] != leaf_hash(data):
+                yield _damaged(kind, ref, seq, EDITED)
+    for ref, seq in logged.items():
+        if ref not in erased:
+            yield _damaged(kind, ref, seq, DELETED)
 
 
 def _erased(session: Session, kind: str) -> frozenset[str]:
@@ -70,17 +70,18 @@ def _erased(session: Session, kind: str) -> frozenset[str]:
 
 
 def _changed_states(session: Session, scanned: Scan) -> Iterator[Damaged]:
-    logged: Mapping[str, Logged] = scanned.logged.get(STATE, {})
+    logged = scanned.logged.get(STATE, {})
     for row in entries.rows(session, RUN_STATE, STATE):
-        entry = logged.get(row.ref)
-        if entry is not None and entry.leaf != leaf_hash(row.data):
-            yield _damaged("run", row.ref, entry, f"its state was edited: {_changes(entry.text, row.data)}")
-        elif entry is None and row.ref in scanned.logged.get("run", {}):
+        seq = logged.get(row.ref)
+        if seq is not None and scanned.leaves[seq] != leaf_hash(row.data):
+            changes = _changes(scanned.texts.get(seq), row.data)
+            yield _damaged("run", row.ref, seq, f"its state was edited: {changes}")
+        elif seq is None and row.ref in scanned.logged.get("run", {}):
             yield Damaged(scanned.size, IntegrityViolation(f"run {row.ref}", "no entry of the log holds its state"))
 
 
-def _damaged(kind: str, ref: str, entry: Logged, message: str) -> Damaged:
-    return Damaged(entry.seq, IntegrityViolation(f"log entry {entry.seq}: {kind} {ref}", message))
+def _damaged(kind: str, ref: str, seq: int, message: str) -> Damaged:
+    return Damaged(seq, IntegrityViolation(f"log entry {seq}: {kind} {ref}", message))
 
 
 def _changes(logged: str | None, stored: bytes) -> str:

@@ -93,13 +93,13 @@ def document_of(session: Session, run: RunRow, checkpoint: CheckpointRow, kinds:
     proven = []
     every = _wanted(session, run, kinds)
     for wanted in every:
-        entry = scanned.logged.get(wanted.kind, {}).get(wanted.ref)
-        if entry is None or entry.leaf != leaf_hash(wanted.data):
+        seq = scanned.logged.get(wanted.kind, {}).get(wanted.ref)
+        if seq is None or scanned.leaves[seq] != leaf_hash(wanted.data):
             raise CannotDecide(f"{wanted.kind} {wanted.ref} is not as it was logged; run: audit db check")
-        if entry.seq >= checkpoint.size:
+        if seq >= checkpoint.size:
             continue
-        path = [node.hex() for node in inclusion(tree, entry.seq)]
-        proven.append({"seq": entry.seq, "data": wanted.data.decode("ascii"), "path": path})
+        path = [node.hex() for node in inclusion(tree, seq)]
+        proven.append({"seq": seq, "data": wanted.data.decode("ascii"), "path": path})
     version = REGISTERED if REGISTRATION in {wanted.kind for wanted in every} else VERSION
     return {"version": version, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
 

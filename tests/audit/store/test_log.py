@@ -8,7 +8,9 @@ from sqlalchemy import text
 
 from audit.store import RunStatus, Store, log, migrate
 from audit.store.covered import COVERED, ELSEWHERE, RUN_STATE
+from audit.store.entries import data_of, data_of_many
 from audit.store.log import frontier_of, grown, root_of, subtree_ends
+from audit.store.log_scan import scan
 from audit.store.merkle import leaf_hash, merkle_root
 from audit.store.models import Base
 from tests.audit.store.build import connected, fill, fill_every_table, fill_finished
@@ -81,3 +83,42 @@ def test_an_old_store_is_adopted_behind_a_count(tmp_path):
     with Store.open(str(path), create=False) as store:
         fill_finished(store)
         assert store.damage() == ()
+
+
+class OfRows:
+    """A session whose log has these rows."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def connection(self):
+        return self
+
+    def exec_driver_sql(self, _query):
+        return self
+
+    def partitions(self, size):
+        return (self.rows[begin : begin + size] for begin in range(0, len(self.rows), size))
+
+
+def test_a_scan_in_parts_finds_every_root_and_the_first_entry_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr("audit.store.entries.BULK", 4)
+    rows, frontier, roots = [], [], {0: root_of([])}
+    for seq in range(23):
+        leaf = leaf_hash(bytes([seq]))
+        rows.append((seq, "arm", str(seq), None, leaf, grown(frontier, seq, leaf)))
+        roots[seq + 1] = root_of(frontier)
+    for count in range(24):
+        whole = scan(OfRows(rows[:count]), frozenset(range(count + 1)))
+        assert (whole.size, whole.root, whole.problems) == (count, roots[count], [])
+        assert whole.roots == {size: roots[size] for size in range(count + 1)}
+    for seq in range(23):
+        changed = [*rows[:seq], (*rows[seq][:5], bytes(32)), *rows[seq + 1 :]]
+        assert [problem.seq for problem in scan(OfRows(changed)).problems] == [seq]
+        if seq < 22:
+            assert scan(OfRows(rows[:seq] + rows[seq + 1 :])).size == seq
+
+
+def test_texts_with_the_characters_between_entries_are_encoded_one_by_one():
+    for rows in ([(1, "a"), (2, None)], [(1, "],["), (2, "b")], [(1, None)], [(None,)], []):
+        assert data_of_many("arm", rows) == [data_of("arm", row) for row in rows]
