@@ -66,6 +66,13 @@ def urn(*parts: str) -> str:
     return ":".join(("urn:specaudit", *(quote(part, safe="") for part in parts)))
 
 
+def on_bundle(predicate: Mapping[str, Any]) -> bool:
+    """True if the decision was made on a bundle, whose run need not be in the store that keeps the decision."""
+    listed = predicate.get("inputAttestations")
+    named = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    return any(item.get("uri") == urn("bundle") for item in named)
+
+
 def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None, now: datetime) -> str | None:
     """Why nothing may be deployed by a decision; None if it is PASSED, under the policy if one is asked for.
 

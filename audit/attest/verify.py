@@ -13,7 +13,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.attest.decision import decision_problem
+from audit.attest.decision import decision_problem, on_bundle
 from audit.attest.envelope import OpenedEnvelope, SignatureError, opened, unverified
 from audit.attest.facts import artifact_name
 from audit.attest.statement import DECISION, REVIEW, SPECULATION, TEST_RESULT, WAIVER, InToto, StatementSubject
@@ -205,6 +205,11 @@ def _store_problems(store: Store, found: OpenedEnvelope) -> Iterator[str]:
     statement = found.signed.statement
     for subject in statement.subjects:
         if subject.role == "run":
-            ulid = store.resolve(subject.name.partition("/")[2])
+            try:
+                ulid = store.resolve(subject.name.partition("/")[2])
+            except UserError:
+                if statement.predicate_type == DECISION and on_bundle(statement.predicate):
+                    continue  # the store keeps the decision, and never had the run
+                raise
             if store.load_run(ulid).record_root != subject.sha256 or not store.verify_root(ulid):
                 yield f"the record of run {ulid} in the store is not what the statement was made of"

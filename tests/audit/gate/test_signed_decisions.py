@@ -171,3 +171,9 @@ def test_a_decision_on_a_bundle_needs_a_file_and_no_store(place):
     inputs = {item["uri"]: item["digest"]["sha256"] for item in place.statement()["predicate"]["inputAttestations"]}
     assert inputs["urn:specaudit:bundle"] == hashlib.sha256(bundle.read_bytes()).hexdigest()
     assert place.verified("--subject", f"target=sha256:{TARGET}").exit_code == 0
+    other = f"sqlite:///{place.folder / 'other.db'}"
+    Store.open(other, create=True).close()
+    assert "has no such statement" in place.verified("--store", other).stdout
+    place.out.unlink()
+    assert place.signed("--store", other, run=str(bundle)).exit_code == 0
+    assert place.verified("--store", other).exit_code == 0
