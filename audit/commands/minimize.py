@@ -51,6 +51,7 @@ class _MinimizeResult:
     show_default=True,
     help="The folder to create; it must not exist.",
 )
+@click.option("--fresh", is_flag=True, help="Start another program's engine anew for every trial.")
 @click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @wide_option
@@ -64,6 +65,7 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     neighbours, batch, draft length, prompt and sampling parameters while the
     check still finds a fault. Every trial is a real run through the arm's backend.
     If one request does not reproduce the verdict, the search keeps as few as do.
+    Trials share an engine, which is fast; with --fresh none sees what another left.
 
     Exit code 0: the written reproducer gave the verdict twice more. 2: invalid
     input, or a run without a fault. 3: the verdict does not reproduce (nothing is
@@ -83,11 +85,13 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     torch.set_num_threads(given["threads"])
     _note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
     with _interrupts():
-        done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"]), out)
+        done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"], given["fresh"]), out)
     _print(start, done, out)
     if keep:
         _keep(given["store"], out)
     faults, results = done.checked.faults, done.checked.results
+    if len(faults) < len(results) and start.suite.backend != "native" and not given["fresh"]:
+        _note("an engine may keep something from trial to trial: --fresh starts it anew for each")
     ctx.exit(0 if len(faults) == len(results) else 3)
 
 

@@ -33,10 +33,14 @@ SEEDS: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class TrialLimits:
-    """Limits of a search. The last trial may exceed `tokens`, which counts the output of all arms."""
+    """Limits of a search. The last trial may exceed `tokens`, which counts the output of all arms.
+
+    fresh: engines of other programs are started anew for every trial, so that none sees what an earlier trial left.
+    """
 
     trials: int
     tokens: int
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class Trials:
 
     def _tried(self, suite: Suite, look: InterimLook | None) -> bool:
         self.last_problem = None
+        if self._limits.fresh:
+            getattr(self._workshop, "close", lambda: None)()
         try:
             return self._result(suite, look).verdict is Verdict.FAULT
         except EngineError as error:

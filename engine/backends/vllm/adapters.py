@@ -77,7 +77,9 @@ class AdapterTargets:
         return target.anchor(request, tokens, wanted.plan, {**facts, **said})
 
     def close(self) -> None:
-        """Remove the files that were made."""
+        """Remove the files that were made, and forget what they held: a backend may be used again."""
+        self._adapters.clear()
+        self._merged.clear()
         if self._scratch is not None:
             self._scratch.cleanup()
             self._scratch = None

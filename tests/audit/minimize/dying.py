@@ -45,3 +45,33 @@ class Backend:
 
 def open_models(models):
     return Backend(open_scripted(models))
+
+
+class Sticky(Dying):
+    """Once such a request has come, all that follow die too, in later calls as well, until the engine is closed."""
+
+    def __init__(self, engine, seen):
+        super().__init__(engine)
+        self._seen = seen
+
+    def generate(self, requests):
+        for request in requests:
+            if request.sampling.top_k and DEADLY in request.prompt:
+                self._seen.append(request)
+            yield from [died(request)] if self._seen else self._backend.generate([request])
+
+
+class StickyBackend(Backend):
+    def __init__(self, backend):
+        super().__init__(backend)
+        self._seen = []
+
+    def arm(self, plan):
+        return Sticky(self._workshop.arm(plan), self._seen)
+
+    def close(self):
+        self._seen.clear()
+
+
+def open_sticky(models):
+    return StickyBackend(open_scripted(models))

@@ -223,6 +223,21 @@ def test_of_an_engine_that_dies_exactly_the_deadly_parameter_and_letter_stay(tmp
 
 
 @pytest.mark.slow
+def test_a_fresh_engine_for_every_trial_keeps_what_an_engine_remembers(tmp_path, monkeypatch):
+    kind = replace(backends.REGISTRY["scripted"], open="tests.audit.minimize.dying:open_sticky")
+    monkeypatch.setitem(backends.REGISTRY, "scripted", kind)
+    place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
+    shared = place.minimized()
+    assert (shared.exit_code, "reproduces 0 of 2 times" in shared.stdout) == (3, True)
+    assert "--fresh starts it anew" in shared.stderr
+    (tmp_path / "out").rename(tmp_path / "shared")
+    fresh = place.minimized("--fresh")
+    assert fresh.exit_code == 0, fresh.output
+    assert one_request(place.reproducer()).top_k
+    assert place.reproducer().cases[0].tokens == (4,)
+
+
+@pytest.mark.slow
 def test_a_backend_that_takes_text_gets_shorter_text(tmp_path, dying, monkeypatch):
     monkeypatch.setitem(backends.REGISTRY, "scripted", replace(backends.REGISTRY["scripted"], tokens=False))
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
