@@ -7,7 +7,6 @@ same seeds at both levels. Every arm adds one line to a file, so that an interru
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,14 +24,12 @@ from engine import faults
 from engine.core.errors import EngineError
 from engine.core.types import RecordLevel
 from engine.faults.interface import Fault, Scenario
+from tests.bench.page import ROOT, put
 
 CHECKS = ("replay", "q_contract", "law")
 LEVELS = (RecordLevel.FULL, RecordLevel.TOPK)
-ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "docs" / "power" / "levels.json"
+RESULT = ROOT / "docs" / "record-levels.json"
 ARMS = ROOT / "build" / "bench" / "levels.jsonl"
-PAGE = ROOT / "docs" / "evidence.md"
-PLACE = re.compile(r"(?<=<!-- levels -->\n\n).*?(?=\n\n<!-- end of levels -->)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +155,4 @@ def main(tokens: int, seeds: int, names: tuple[str, ...], arms: Path, write: boo
     click.echo(table(result))
     if write:
         RESULT.write_text(json.dumps(result, indent=1) + "\n")
-        PAGE.write_text(PLACE.sub(lambda _: table(result), PAGE.read_text()))
+        put("levels", table(result))

@@ -48,9 +48,13 @@ def test_recording_by_vocabulary_runs():
     assert "peak memory" in result.output
 
 
-def test_a_fault_is_caught_at_both_levels():
-    result = CliRunner().invoke(levels, ["--tokens", "64", "--seeds", "1", "--fault", "argmax_draft_soft_q"])
-    assert result.output.splitlines()[-1].split()[:4] == ["argmax_draft_soft_q", "1", "/", "1"]
+def test_a_fault_is_caught_at_both_levels(tmp_path):
+    options = ["--tokens", "64", "--seeds", "1", "--fault", "argmax_draft_soft_q", "--arms", str(tmp_path / "arms")]
+    first = CliRunner().invoke(levels, options)
+    assert "| [q_contract](checks/q_contract.md) | 1 | 1 | 1 | 1 |" in first.output
+    assert len((tmp_path / "arms").read_text().splitlines()) == 2
+    assert CliRunner().invoke(levels, options).output == first.output
+    assert len((tmp_path / "arms").read_text().splitlines()) == 2, "nothing is measured twice"
 
 
 def test_a_domain_that_does_not_exist_is_named():

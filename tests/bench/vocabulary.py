@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
 from tests.bench.battery import peak
 from tests.bench.figures import Line, Table, ratio, rendered
+from tests.bench.page import ROOT, put
 from tests.bench.setting import Pair, lean
 
 VOCABULARIES = (2048, 32_000, 151_936, 262_144)
@@ -48,8 +49,7 @@ LAYERS = 2
 CHECKS = ("replay", "q_contract", "law")
 BATCH = 4
 """Requests at once of the arm that is judged."""
-WHOLE = 32_000
-"""Largest vocabulary for which whole rows are measured: larger ones would fill the memory."""
+SIZES = ROOT / "docs" / "record-sizes.json"
 
 
 def random_pair(folder: Path, size: int) -> Pair:
@@ -129,6 +129,11 @@ class Spent:
     processor: float
     decoding: float
 
+    @property
+    def writing(self) -> float:
+        """Processor time of the other threads."""
+        return self.processor - self.decoding
+
 
 @dataclass(frozen=True, slots=True)
 class Amount:
@@ -144,9 +149,9 @@ class Amount:
         return sum(map(len, self.traces)) / self.tokens
 
 
-def costs(pair: Pair, size: int, requests: list[Request], rounds: int) -> Table:
+def costs(pair: Pair, size: int, requests: list[Request], rounds: int, whole: int) -> Table:
     """Time and bytes by level; rounds are interleaved, so that other work on the machine falls on all."""
-    levels = {OFF: None} | {level.value: level for level in LEVELS if level is not RecordLevel.FULL or size <= WHOLE}
+    levels = {OFF: None} | {level.value: level for level in LEVELS if level is not RecordLevel.FULL or size <= whole}
     made: dict[str, list[Amount]] = {name: [] for name in levels}
     for timed in interleaved({name: partial(_timed, pair, requests, level) for name, level in levels.items()}, rounds):
         made[timed.job].append(timed.result)
@@ -166,6 +171,7 @@ def _line(name: str, own: list[Amount], off: list[Amount], size: int) -> Line:
             "wall / off": against("wall"),
             "processor / off": against("processor"),
             "decoding thread / off": against("decoding"),
+            "writer / decoding thread": median(each.spent.writing / each.spent.decoding for each in own),
             "bytes per token": bare,
             **most,
         },
@@ -220,14 +226,44 @@ def _note(made: list[Generation]) -> str:
 @click.option("--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="0: judge only.")
 @click.option("--requests", type=click.IntRange(min=1), default=4, show_default=True, help="Of 64 tokens, per round.")
 @click.option("--tokens", type=click.IntRange(min=0), default=20_000, show_default=True, help="To judge; 0: none.")
+@click.option(
+    "--whole",
+    default=32_000,
+    show_default=True,
+    help="Largest vocabulary for which whole rows are measured; they fill the memory.",
+)
+@click.option("--write", is_flag=True, help="Write the bytes into docs/evidence.md.")
 @click.option("--judge-at", type=click.IntRange(min=2), default=151_936, show_default=True, help="A vocabulary.")
-def main(sizes: str, rounds: int, requests: int, tokens: int, judge_at: int) -> None:
+def main(sizes: str, rounds: int, requests: int, tokens: int, judge_at: int, whole: int, write: bool) -> None:
     """Cost of recording by vocabulary, and checks of a long arm."""
     torch.set_num_threads(1)
+    tables: list[Table] = []
     for size in map(int, sizes.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             pair = random_pair(Path(folder), size)
             if rounds:
-                click.echo(rendered(costs(pair, size, requests_of(requests), rounds)) + "\n")
+                table = costs(pair, size, requests_of(requests), rounds, whole)
+                tables.append(table)
+                click.echo(rendered(table) + "\n")
             if tokens and size == judge_at:
                 click.echo(rendered(judged(pair, size, tokens)) + "\n")
+    if write:
+        bytes_by_level = [{"V": table.group.removeprefix("V = "), **_bytes(table)} for table in tables]
+        SIZES.write_text(json.dumps(bytes_by_level, indent=1) + "\n")
+        put("sizes", sizes_table(bytes_by_level))
+
+
+KEPT_COLUMN = "topk with kept rows"
+
+
+def _bytes(table: Table) -> dict[str, float]:
+    lines = {line.arm: line.figures for line in table.lines if line.arm != OFF}
+    plain = {name: round(float(str(figures["bytes per token"]))) for name, figures in lines.items()}
+    return plain | {KEPT_COLUMN: round(float(str(lines[RecordLevel.TOPK.value]["with kept rows"])))}
+
+
+def sizes_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Bytes per emitted token by vocabulary and level, as Markdown."""
+    columns = ("V", *(level.value for level in LEVELS[:3]), KEPT_COLUMN, RecordLevel.FULL.value)
+    head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return "\n".join([*head, *(f"| {' | '.join(str(row.get(column, '-')) for column in columns)} |" for row in rows)])
