@@ -117,17 +117,21 @@ def table(result: Mapping[str, object]) -> str:
     found = result["caught"]
     assert isinstance(found, Mapping)
     rows = ["| check | faults caught at `full` | at `topk` | seeds at `full` | at `topk` |", "|---|---|---|---|---|"]
-    lost = ["| lost at `topk` | check | seeds at `full` | at `topk` |", "|---|---|---|---|"]
+    lost = ["| lost at `topk` | check | seeds at `full` | at `topk` | caught there by |", "|---|---|---|---|---|"]
     for check in CHECKS:
         counts = {fault: checks[check] for fault, checks in found.items() if check in checks}
         whole, sparse = ([pair[i] for pair in counts.values()] for i in range(2))
         page = f"| [{check}](checks/{check}.md)"
         rows.append(f"{page} | {_hit(whole)} | {_hit(sparse)} | {sum(whole)} | {sum(sparse)} |")
-        lost += [
-            f"| `{fault}` | {check} | {pair[0]} | {pair[1]} |" for fault, pair in counts.items() if pair[1] < pair[0]
-        ]
-    head = f"{result['faults']} faults, {result['seeds']} seeds each, {result['tokens']} tokens per arm:"
+        lost += [_lost(fault, check, found[fault]) for fault, pair in counts.items() if pair[1] < pair[0]]
+    head = f"Faults: {result['faults']}. Seeds per fault: {result['seeds']}. Tokens per arm: {result['tokens']}."
     return "\n".join([head, "", *rows, "", *(lost if len(lost) > 2 else ["Nothing is lost."])])
+
+
+def _lost(fault: str, check: str, counts: Mapping[str, list[int]]) -> str:
+    others = [name for name in CHECKS if name in counts and counts[name][1]]
+    pair = counts[check]
+    return f"| `{fault}` | {check} | {pair[0]} | {pair[1]} | {', '.join(others) or 'none of the three'} |"
 
 
 def _hit(counts: list[int]) -> int:

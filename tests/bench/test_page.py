@@ -28,5 +28,5 @@ def test_only_seeds_that_ran_at_both_levels_count():
     assert [arm_of(arm.line()) for arm in arms] == arms
     assert counted(arms) == {"a": {"replay": [1, 1], "law": [1, 0]}}
     text = table({"tokens": 64, "seeds": 1, "faults": 2, "caught": counted(arms)})
-    assert "| `a` | law | 1 | 0 |" in text
+    assert "| `a` | law | 1 | 0 | replay |" in text
     assert "| [replay](checks/replay.md) | 1 | 1 | 1 | 1 |" in text
