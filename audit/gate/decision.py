@@ -79,6 +79,11 @@ class GateOutcome:
     broken_off: bool = False
 
 
+def never_waived(requirement: str) -> bool:
+    """True for a requirement of which no policy may accept a waiver."""
+    return requirement in NEVER_WAIVED or requirement.startswith(SUBJECT)
+
+
 def outcome_of(reasons: tuple[Reason, ...]) -> GateOutcome:
     """The worst answer among the reasons: a block outweighs the rest."""
     answers = {reason.answer for reason in reasons}

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from audit.errors import UserError
-from audit.gate.decision import NEVER_WAIVED, SUBJECT
+from audit.gate.decision import never_waived
 from audit.gate.parameters import Limit
 from audit.store.keys import PublicKey, parse_public
 from audit.text.documents import Document, Place, quoted
@@ -142,7 +142,7 @@ def read_parts(document: Document) -> PolicyParts:
 
 def _waivers(document: Document, rules: Mapping[str, Any], keys: TrustedKeys) -> WaiverRules:
     for index, name in enumerate(rules["requirements"]):
-        if name in NEVER_WAIVED or name.startswith(SUBJECT):
+        if never_waived(name):
             raise document.error(("waivers", "requirements", index), f"{quoted(name)} can never be waived; remove it")
     trusted, approvals = _holders(document, ("waivers", "keys"), rules["keys"]), rules.get("approvals", 1)
     # the requester's key approves nothing

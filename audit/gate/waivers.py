@@ -14,7 +14,7 @@ from datetime import datetime
 from audit.attest.waivers import SHORT, ReviewOutcome, SignedReview, Waiver
 from audit.evidence.verdicts import Verdict
 from audit.gate.authority import expiry, moment, newest_by_key, problem_of
-from audit.gate.decision import CLOCK, NEVER_WAIVED, SUBJECT, Decision, Reason, remark
+from audit.gate.decision import CLOCK, Decision, Reason, never_waived, remark
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import WaiverRules
@@ -55,7 +55,7 @@ def waived(reasons: Sequence[Reason], facts: RunFacts, policy: Policy, now: date
 
 def protection(reason: Reason, facts: RunFacts) -> str | None:
     """Why no waiver touches a reason; None if one may."""
-    if reason.requirement in NEVER_WAIVED or reason.requirement.startswith(SUBJECT) or reason.about == CLOCK:
+    if never_waived(reason.requirement) or reason.about == CLOCK:
         return f"{reason.requirement} can never be waived"
     found = any(
         check.verdict is Verdict.FAULT and (check.arm, check.check) == (reason.arm, reason.check)
@@ -85,7 +85,7 @@ def request_problem(waiver: Waiver, facts: RunFacts, policy: Policy, now: dateti
     problem = problem_of(waiver, facts, policy, rules.keys, now)
     if problem is not None:
         return problem
-    if requirement in NEVER_WAIVED or requirement.startswith(SUBJECT):
+    if never_waived(requirement):
         return f"{requirement} can never be waived"
     if requirement not in rules.requirements:
         return f"the policy accepts no waiver of {requirement}, only of: {', '.join(rules.requirements)}"

@@ -18,9 +18,14 @@ from engine.record.common_text import COMMON
 MAGIC: Final = b"SATRAC10"
 WITHOUT_ONCE: Final = b"SATRACE7"
 """The version that holds the values of accepted tokens twice."""
-PACKED: Final = (MAGIC, b"SATRACE9", b"SATRACE8", WITHOUT_ONCE)
+WITHOUT_DIGEST_KIND: Final = (
+    *(b"SATRACE9", b"SATRACE8", WITHOUT_ONCE, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2"),
+    b"SATRACE1",
+)
+"""Versions whose digests are BLAKE2b; later ones name the hash function."""
+PACKED: Final = (MAGIC, *WITHOUT_DIGEST_KIND[:3])
 """Versions whose content is that of `engine.record.container`, compressed with the dictionary."""
-READABLE: Final = (*PACKED, b"SATRACE6", b"SATRACE5", b"SATRACE4", b"SATRACE3", b"SATRACE2", b"SATRACE1")
+READABLE: Final = (MAGIC, *WITHOUT_DIGEST_KIND)
 """Versions that are read."""
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""

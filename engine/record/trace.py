@@ -25,7 +25,7 @@ from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, Recor
 from engine.core.versions import DraftVersion
 from engine.record import once
 from engine.record.container import pack, unpack
-from engine.record.envelope import MAGIC, PACKED, WITHOUT_ONCE, Opened, opened, wrap
+from engine.record.envelope import PACKED, WITHOUT_DIGEST_KIND, WITHOUT_ONCE, Opened, opened, wrap
 from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
 from engine.record.keyed import KEYED, numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
@@ -366,7 +366,7 @@ def _header_to_json(header: TraceHeader) -> dict[str, Any]:
 
 def _header_from_json(data: dict[str, Any], version: bytes) -> TraceHeader:
     return TraceHeader(
-        digest_kind=DigestKind(data.pop("digest_kind")) if version == MAGIC else DigestKind.BLAKE2B,
+        digest_kind=DigestKind.BLAKE2B if version in WITHOUT_DIGEST_KIND else DigestKind(data.pop("digest_kind")),
         request=data.pop("request"),
         level=RecordLevel(data.pop("level")),
         protocol=Protocol(data.pop("protocol")),
