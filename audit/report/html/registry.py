@@ -1,0 +1,42 @@
+"""The sections of the report in the page's order. A new section is a file, a template and a line here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Final
+
+from audit.errors import UserError
+from audit.report.html.section import ReportSection
+
+SECTIONS: Final = (
+    "audit.report.html.sections.verdict_board:SECTION",
+    "audit.report.html.sections.provenance:SECTION",
+)
+"""Places of the sections, imported when a page is made."""
+
+
+@cache
+def sections() -> tuple[ReportSection, ...]:
+    """The sections in the page's order."""
+    return tuple(_load(place) for place in SECTIONS)
+
+
+def section(name: str) -> ReportSection:
+    """The section of a name.
+
+    Raises:
+        UserError: the report has no such section.
+    """
+    match = next((one for one in sections() if one.name == name), None)
+    if match is None:
+        raise UserError(f"no section {name!r}; the report has: {', '.join(one.name for one in sections())}")
+    return match
+
+
+def _load(place: str) -> ReportSection:
+    module, _, name = place.partition(":")
+    loaded = getattr(import_module(module), name)
+    if not isinstance(loaded, ReportSection):
+        raise TypeError(f"{place} is no section of the report")
+    return loaded

@@ -1,0 +1,124 @@
+"""Renders a section, the body, or the whole page of a run's report.
+
+Every text that a template writes is escaped, and its control, bidirectional and invisible characters are made visible:
+the environment does both, so a template cannot forget it. A text of more than `LONGEST` characters is cut, and the page
+states by how much.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from audit.report.html.charts import svg
+from audit.report.html.registry import sections
+from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.text.unsafe import visible_lines
+
+LONGEST: Final = 20_000
+"""Characters of one text that a page shows."""
+PACKAGE: Final = "audit.report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses of what a page refers to; None where there is nothing to go to.
+
+    section: of a section, by its name. request: of a request, by ARM/CASE#SAMPLE. run: of a run, by its ULID.
+    """
+
+    section: Callable[[str], str]
+    request: Callable[[str], str | None]
+    run: Callable[[str], str | None]
+
+
+IN_PAGE: Final = Links(lambda name: f"#{name}", lambda _request: None, lambda _run: None)
+"""The links of a file that stands alone."""
+
+
+def environment(links: Links = IN_PAGE, more: BaseLoader | None = None) -> Environment:
+    """The templates of the report with their filters, and `more` templates before them."""
+    own = PackageLoader(PACKAGE)
+    made = Environment(
+        loader=own if more is None else ChoiceLoader([more, own]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(svg=svg, moment=moment, number=number)
+    made.globals.update(links=links)
+    return made
+
+
+def shown(value: Any) -> Any:
+    """What a template writes for a value: a dash for None, visible characters of a text, at most `LONGEST` of them."""
+    if value is None:
+        return "\u2013"
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    text = visible_lines(value[:LONGEST])
+    left = len(value) - LONGEST
+    return text if left <= 0 else f"{text} ... ({left} more characters)"
+
+
+def number(value: float | None) -> str | None:
+    """A number as text: a whole one with all its digits, four significant digits of any other; None stays None."""
+    if value is None:
+        return None
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def moment(value: datetime | None) -> str | None:
+    """A moment in UTC to the second; None stays None."""
+    return None if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@cache
+def stylesheet() -> str:
+    """The one stylesheet."""
+    return (files(PACKAGE) / "templates" / "style.css").read_text("utf-8")
+
+
+def style_source() -> str:
+    """The source expression that lets a content security policy accept the stylesheet inside a page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(stylesheet().encode()).digest()).decode()}'"
+
+
+def render_section(source: ReportSource, section: ReportSection, links: Links = IN_PAGE) -> Markup:
+    """One section with its heading, for a page of its own or as part of the report."""
+    return _section(environment(links), source, section)
+
+
+def render_body(source: ReportSource, links: Links = IN_PAGE) -> Markup:
+    """All sections."""
+    made = environment(links)
+    return Markup("\n").join(_section(made, source, section) for section in sections())
+
+
+def render_page(source: ReportSource) -> str:
+    """The whole file: no scripts, nothing to fetch."""
+    made = environment()
+    return made.get_template("report.html").render(
+        run=source.results.run,
+        sections=sections(),
+        body=Markup("\n").join(_section(made, source, section) for section in sections()),
+        style=Markup(stylesheet()),
+        style_source=Markup(style_source()),
+    )
+
+
+def _section(made: Environment, source: ReportSource, section: ReportSection) -> Markup:
+    it = section.read(source)
+    given: Mapping[str, Any] = {"section": section, "it": it, "nothing": isinstance(it, Nothing), "source": source}
+    return Markup(made.get_template("section.html").render(given))
