@@ -6,12 +6,11 @@ their stored digests; an arm keeps no trace in memory.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from audit.errors import CannotDecide, UserError
@@ -26,7 +25,6 @@ from audit.store.models import (
     CheckRow,
     EnvironmentRow,
     RequestRow,
-    RequestStepsRow,
     RunArtifactRow,
     RunEventRow,
     RunRow,
@@ -36,7 +34,6 @@ from audit.store.outcomes import latest_checks
 from audit.store.ulid import ALPHABET
 from audit.store.values import (
     ArtifactRef,
-    DraftCounts,
     RequestKey,
     RunReason,
     RunStatus,
@@ -194,39 +191,15 @@ def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
     )
 
 
-def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
-    """The versions of drafts that learn, arms in the suite's order; empty if none does."""
-    rows = session.execute(
-        select(ArmRow.id, ArmRow.name, RequestStepsRow.steps, RequestStepsRow.draft_versions)
-        .join(RequestRow, RequestRow.id == RequestStepsRow.request_id)
-        .join(ArmRow, ArmRow.id == RequestRow.arm_id)
-        .where(RequestRow.run_id == find_run(session, ulid).id, RequestStepsRow.draft_versions.is_not(None))
-    ).all()
-    sums: dict[tuple[int, str, int, str], list[int]] = {}
-    for arm, name, steps, versions in rows:
-        for drafted, accepted, version, digest in _learnt(steps, versions or "{}"):
-            counts = sums.setdefault((arm, name, version, digest), [0, 0, 0])
-            counts[:] = [counts[0] + 1, counts[1] + drafted, counts[2] + accepted]
-    return tuple(DraftCounts(*key[1:], *sums[key]) for key in sorted(sums))
-
-
-def _learnt(steps: str, versions: str) -> Iterator[tuple[int, int, int, str]]:
-    """Drafted and accepted tokens, number and digest of the version of each step that has one."""
-    digests = json.loads(versions)
-    for step in json.loads(steps):
-        digest = digests.get(str(step[6]))
-        if digest is not None:
-            yield step[1], step[2], step[6], digest
-
-
 def load_arm(
     session: Session,
     ulid: str,
     name: str,
     payload_of: Callable[[int], bytes],
     kept: Mapping[int, WithheldContent],
+    keys: Collection[RequestKey] | None = None,
 ) -> ArmRecord:
-    """All requests of an arm, ordered by case and sample; every trace is verified once and read again on access.
+    """The requests of an arm, ordered by case and sample; every trace is verified once and read again on access.
 
     Args:
         session: for the rows read now.
@@ -234,12 +207,21 @@ def load_arm(
         name: the arm.
         payload_of: reads a trace's bytes later, by its request's row.
         kept: content that is in memory only, by its request's row.
+        keys: the requests to read; None for all.
 
     Raises:
         UserError: no such run or arm.
         CannotDecide: a trace is missing or cannot be decoded.
     """
-    return _arm_record(session, ulid, find_arm(session, find_run(session, ulid), name), payload_of, kept)
+    arm = find_arm(session, find_run(session, ulid), name)
+    return _arm_record(session, ulid, arm, payload_of, kept, _of(keys))
+
+
+def _of(keys: Collection[RequestKey] | None) -> tuple[ColumnElement[bool], ...]:
+    """The condition that a row is one of the requests."""
+    if keys is None:
+        return ()
+    return (tuple_(RequestRow.case_id, RequestRow.sample).in_([(key.case_id, key.sample) for key in keys]),)
 
 
 def arms(session: Session, ulid: str) -> Iterator[ArmRecord]:
@@ -255,9 +237,10 @@ def _arm_record(
     arm: ArmRow,
     payload_of: Callable[[int], bytes],
     kept: Mapping[int, WithheldContent],
+    only: Sequence[ColumnElement[bool]] = (),
 ) -> ArmRecord:
     place = f"run {ulid}, arm {arm.name}"
-    stored = sorted(_stored_rows(session, place, arm, kept), key=lambda row: (row.case_id, row.sample))
+    stored = sorted(_stored_rows(session, place, arm, kept, only), key=lambda row: (row.case_id, row.sample))
     level = min([Level[arm.level], *(each.level for each in stored)])
     done, failed, refused = (
         _lazily([each for each in stored if (each.failed, each.refused) == end], payload_of)
@@ -339,13 +322,19 @@ def _absence(session: Session, row: RequestRow) -> str:
     return f"the content was erased on {erasure.created_at:%Y-%m-%d} ({erasure.reason})"
 
 
-def _stored_rows(session: Session, place: str, arm: ArmRow, kept: Mapping[int, WithheldContent]) -> Iterator[_Stored]:
+def _stored_rows(
+    session: Session,
+    place: str,
+    arm: ArmRow,
+    kept: Mapping[int, WithheldContent],
+    only: Sequence[ColumnElement[bool]],
+) -> Iterator[_Stored]:
     """An arm's requests in the order of their rows, a batch at a time, because traces are large."""
     query = (
         select(RequestRow, ContentRow, TokenTraceRow.payload, TokenTraceRow.sha256)
         .outerjoin(ContentRow, ContentRow.request_id == RequestRow.id)
         .outerjoin(TokenTraceRow, TokenTraceRow.request_id == RequestRow.id)
-        .where(RequestRow.arm_id == arm.id)
+        .where(RequestRow.arm_id == arm.id, *only)
         .order_by(RequestRow.id)
     )
     # closed at once, also when a request is refused: PostgreSQL's cursor is the server's

@@ -6,7 +6,7 @@ turns database errors into one clear line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
 from audit.store import (
     checkpoints,
+    draft_counts,
     erasing,
     failures,
     health,
@@ -41,6 +42,7 @@ from audit.store.checkpoints import TreeHead
 from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.contents import IntegrityViolation
 from audit.store.erasing import ErasurePlan, StoredErasure
+from audit.store.figures import Figures
 from audit.store.request_writer import NewRequest
 from audit.store.values import (
     Attachment,
@@ -215,16 +217,13 @@ class Store:
         """The last result of each arm and check, arms in the suite's order, checks by name."""
         return self._read(lambda session: outcomes.checks(session, run))
 
-    def load_arm(self, run: str, arm: str) -> ArmRecord:
-        """All requests of an arm, ordered by case and sample; their traces are read on access.
+    def load_arm(self, run: str, arm: str, keys: Collection[RequestKey] | None = None) -> ArmRecord:
+        """The requests of an arm, all or the named ones, ordered by case and sample; their traces are read on access.
 
         Raises:
             CannotDecide: a trace is missing or cannot be decoded.
         """
-        return self._arm(run, arm)
-
-    def _arm(self, run: str, arm: str) -> ArmRecord:
-        return self._read(lambda session: reader.load_arm(session, run, arm, self._payload, self._withheld))
+        return self._read(lambda session: reader.load_arm(session, run, arm, self._payload, self._withheld, keys))
 
     def _payload(self, row: int) -> bytes:
         if row in self._withheld:
@@ -241,7 +240,7 @@ class Store:
 
     def draft_versions(self, run: str) -> tuple[DraftCounts, ...]:
         """Counts of each version of a draft that learns, by arm."""
-        return self._read(lambda session: reader.draft_versions(session, run))
+        return self._read(lambda session: draft_counts.draft_versions(session, run))
 
     def resolve(self, name: str) -> str:
         """A run's ULID from `latest` or a unique prefix.
@@ -330,6 +329,11 @@ class Store:
     def attestations(self) -> Attestations:
         """The signed statements, and the suites and policies that were registered."""
         return Attestations(self._read, self._write)
+
+    @property
+    def figures(self) -> Figures:
+        """Sums over a run's requests and steps, made by the database."""
+        return Figures(self._read)
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Record that a run's evidence was bound to a report."""
