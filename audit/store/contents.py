@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -28,6 +28,9 @@ from audit.store.models import (
     TokenTraceRow,
 )
 from engine.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from engine.record import envelope
 
 BATCH: Final = 16
 """Requests that are read at once."""
@@ -75,8 +78,11 @@ def erasures_of(session: Session, run_id: int, requests: Select[int]) -> dict[in
     return {row.request_id: row for row in session.scalars(query) if row.request_id is not None}
 
 
-def broken(parts: RequestParts, erasure: ErasureRow | None) -> str | None:
-    """Why a request's content and trace are not the recorded ones; None if they are, or were erased."""
+def broken(parts: RequestParts, erasure: ErasureRow | None, bare: envelope.Opened | None) -> str | None:
+    """Why a request's content and trace are not the recorded ones; None if they are, or were erased.
+
+    `bare` is the trace as `intact` gives it.
+    """
     request, content, trace, tokens = parts.request, parts.content, parts.trace, parts.tokens
     if erasure is not None:
         return _erasure_broken(erasure, request, kept=any((content, trace, tokens)))
@@ -86,7 +92,7 @@ def broken(parts: RequestParts, erasure: ErasureRow | None) -> str | None:
         return "its content is missing, and no erasure names it"
     if tokens is None:
         return "its tokens are missing, and no erasure names them"
-    if not payload_intact(trace.payload, trace.sha256):
+    if bare is None:
         return "its trace was changed"
     return None if request.record_version == 1 else _uncommitted(request, content, trace, tokens)
 
@@ -156,15 +162,16 @@ def _finding_broken(check: CheckRow, finding: FindingRow | None, erasure: Erasur
     return None if same and len(found) == check.n_findings else "its findings differ from the commitment"
 
 
-def payload_intact(payload: bytes, sha256: str) -> bool:
-    """True if the payload can be read and still has its digest."""
+def intact(payload: bytes, sha256: str) -> envelope.Opened | None:
+    """The trace, decompressed; None if it cannot be read, or no longer has its digest."""
     # imported with the first trace: zstandard is not needed to list runs and verdicts
     from engine.record import envelope
 
     try:
-        return envelope.digest(payload) == sha256
+        bare = envelope.opened(payload)
     except TraceError:
-        return False
+        return None
+    return bare if bare.digest == sha256 else None
 
 
 def tokens_hash(tokens: Iterable[int]) -> str:

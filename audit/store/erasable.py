@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from audit.store.models import Base, Digest, Key, UtcTime
 
 CONTENT: Final = "content"
-"""`ErasureRow.what` of a request: its rows of `content`, `request_tokens` and `token_trace`."""
+"""`ErasureRow.what` of a request: its rows of `content`, `request_tokens`, `token_trace` and `tool_event`."""
 FINDING: Final = "finding"
 """`ErasureRow.what` of a check's result: its row of `finding`."""
 

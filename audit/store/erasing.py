@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from audit.errors import CannotDecide, UserError
 from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
+from audit.store.event_models import ToolEventRow
 from audit.store.models import ArmRow, CheckRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from audit.store.request_names import requests_named
 from audit.store.values import RequestKey, RunStatus
@@ -60,7 +61,7 @@ def plan(session: Session, ulid: str, names: Sequence[str]) -> ErasurePlan:
     rows = _requests(session, run)
     keys = sorted(rows)
     chosen = {key for name in names for key in requests_named(ulid, keys, name)} if names else set(keys)
-    parts = (ContentRow, RequestTokensRow, TokenTraceRow)
+    parts = (ContentRow, RequestTokensRow, TokenTraceRow, ToolEventRow)
     kept = {number for part in parts for number in session.scalars(select(part.request_id))}
     found = select(FindingRow).join(CheckRow, CheckRow.id == FindingRow.check_result_id)
     results = session.scalars(found.where(CheckRow.run_id == run.id).order_by(FindingRow.check_result_id))
@@ -113,6 +114,7 @@ def _erase(session: Session, planned: ErasurePlan, reason: str, actor: str) -> N
         session.execute(delete(ContentRow).where(ContentRow.request_id == each))
         session.execute(delete(RequestTokensRow).where(RequestTokensRow.request_id == each))
         session.execute(delete(TokenTraceRow).where(TokenTraceRow.request_id == each))
+        session.execute(delete(ToolEventRow).where(ToolEventRow.request_id == each))
     for each in planned.findings:
         session.execute(delete(FindingRow).where(FindingRow.check_result_id == each))
 
@@ -141,7 +143,7 @@ def shred(engine: Engine) -> None:
     """
     with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql("VACUUM (FULL) content, request_tokens, token_trace, finding")
+            connection.exec_driver_sql("VACUUM (FULL) content, request_tokens, token_trace, tool_event, finding")
             return
     driver = engine.raw_connection()
     try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from audit.store import commitments, contents
+from audit.store import commitments, contents, events
 from audit.store.canonical import sha256_json
 from audit.store.contents import IntegrityViolation, RequestParts
 from audit.store.erasable import ContentRow, ErasureRow
@@ -38,6 +38,7 @@ from audit.store.models import (
 )
 
 if TYPE_CHECKING:
+    from engine.record import envelope
     from engine.record import trace as traces
 
 REQUEST_FIELDS: Final = (
@@ -248,15 +249,18 @@ def broken_places(session: Session, run: RunRow, *, rooted: bool = True) -> list
         if _settings_broken(session, run, arm):
             broken.append(IntegrityViolation(arm.name, "the columns of its speculation settings were changed"))
         own = select(RequestRow.id).where(RequestRow.arm_id == arm.id)
-        erasures = contents.erasures_of(session, run.id, own)
+        erasures, happened = contents.erasures_of(session, run.id, own), events.stored(session, own)
         for parts in contents.parts_of(session, arm.id):
             request = parts.request
             place = f"{arm.name}/{request.case_id}#{request.sample}"
-            found = _recomputed(parts, context, erasures.get(request.id))
+            bare = None if parts.trace is None else contents.intact(parts.trace.payload, parts.trace.sha256)
+            found = _recomputed(parts, context, erasures.get(request.id), bare)
             if isinstance(found, IntegrityViolation):
                 broken.append(IntegrityViolation(place, found.message))
             elif found != request.record_hash:
                 broken.append(IntegrityViolation(place, "the request's row, steps or trace digest were changed"))
+            elif (table := events.differing(happened.get(request.id, {}), bare)) is not None:
+                broken.append(IntegrityViolation(place, f"its rows of {table} are not those of its trace"))
             leaves.append(Leaf(arm.name, request.case_id, request.sample, request.record_hash))
     findings = contents.broken_findings(session, run)
     return [*broken, *findings, *(_root_broken(run, leaves) if rooted else [])]
@@ -274,8 +278,10 @@ def _root_broken(run: RunRow, leaves: list[Leaf]) -> list[IntegrityViolation]:
     return []
 
 
-def _recomputed(parts: RequestParts, context: str, erasure: ErasureRow | None) -> str | IntegrityViolation:
-    problem = contents.broken(parts, erasure)
+def _recomputed(
+    parts: RequestParts, context: str, erasure: ErasureRow | None, bare: envelope.Opened | None
+) -> str | IntegrityViolation:
+    problem = contents.broken(parts, erasure, bare)
     if problem is not None:
         return IntegrityViolation("", problem)
     request, steps = parts.request, parts.steps

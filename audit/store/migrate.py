@@ -23,6 +23,8 @@ EMPTY: Final = "empty"
 """Revision of a database without any table."""
 BASE: Final = "base"
 """Revision of a store after all migrations were reverted."""
+WITH_EVENTS: Final = "0012"
+"""The first revision with tables of events."""
 FOREIGN: Final = "foreign"
 """Revision of a database with foreign tables."""
 
@@ -61,11 +63,14 @@ def upgrade(url: str, revision: str = "head") -> None:
     engine = open_engine(target, foreign_keys=False)
     try:
         with engine.connect() as connection:
-            _refuse_unknown(_revision(connection), target)
+            before = _revision(connection)
+            _refuse_unknown(before, target)
             connection.rollback()
             command.upgrade(config(connection), revision)
             if revision == "head":
                 filled(connection)
+                if before < WITH_EVENTS:
+                    fill_events(connection)
                 _adopt(connection)
             connection.commit()
     except DatabaseError as error:
@@ -114,6 +119,22 @@ def _filled_tokens(connection: Connection) -> int:
             connection.execute(insert(RequestTokensRow).values(request_id=request, **tokens))
             count += 1
     return count
+
+
+def fill_events(connection: Connection) -> None:
+    """Add the events of requests from before there were tables for them; a damaged trace gives none."""
+    from audit.store import contents, events, log
+    from audit.store.models import TokenTraceRow
+
+    with log.LoggedSession(connection, join_transaction_mode="rollback_only") as session:
+        for request in session.scalars(select(TokenTraceRow.request_id).order_by(TokenTraceRow.request_id)).all():
+            payload = select(TokenTraceRow.payload, TokenTraceRow.sha256).where(TokenTraceRow.request_id == request)
+            bare = contents.intact(*session.execute(payload).one())
+            for table, rows in events.in_trace(bare).items() if bare is not None else ():
+                events.add(session, table, [{"request_id": request, **row} for row in rows])
+        if log.size_of(session):
+            log.seal(session)
+        session.flush()
 
 
 def _adopt(connection: Connection) -> None:

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0011"
+REVISION: Final = "0012"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -45,6 +45,9 @@ APPEND_ONLY: Final = (
     "request_tokens",
     "token_piece",
     "token_trace",
+    "constraint_event",
+    "tool_event",
+    "safety_event",
     "judgement",
     "check_result",
     "finding",
@@ -59,7 +62,7 @@ APPEND_ONLY: Final = (
 )
 """Tables whose rows may be neither updated nor deleted, but for deletions of `ERASABLE` ones."""
 
-ERASABLE: Final = ("content", "request_tokens", "token_trace", "finding")
+ERASABLE: Final = ("content", "request_tokens", "token_trace", "tool_event", "finding")
 """Tables whose rows may be deleted if a row of `erasure` names them."""
 
 RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "content_root", "tokens", "exit_code")

@@ -14,7 +14,7 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import commitments, contents, integrity, log, withheld
+from audit.store import commitments, contents, events, integrity, log, withheld
 from audit.store.canonical import sha256_json, storable
 from audit.store.erasable import CONTENT, ErasureRow
 from audit.store.models import ArmRow, Base, RequestRow, RunRow
@@ -63,6 +63,7 @@ class _Made:
     steps: dict[str, str | None]
     tokens: dict[str, str | None]
     trace: dict[str, Any]
+    events: Mapping[str, Sequence[events.Row]]
     withheld: bool
 
 
@@ -83,6 +84,11 @@ def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, W
         if rows:
             session.execute(insert(tables[table]), rows)
     log.note(session, "token_trace", [(number,) for number, _ in written])
+    for name in events.TABLES:
+        writing = written if name in events.ERASED else numbered_rows
+        events.add(
+            session, name, [{"request_id": number, **event} for number, row in writing for event in row.events[name]]
+        )
     left_out = {number: _withheld(row) for number, row in numbered_rows if row.withheld}
     shared: dict[str, Any] = {"run_id": run.id, "reason": withheld.REASON, "actor": run.actor, "created_at": now()}
     session.add_all(ErasureRow(request_id=number, what=CONTENT, **shared) for number in left_out)
@@ -147,9 +153,10 @@ def _row(
     content = _content(new)
     row = _request_values(run_id, arm.id, new, counts) | _commitments(content, read.digest, tokens)
     row["record_hash"] = integrity.record_hash(arm.context_sha256, row, steps)
-    payload, events = new.generation.trace, counts["n_output"]
-    stored = {"format": read.number, "n_events": events, "sha256": read.digest, "payload": payload}
-    return _Made(row, content, steps, tokens, stored, withheld.withholds(arm.spec))
+    payload, emitted = new.generation.trace, counts["n_output"]
+    stored = {"format": read.number, "n_events": emitted, "sha256": read.digest, "payload": payload}
+    happened = events.rows_of(read.held.header.facts)
+    return _Made(row, content, steps, tokens, stored, happened, withheld.withholds(arm.spec))
 
 
 def _request_values(run_id: int, arm_id: int, new: NewRequest, counts: Mapping[str, int]) -> dict[str, Any]:

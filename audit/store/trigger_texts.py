@@ -38,6 +38,7 @@ ERASED_BY: Final[Mapping[str, tuple[str, str]]] = {
     "content": ("request_id", CONTENT),
     "request_tokens": ("request_id", CONTENT),
     "token_trace": ("request_id", CONTENT),
+    "tool_event": ("request_id", CONTENT),
     "finding": ("check_result_id", FINDING),
 }
 """Key and kind of the erasure that lets a row of a table go."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -56,6 +58,31 @@ VOCABULARY = 8
 BIG_STREAM = 2**64 - 1
 
 
+EVENTS = MappingProxyType(
+    {
+        "constraint": {"library": "llguidance", "version": "1.9", "refused": 2, "whole": True},
+        "tools": {
+            "calls": [{"name": "weather", "arguments": {"city": "Bern"}}, {"name": "time", "arguments": {}}],
+            "spans": [[0, 2], [2, 4]],
+            "problem": "a call without an end",
+        },
+        "stream": {
+            "filters": [
+                {"component": "words", "version": "1", "ruleset": "f" * 64, "action": "redact", "side": "output"},
+                {"component": "secrets", "version": "2", "ruleset": "e" * 64, "action": "refuse", "side": "prompt"},
+            ],
+            "decisions": [
+                {"filter": 1, "category": "key", "token": -1, "start": 0, "end": 4, "action": "refuse"},
+                {"filter": 0, "category": "insult", "token": 1, "start": 3, "end": 9, "action": "redact"},
+            ],
+            "chunks": [],
+            "read": 0,
+        },
+    }
+)
+"""Facts of a request under a grammar, with tool calls and with filters that reacted."""
+
+
 def step(index: int, position: int, drafted: tuple[int, ...], kept: int, rng: np.random.Generator) -> StepRecord:
     """One chain step that keeps the first `kept` drafted tokens and adds one more."""
     n = len(drafted)
@@ -78,6 +105,7 @@ def generation(
     name: str = "r0",
     sampling: SamplingParams | None = None,
     level: RecordLevel = RecordLevel.FULL,
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Generation:
     """A generation whose steps draft and keep the numbers of tokens in `plan`."""
     rng = np.random.default_rng(seed)
@@ -94,6 +122,7 @@ def generation(
         eos_ids=(0,),
         finish_reason=FinishReason.LENGTH,
         prompt=request.prompt,
+        facts=dict(facts),
     )
     recorder, tokens = Recorder(header), []
     for index, (drafted, kept) in enumerate(plan):
@@ -150,10 +179,22 @@ def fill(store: Store) -> str:
 def fill_finished(store: Store) -> str:
     """As `fill`, with two checks, and finished with exit code 1."""
     run = fill(store)
-    store.add_check(run, "spec", "replay", "replay", Level.L4, RESULT, COUNTS)
-    store.add_check(run, "spec", "law", "law", Level.L3, replace(RESULT, verdict=Verdict.FAULT, summary="too far"))
+    _check(store, run)
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run
+
+
+def fill_eventful(store: Store) -> str:
+    """As `fill`, with two checks, and another request with `EVENTS`."""
+    run = fill(store)
+    store.add_request(run, "spec", "chat", "case-c", 0, generation(((4, 2), (3, 1)), seed=5, facts=EVENTS))
+    _check(store, run)
+    return run
+
+
+def _check(store: Store, run: str) -> None:
+    store.add_check(run, "spec", "replay", "replay", Level.L4, RESULT, COUNTS)
+    store.add_check(run, "spec", "law", "law", Level.L3, replace(RESULT, verdict=Verdict.FAULT, summary="too far"))
 
 
 def made_store(folder: Path) -> str:
@@ -178,7 +219,8 @@ def connected(url: str, *, read_only: bool = False) -> Iterator[Connection]:
 def fill_every_table(url: str) -> None:
     """At least one row in every table of an upgraded store; the first request is erased."""
     with Store.open(url, create=False) as store:
-        run = fill_finished(store)
+        run = fill_eventful(store)
+        store.finish_run(run, RunStatus.FINISHED, 1)
         store.add_pieces(run, chr)
         again = NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS)
         store.add_judgement(run, NewJudgement("ci", start().environment, (again,)))

@@ -231,7 +231,7 @@ def test_any_damage_to_a_trace_is_found_and_never_a_crash():
                 found["decoded"] += 1
             except TraceError:
                 found["refused"] += 1
-            if contents.payload_intact(data, digest):
+            if contents.intact(data, digest):
                 assert envelope.unwrap(data) == raw
                 found["same content"] += 1
     assert found["refused"] > 900
