@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -132,6 +133,13 @@ def _short(name: str, room: int) -> str:
     return click.Command(name, help=COMMANDS[name][1]).get_short_help_str(room)
 
 
+class _Notes(logging.Handler):
+    """Shows what the store has to say while a command waits for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"audit: {visible_lines(record.getMessage())}", err=True)
+
+
 class LazyGroup(click.Group):
     """A group that imports a command on first use; `audit --help` imports none."""
 
@@ -158,6 +166,9 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; UserError prints one line and exits with 2, CannotDecide or Ctrl-C one line and with 3."""
+        notes = logging.getLogger("audit.store")
+        handler = _Notes()
+        notes.addHandler(handler)
         try:
             return super().invoke(ctx)
         except UserError as error:
@@ -170,6 +181,8 @@ class LazyGroup(click.Group):
             # click itself would exit with 1, which means that a claim is broken
             click.echo("audit: interrupted", err=True)
             ctx.exit(3)
+        finally:
+            notes.removeHandler(handler)
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:

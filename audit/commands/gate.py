@@ -12,12 +12,12 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import policy_digest as expected_digest
 from audit.commands.options import store_option
 from audit.commands.tables import cell
-from audit.errors import UserError
 from audit.evidence import environment as evidence
 from audit.gate.policy import PACKAGED, load_policy
 from audit.gate.policy_parts import served
 from audit.gate.subjects import parse_subject
 from audit.store import Store
+from audit.text.staged_files import require_writable, unwritable
 
 FORMATS = ("text", "json", "junit", "github", "sarif", "markdown")
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -100,6 +100,8 @@ def command(
     from audit.gate.record import signer_of
     from audit.gate.rego.module import read_modules
 
+    if summary_file is not None:
+        require_writable(summary_file)
     bundle = Path(run).suffix == ".zip"
     stored = not bundle or context.get_parameter_source("store") is not ParameterSource.DEFAULT
     request = GateRequest(
@@ -137,4 +139,4 @@ def _append(path: Path, text: str) -> None:
         with path.open("a", encoding="utf-8") as stream:
             stream.write(text + "\n")
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+        raise unwritable(path, error) from error

@@ -10,6 +10,7 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
 from audit.errors import UserError
+from audit.report.results import require_place
 from audit.store import Store, StoredRun
 from audit.suite.loader import load_suite
 
@@ -29,6 +30,8 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
     from audit.runs.reused_baseline import begun_with
     from audit.runs.runner import require_unfinished, resume
 
+    if results is not None:
+        require_place(results)
     with Store.open(store, create=False) as opened:
         name = opened.resolve(run)
         record = opened.load_run(name)

@@ -11,6 +11,7 @@ from audit.commands.completion import complete_suites
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
 from audit.errors import UserError
+from audit.report.results import require_place
 from audit.runs.interim_looks import RunStopRule
 from audit.store import RunReason, Store
 from audit.suite.loader import load_suite
@@ -64,6 +65,8 @@ def command(
         raise UserError(
             "--until needs fresh requests in every round, which --baseline cannot give; use only one of them"
         )
+    if results is not None:
+        require_place(results)
     loaded = load_suite(suite) if text is None else replace(load_suite(suite), withheld=True)
     import torch
 

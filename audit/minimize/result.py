@@ -77,7 +77,7 @@ def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callabl
 def _appearing(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder beside the destination; it is renamed at the end."""
     try:
-        home = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name[:100]}."))
+        home = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name[:60]}."))
     except OSError as error:
         raise mistake(str(folder), None, f"cannot be written ({error.strerror}); choose another place") from error
     try:

@@ -15,8 +15,7 @@ from audit.attest.statement import REVIEW, WAIVER
 from audit.store import Attachment, Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
 from audit.store.attestations import StoredAttestation
 from audit.store.canonical import jsonable
-from audit.text.documents import mistake
-from audit.text.staged_files import staged
+from audit.text.staged_files import require_writable, staged, unwritable
 
 FORMAT = 3
 
@@ -76,9 +75,23 @@ def write_results(found: Results, path: Path) -> None:
         UserError: the file cannot be written.
     """
     text = json.dumps(jsonable(found), indent=2, allow_nan=False) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise mistake(str(path), None, f"cannot be written ({error.strerror}); choose another place") from error
+    _make_folder(path)
     with staged({path: text.encode()}):
         pass
+
+
+def require_place(path: Path) -> None:
+    """Make sure that `write_results` can write here, before a run that ends with it.
+
+    Raises:
+        UserError: the file or its folder cannot be written.
+    """
+    _make_folder(path)
+    require_writable(path)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,9 +18,12 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from audit.errors import UserError
+from audit.store.waiting import until_free
 
-BUSY_MS: Final = 30_000
+BUSY_MS: Final = 120_000
 """Milliseconds that a connection waits for another's lock."""
+STEP_MS: Final = 200
+"""Milliseconds that SQLite itself waits, between two attempts of ours."""
 READING: Final = "specaudit_reading"
 """Execution option of a transaction that takes no write lock."""
 
@@ -45,6 +48,8 @@ def parse_url(text: str) -> URL:
     Raises:
         UserError: not a URL, or an SQLite store in memory.
     """
+    if "\0" in text:
+        raise UserError(f"{text}: a store's name has no NUL; name a file, or a URL")
     if "://" not in text:
         if not text.strip():
             raise UserError("--store is empty; give a path or a URL such as sqlite:///audit.db")
@@ -81,52 +86,50 @@ def open_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
     Raises:
         UserError: unknown kind of database, or its driver is not installed.
     """
-    engine = _create(url)
     if not is_sqlite(url):
-        return engine
+        return _create(url, connect_args={"options": f"-c lock_timeout={BUSY_MS}"})
+    engine = _create(url)
+    path = sqlite_path(url)
 
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
         # Without autocommit the driver itself begins transactions, and too late.
         connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        _use_wal(connection)
+        connection.execute(f"PRAGMA busy_timeout = {min(STEP_MS, BUSY_MS)}")
+        # SQLite itself does not wait here, so a second process that opens a store while the first creates it must retry
+        _until_free(path, lambda: connection.execute("PRAGMA journal_mode = WAL"))
         for pragma in _pragmas(foreign_keys):
             connection.execute(pragma)
 
     event.listen(engine, "connect", prepare)
-    event.listen(engine, "begin", _begin)
+    event.listen(engine, "begin", lambda connection: _begin(connection, path))
     return engine
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch a database to write-ahead logging.
-
-    SQLite does not wait for a lock here, whatever the busy timeout, so a second
-    process that opens a store while the first one creates it must retry.
-    """
-    deadline = time.monotonic() + BUSY_MS / 1000
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
+def _until_free(path: Path, attempt: Callable[[], object]) -> None:
+    until_free(path, attempt, BUSY_MS / 1000)
 
 
 def _pragmas(foreign_keys: bool) -> tuple[str, ...]:
     return (
-        "PRAGMA synchronous = NORMAL",
+        # with NORMAL a power cut could take back what a command has reported as stored
+        "PRAGMA synchronous = FULL",
         f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}",
         # Without this setting INSERT OR REPLACE deletes the old row without firing its triggers.
         "PRAGMA recursive_triggers = ON",
     )
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: Connection, path: Path) -> None:
     reading = connection.get_execution_options().get(READING, False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+    # a transaction for reading takes its lock with the first read
+    statements = ("BEGIN", "SELECT 1 FROM sqlite_master LIMIT 1") if reading else ("BEGIN IMMEDIATE",)
+
+    def begin() -> None:
+        # SQLAlchemy rolls back after a failure, so each attempt begins anew
+        for statement in statements:
+            connection.exec_driver_sql(statement).close()
+
+    _until_free(path, begin)
 
 
 def open_readonly(url: URL) -> Engine:
@@ -139,14 +142,15 @@ def open_readonly(url: URL) -> Engine:
         # A prepared statement is a single one, so no query can end the transaction and write in another.
         arguments = {"options": "-c default_transaction_read_only=on", "prepare_threshold": 0}
         return _create(url, connect_args=arguments)
-    engine = _create(url, creator=lambda: _connect_readonly(sqlite_path(url)))
-    event.listen(engine, "begin", _begin)
+    path = sqlite_path(url)
+    engine = _create(url, creator=lambda: _connect_readonly(path))
+    event.listen(engine, "begin", lambda connection: _begin(connection, path))
     return engine.execution_options(**{READING: True})
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(readonly_uri(path), uri=True, isolation_level=None, check_same_thread=False)
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    connection.execute(f"PRAGMA busy_timeout = {min(STEP_MS, BUSY_MS)}")
     connection.execute("PRAGMA query_only = ON")
     return connection
 

@@ -93,7 +93,11 @@ def init(path: Path, name: str) -> PublicKey:
     key = PrivateKey(name, os.urandom(32))
     secret = base64.b64encode(ED25519 + key.seed).decode()
     _write_new(path, f"{PRIVATE}{name}+{key.public.id.hex()}+{secret}\n", 0o600)
-    _write_new(public_path, key.public.text + "\n", 0o644)
+    try:
+        _write_new(public_path, key.public.text + "\n", 0o644)
+    except UserError:
+        path.unlink(missing_ok=True)
+        raise
     return key.public
 
 
@@ -104,8 +108,14 @@ def _write_new(path: Path, content: str, mode: int) -> None:
         raise UserError(f"{path}: exists already; a key is never overwritten") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(content)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def read_private(path: Path) -> PrivateKey:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import event, func, insert, inspect, select, text
+from sqlalchemy import event, func, insert, inspect, select
 from sqlalchemy.orm import Session
 
 from audit.store import entries
@@ -21,6 +21,7 @@ from audit.store.entries import ADOPTED, STATE
 from audit.store.log_models import LogEntryRow
 from audit.store.merkle import leaf_hash, merkle_root, node_hash
 from audit.store.models import Base, RunRow
+from audit.store.run_lock import lock_appending
 
 PENDING: Final = "audit.store.log"
 LOCK: Final = 0x5AC0DE10
@@ -79,7 +80,7 @@ def _noted(session: Session, noted: Mapping[str, Mapping[str, Any]]) -> Iterator
 def append(session: Session, new: Sequence[NewEntry]) -> None:
     """Append entries; waits for other writers, who append in turn."""
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        lock_appending(session, LOCK)
     size = size_of(session)
     frontier = frontier_of(session, size)
     values = []

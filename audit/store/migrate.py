@@ -6,6 +6,7 @@ name `migrations`, never by a folder.
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import URL, Connection, Engine, insert, inspect, select, text
@@ -14,7 +15,9 @@ from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.failures import failure
 from audit.store.models import REVISION
+from audit.store.waiting import is_busy
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -54,12 +57,13 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Raises:
         UserError: unreadable, not a store, or newer than the code.
+        StoreFailure: another process holds the store and does not end.
     """
     from alembic import command
 
     target = parse_url(url)
     if is_sqlite(target):
-        sqlite_path(target).parent.mkdir(parents=True, exist_ok=True)
+        _make_place(target)
     engine = open_engine(target, foreign_keys=False)
     try:
         with engine.connect() as connection:
@@ -74,9 +78,24 @@ def upgrade(url: str, revision: str = "head") -> None:
                 _adopt(connection)
             connection.commit()
     except DatabaseError as error:
+        if is_busy(error):
+            raise failure(shown(target), error) from error
         raise UserError(f"{shown(target)}: cannot be upgraded: {error.orig}") from error
     finally:
         engine.dispose()
+
+
+def _make_place(target: URL) -> None:
+    """Make the folder of an SQLite file, and refuse what is no file: SQLite would wait for a pipe's writer."""
+    path = sqlite_path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = path.stat().st_mode if path.exists() else stat.S_IFREG
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{shown(target)}: cannot be made ({reason}); choose another place") from error
+    if not stat.S_ISREG(kind):
+        raise UserError(f"{shown(target)}: cannot be a store, because it is no file; choose another place")
 
 
 def filled(connection: Connection) -> int:
@@ -154,7 +173,7 @@ def current(url: str) -> str:
         UserError: the database is missing or cannot be read.
     """
     target = parse_url(url)
-    if is_sqlite(target) and not sqlite_path(target).is_file():
+    if is_sqlite(target) and not is_file(target):
         raise UserError(f"{shown(target)}: no such store; run: audit db upgrade --store {shown(target)}")
     engine = open_readonly(target)
     try:
@@ -163,16 +182,32 @@ def current(url: str) -> str:
         engine.dispose()
 
 
+def is_file(target: URL) -> bool:
+    """True if an SQLite store's path is a file.
+
+    Raises:
+        UserError: no path can be like that.
+    """
+    try:
+        return sqlite_path(target).is_file()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{shown(target)}: not a path of a file ({reason}); name another store") from error
+
+
 def revision_of(engine: Engine, url: URL) -> str:
     """The revision of a database engine, or `EMPTY`, `BASE` or `FOREIGN`.
 
     Raises:
         UserError: the database cannot be read.
+        StoreFailure: another process holds it and does not end.
     """
     try:
         with engine.connect() as connection:
             return _revision(connection)
     except DatabaseError as error:
+        if is_busy(error):
+            raise failure(shown(url), error) from error
         reason = str(error.orig).strip().splitlines()[0]
         raise UserError(f"{shown(url)}: cannot be read as a store: {reason}") from error
 
@@ -213,7 +248,7 @@ def _refuse_unknown(revision: str, url: URL) -> None:
 
 def make_ready(url: str, target: URL, create: bool) -> None:
     """Create a missing or empty SQLite store if `create` is set, else raise that it is missing."""
-    missing = is_sqlite(target) and not sqlite_path(target).is_file()
+    missing = is_sqlite(target) and not is_file(target)
     if missing and not create:
         raise UserError(f"{shown(target)}: no such store; run a suite first, or: audit db upgrade --store {url}")
     if is_sqlite(target) and create and (missing or current(url) == EMPTY):

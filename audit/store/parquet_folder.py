@@ -36,7 +36,7 @@ def export_folder(url: str, ulid: str, folder: Path) -> tuple[str, ...]:
         raise UserError(f"{folder}: exists already; name a new folder")
     engine = open_readonly(parse_url(url))
     try:
-        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:100]}."))
+        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:60]}."))
         try:
             with Session(engine) as session:
                 names = tuple(_written(session, ulid, staged))

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.connection import is_sqlite, sqlite_path
+from audit.store.waiting import PAUSE_S, QUIET_S
 
 OWNER = """
 SELECT a.pid, a.client_addr FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -95,8 +99,7 @@ def _session_held(engine: Engine, run: str) -> Iterator[None]:
         session = opened.execution_options(isolation_level="AUTOCOMMIT")
         values = {"key": lock_key(run)}
         if not session.execute(text("SELECT pg_try_advisory_lock(:key)"), values).scalar_one():
-            owner = session.execute(text(OWNER), values).first()
-            raise _refused(run, "another process" if owner is None else _session_name(owner.pid, owner.client_addr))
+            raise _refused(run, _owner(session, values["key"]))
         try:
             yield
         finally:
@@ -105,8 +108,26 @@ def _session_held(engine: Engine, run: str) -> Iterator[None]:
                 session.execute(text("SELECT pg_advisory_unlock(:key)"), values)
 
 
-def _session_name(number: int, address: object) -> str:
-    return f"the database session {number}" + ("" if address is None else f" from {address}")
+def _owner(session: Connection | Session, key: int) -> str:
+    owner = session.execute(text(OWNER), {"key": key}).first()
+    if owner is None:
+        return "another process"
+    return f"the database session {owner.pid}" + ("" if owner.client_addr is None else f" from {owner.client_addr}")
+
+
+def lock_appending(session: Session, key: int) -> None:
+    """Take PostgreSQL's lock of those who append; says once who holds it if that takes a while.
+
+    Raises:
+        DBAPIError: the lock was not free within the time of the connection.
+    """
+    attempt, deadline = text("SELECT pg_try_advisory_xact_lock(:key)"), time.monotonic() + QUIET_S
+    while not session.execute(attempt, {"key": key}).scalar_one():
+        if time.monotonic() > deadline:
+            logging.getLogger("audit.store").warning("the store is held by %s; waiting", _owner(session, key))
+            session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+            return
+        time.sleep(PAUSE_S)
 
 
 def lock_key(run: str) -> int:

@@ -1,14 +1,24 @@
-"""Writes several files so that all of them change or none, except after a crash between two renames."""
+"""Writes several files so that all of them change or none, except after a crash between two renames.
+
+A destination that is no file is written through, so `/dev/stdout`, `/dev/null` and a pipe that somebody reads stay what
+they are: bytes that went into them cannot be taken back, so they come last but for the renames.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
+from audit.errors import UserError
 from audit.text.documents import mistake
+
+HANDLES: Final = ("/dev/std", "/dev/fd/", "/proc/")
+"""Beginnings of names of open files: writing such a file again from its start would mix with what the opener writes."""
 
 
 @contextlib.contextmanager
@@ -22,16 +32,21 @@ def staged(contents: Mapping[Path, bytes]) -> Iterator[None]:
         UserError: a destination cannot be written.
     """
     pending: dict[Path, Path] = {}
-    try:
+    with contextlib.ExitStack() as opened:
+        opened.callback(_remove, pending)
+        streams = {path: opened.enter_context(_stream(path)) for path in contents if _is_stream(path)}
         for path, content in contents.items():
-            goal = path.resolve()
-            pending[goal] = _stage(path, goal, content)
+            if path not in streams:
+                goal = path.resolve()
+                pending[goal] = _stage(path, goal, content)
         yield
+        for path, handle in streams.items():
+            _write(path, handle, contents[path])
         for goal, temporary in pending.items():
-            temporary.replace(goal)
-    finally:
-        for temporary in pending.values():
-            temporary.unlink(missing_ok=True)
+            try:
+                temporary.replace(goal)
+            except OSError as error:
+                raise unwritable(goal, error) from error
 
 
 def require_new(path: Path) -> None:
@@ -45,14 +60,90 @@ def require_new(path: Path) -> None:
     _stage(path, path.resolve(), b"").unlink()
 
 
+def require_writable(path: Path) -> None:
+    """Make sure that a destination can be written, before work begins that ends with it; it stays as it is.
+
+    Raises:
+        UserError: a folder, a pipe that nobody reads, or a place that refuses a new file.
+    """
+    if _is_stream(path):
+        with _stream(path):
+            return
+    _stage(path, path.resolve(), b"").unlink()
+
+
+def unwritable(path: Path, error: OSError | ValueError) -> UserError:
+    """The one-line error of a destination that the system, or Python for a NUL in its name, refuses."""
+    reason = getattr(error, "strerror", None) or error
+    return mistake(str(path), None, f"cannot be written ({reason}); choose another place")
+
+
+def _remove(pending: Mapping[Path, Path]) -> None:
+    for temporary in pending.values():
+        temporary.unlink(missing_ok=True)
+
+
+def _is_stream(path: Path) -> bool:
+    """True if a destination takes bytes and keeps none: a character device or a pipe.
+
+    Raises:
+        UserError: a folder, a disk, a socket, or another name of an open file.
+    """
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
+    if stat.S_ISREG(kind):
+        if str(path.absolute()).startswith(HANDLES):
+            raise mistake(str(path), None, "is another name of an open file; give the file's own name")
+        return False
+    if stat.S_ISDIR(kind):
+        raise mistake(str(path), None, "this is a folder; name a file in it")
+    if stat.S_ISCHR(kind) or stat.S_ISFIFO(kind):
+        return True
+    raise mistake(str(path), None, "is neither a file nor a pipe; choose another place")
+
+
+@contextlib.contextmanager
+def _stream(path: Path) -> Iterator[int]:
+    # without O_NONBLOCK a pipe that nobody reads would wait for ever
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        reason = OSError(error.errno, "nobody reads this pipe") if path.is_fifo() else error
+        raise unwritable(path, reason) from error
+    try:
+        os.set_blocking(handle, True)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    try:
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def _stage(path: Path, goal: Path, content: bytes) -> Path:
     try:
-        handle, name = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name[:100]}.")
+        handle, name = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name[:60]}.")
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
+    try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         Path(name).chmod(goal.stat().st_mode & 0o777 if goal.exists() else 0o644)
-    except OSError as error:
-        raise mistake(str(path), None, f"cannot be written ({error.strerror}); choose another place") from error
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
     return Path(name)

@@ -119,10 +119,12 @@ def writing(path: Path) -> Iterator[Writer]:
     Raises:
         UserError: the file cannot be written.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is no file, and a bundle is one; choose another place")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be written ({_reason(error)}); choose another place") from error
     try:
         with os.fdopen(handle, "w+b") as stream:
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -132,9 +134,13 @@ def writing(path: Path) -> Iterator[Writer]:
         Path(name).chmod(0o644)
         Path(name).replace(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+        raise UserError(f"{path}: cannot be written ({_reason(error)}); choose another place") from error
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 class Reader:

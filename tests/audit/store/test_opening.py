@@ -146,10 +146,10 @@ def test_an_empty_postgresql_database_must_be_upgraded_by_hand(postgres):
 
 def test_writers_have_the_settings_that_keep_evidence(tmp_path):
     with connected(made_store(tmp_path)) as connection:
-        for pragma, value in (("journal_mode", "wal"), ("synchronous", 1), ("foreign_keys", 1)):
+        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
             assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one() == value
         assert connection.exec_driver_sql("PRAGMA recursive_triggers").scalar_one() == 1
-        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == engines.BUSY_MS
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == engines.STEP_MS
 
 
 def test_a_reader_cannot_write(tmp_path):
