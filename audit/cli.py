@@ -109,6 +109,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.verify:command",
         "Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.",
     ),
+    "view": (
+        "audit.commands.view:command",
+        "Show the pages of a store in a browser: runs, requests, trends, and the difference between two runs.",
+    ),
     "waive": (
         "audit.commands.waive:command",
         "Sign a waiver of one unmet requirement of RUN (a ULID, a prefix of one, or latest) under a policy.",

@@ -8,7 +8,7 @@ fault.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from audit.evidence.environment import Environment
@@ -109,6 +109,7 @@ def run_diff(store: Store, a: str, b: str) -> RunDiff:
     Raises:
         CannotDecide: a trace is missing or cannot be decoded.
     """
+    compared = settings_diff(store, a, b)
     first, second = store.load_run(a), store.load_run(b)
     acceptance: list[AcceptanceChange] = []
     outputs: list[ArmOutputs] = []
@@ -116,9 +117,15 @@ def run_diff(store: Store, a: str, b: str) -> RunDiff:
         ours, theirs = _Acceptance(), _Acceptance()
         outputs.append(_outputs(name, store.load_arm(a, name), store.load_arm(b, name), ours, theirs))
         acceptance += _acceptance(name, ours, theirs)
+    return replace(compared, acceptance=tuple(acceptance), outputs=tuple(outputs))
+
+
+def settings_diff(store: Store, a: str, b: str) -> RunDiff:
+    """Compare settings and verdicts of two runs and read no record; nothing stands under acceptance and outputs."""
+    first, second = store.load_run(a), store.load_run(b)
     settings = tuple(_changes(_settings(first), _settings(second)))
     verdicts = tuple(_changes(_verdicts(store.checks(a)), _verdicts(store.checks(b))))
-    return RunDiff(a, b, settings, verdicts, tuple(acceptance), tuple(outputs), _same_content(first, second))
+    return RunDiff(a, b, settings, verdicts, (), (), _same_content(first, second))
 
 
 def _same_content(a: StoredRun, b: StoredRun) -> bool | None:

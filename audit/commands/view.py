@@ -1,0 +1,74 @@
+"""`audit view`: the pages of a store on loopback, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from contextlib import suppress
+from typing import Final
+
+import click
+
+from audit.commands.options import store_option
+from audit.errors import UserError
+from audit.store import Store
+from audit.text.extras import needs
+from audit.text.unsafe import visible
+
+LOOPBACK: Final = "127.0.0.1"
+DRAIN_S: Final = 2
+"""Seconds that an unfinished page has at the end."""
+
+
+@click.command("view")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on; 0, the default, picks one.")
+@click.option(
+    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; the pages are for this machine only."
+)
+@click.option("--no-open", is_flag=True, help="Print the address, and open no browser.")
+@store_option
+def command(port: int, host: str, no_open: bool, store: str) -> None:
+    """Show the pages of a store in a browser: runs, requests, trends, and the difference between two runs.
+
+    The pages are read-only and live: a run appears while it is recorded. Their address holds a random token, and they
+    answer no other machine. Stop the server with Ctrl-C.
+    """
+    if host != LOOPBACK:
+        raise UserError(f"--host {host}: the pages are for this machine; leave it out, or forward the port: ssh -L")
+    with needs("view"):
+        import uvicorn
+
+        from audit.view.access import new_access
+        from audit.view.app import Viewer, application
+    Store.open(store, create=False, read_only=True).close()
+    with _listening(port) as listener:
+        access = new_access(listener.getsockname()[1])
+        app = application(Viewer(store, _report), access)
+        options = uvicorn.Config(
+            app,
+            access_log=False,
+            lifespan="off",
+            log_level="error",
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+        click.echo(f"the store is shown at {access.address} until Ctrl-C", err=True)
+        if not no_open:
+            webbrowser.open(access.address)
+        # uvicorn raises it again after it has closed every connection
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(options).run(sockets=[listener])
+
+
+def _report(line: str) -> None:
+    click.echo(f"audit: {visible(line)}", err=True)
+
+
+def _listening(port: int) -> socket.socket:
+    try:
+        listener = socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise UserError(f"--port {port}: cannot listen there ({error.strerror or error}); name another port") from error
+    # asyncio does not do it for a socket that it is given, and an answer in two parts would wait for an acknowledgement
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

@@ -1,0 +1,61 @@
+"""The pages' templates: those of the report with other links, and the viewer's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from audit.report.html.charts import Chart, svg
+from audit.report.html.registry import sections
+from audit.report.html.render import Links, environment, stylesheet
+from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.store.canonical import sha256_json
+from audit.view.kept import Kept
+
+DRAWINGS: Final = 256
+"""Drawings that a server keeps; making one takes about 50 ms."""
+LINKS: Final = Links(
+    section=lambda name: name,
+    request=lambda name: f"request?{urlencode({'name': name}, errors='replace')}",
+    run=lambda run: f"../{quote(run)}/{sections()[0].name}",
+)
+"""Relative addresses: every page of a run stands beside the others, so they are the same for all runs."""
+
+
+def templates() -> Environment:
+    """One environment, in which equal charts are drawn once."""
+    made = environment(LINKS, PackageLoader("audit.view"))
+    drawings: Kept[Markup] = Kept(DRAWINGS)
+
+    def drawn(chart: Chart) -> Markup:
+        return drawings.get(sha256_json(asdict(chart)), lambda: svg(chart))
+
+    made.filters.update(svg=drawn, address=lambda values: urlencode(dict(values), errors="replace"))
+    made.globals.update(sections=sections(), first=sections()[0].name)
+    return made
+
+
+def rendered(made: Environment, source: ReportSource, section: ReportSection) -> Markup:
+    """One section of a report by an environment that is kept."""
+    it = section.read(source)
+    given = {"section": section, "it": it, "nothing": isinstance(it, Nothing), "source": source}
+    return Markup(made.get_template("section.html").render(given))
+
+
+@cache
+def styles() -> str:
+    """The stylesheet of the report and what only the viewer has."""
+    own = files("audit.view") / "templates" / "view.css"
+    return f"{stylesheet()}\n{own.read_text('utf-8')}"
+
+
+@cache
+def icon() -> str:
+    """A small drawing for the browser's tab."""
+    return (files("audit.view") / "templates" / "icon.svg").read_text("utf-8")

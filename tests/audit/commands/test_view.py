@@ -1,0 +1,56 @@
+"""`audit view` as a command: one line at the start, one line of refusal, a clean end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx2
+import pytest
+from sqlalchemy import text
+
+from tests.audit.invoke import invoke
+from tests.audit.store.build import connected, made_store
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path):
+    url = made_store(tmp_path)
+    (tmp_path / "old").mkdir()
+    old = made_store(tmp_path / "old")
+    with connected(old) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+        connection.commit()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refusals = {
+            "no such store": invoke("view", "--no-open", "--store", str(tmp_path / "none.db")),
+            "the store is at revision 0009": invoke("view", "--no-open", "--store", old),
+            f"--port {port}: cannot listen there": invoke("view", "--no-open", "--store", url, "--port", str(port)),
+            "--host 0.0.0.0: the pages are for this machine": invoke("view", "--host", "0.0.0.0", "--store", url),
+        }
+    for words, done in refusals.items():
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_it_prints_one_line_serves_and_ends_cleanly_with_ctrl_c(tmp_path):
+    command = [sys.executable, "-m", "audit", "view", "--no-open", "--store", made_store(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
+        try:
+            line = server.stderr.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+/open\?token=\S+", line)[0]
+            with httpx2.Client(trust_env=False, timeout=20) as client:
+                assert client.get(address).status_code == 200
+                assert "smoke" in client.get(address.partition("/open")[0]).text
+                assert client.get(f"{address}x").status_code == 403
+            server.send_signal(signal.SIGINT)
+            out, errors = server.communicate(timeout=20)
+        finally:
+            server.kill()
+    assert (server.returncode, out, errors) == (0, "", "")
