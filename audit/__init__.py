@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from audit.api.reading import RunResult, StoreView, open_store
     from audit.api.running import run
+    from audit.suite.allowances import Allowances
     from audit.suite.loader import load_suite
 else:
     import importlib
 
     _PLACES = {
+        "Allowances": "audit.suite.allowances",
         "RunResult": "audit.api.reading",
         "StoreView": "audit.api.reading",
         "load_suite": "audit.suite.loader",
@@ -28,4 +30,4 @@ else:
         return getattr(importlib.import_module(_PLACES[name]), name)
 
 
-__all__ = ["RunResult", "StoreView", "load_suite", "open_store", "run"]
+__all__ = ["Allowances", "RunResult", "StoreView", "load_suite", "open_store", "run"]

@@ -13,6 +13,7 @@ from audit.runs.reused_baseline import reused_run
 from audit.runs.runner import Progress
 from audit.runs.runner import run as run_prepared
 from audit.store import Store, default_url
+from audit.suite.allowances import NOTHING, Allowances, configured
 from audit.suite.loader import load_suite
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def run(
     max_tokens: int | None = None,
     threads: int = 1,
     progress: Progress | None = None,
+    allowed: Allowances = NOTHING,
 ) -> RunResult:
     """Run a suite, store the evidence and judge it.
 
@@ -50,9 +52,10 @@ def run(
         max_tokens: token limit; the suite repeats until it is decided (`--until decided --max-tokens`).
         threads: number of torch threads.
         progress: receives arms and requests as they run.
+        allowed: what the suite may touch besides what the user's configuration allows (the --allow options).
 
     Raises:
-        UserError: the suite cannot run.
+        UserError: the suite cannot run, or would touch more than is allowed.
         CannotDecide: evidence is missing.
         audit.runs.interruptions.Interrupted: the user stopped the run; `audit resume` continues it.
     """
@@ -68,7 +71,7 @@ def run(
     if baseline is not None:
         with Store.open(url, create=False, read_only=True) as opened:
             earlier = reused_run(opened, baseline)
-    prepared = prepare(loaded, earlier)
+    prepared = prepare(loaded, earlier, allowed + configured())
     rule = None if max_tokens is None else RunStopRule(max_tokens)
     require_engines(prepared)
     with Store.open(url, create=True) as opened:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option, wide_option
 from audit.commands.resume import suite_path
@@ -18,12 +19,14 @@ from audit.commands.tables import cell, echo_rows
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
 from audit.suite.loader import load_suite
+from audit.suite.outside import require_allowed
 
 if TYPE_CHECKING:
     from audit.minimize.result import SuiteRuns
     from audit.minimize.search import SearchResult
     from audit.minimize.start import MinimizeStart
     from audit.minimize.trial import TrialLimits
+    from audit.suite.allowances import Allowances
 
 COLUMNS = ("what", "run", "reproducer")
 
@@ -54,6 +57,7 @@ class _MinimizeResult:
 @click.option("--fresh", is_flag=True, help="Start another program's engine anew for every trial.")
 @click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@allow_options
 @wide_option
 @store_option
 @click.pass_context
@@ -77,9 +81,12 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
 
     out: Path = given["out"]
     require_free(out)
+    granted = allowed(ctx)
     with Store.open(given["store"], create=False, read_only=True) as opened:
         record = opened.load_run(opened.resolve(run))
-        start = begin(opened, record, load_suite(suite_path(record)), request, check)
+        suite = load_suite(suite_path(record))
+        require_allowed(suite, granted)
+        start = replace(begin(opened, record, suite, request, check), allowed=granted)
     import torch
 
     torch.set_num_threads(given["threads"])
@@ -88,7 +95,7 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
         done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"], given["fresh"]), out)
     _print(start, done, out)
     if keep:
-        _keep(given["store"], out)
+        _keep(given["store"], out, granted)
     faults, results = done.checked.faults, done.checked.results
     if len(faults) < len(results) and start.suite.backend != "native" and not given["fresh"]:
         _note("an engine may keep something from trial to trial: --fresh starts it anew for each")
@@ -130,12 +137,12 @@ def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
     click.echo(str(out))
 
 
-def _keep(url: str, out: Path) -> None:
+def _keep(url: str, out: Path, granted: Allowances) -> None:
     from audit.minimize.written import SUITE_FILE
     from audit.runs.prepare import prepare
     from audit.runs.runner import run
 
-    prepared = prepare(load_suite(out / SUITE_FILE))
+    prepared = prepare(load_suite(out / SUITE_FILE), allowed=granted)
     click.echo()
     with Store.open(url, create=False) as opened:
         finish(opened, lambda shown: run(prepared, opened, shown), None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
@@ -19,6 +20,7 @@ from audit.suite.loader import load_suite
 @click.argument("run", default="latest", shell_complete=complete_runs)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
+@allow_options
 @wide_option
 @store_option
 @click.pass_context
@@ -38,7 +40,7 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         require_unfinished(record)
         loaded = load_suite(suite_path(record))
         torch.set_num_threads(threads)
-        prepared = prepare(loaded, begun_with(opened, record))
+        prepared = prepare(loaded, begun_with(opened, record), allowed(ctx))
         require_engines(prepared, announce)
         ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
 

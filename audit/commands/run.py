@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_suites
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
@@ -27,6 +28,7 @@ from audit.suite.loader import load_suite
 @click.option("--text", type=click.Choice(["off"]), help="Keep prompts, outputs and findings out of the store.")
 @click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
 @click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
+@allow_options
 @wide_option
 @store_option
 @click.pass_context
@@ -57,6 +59,10 @@ def command(
     With --text off, or the suite's key text, the store gets commitments to prompts, outputs and findings, and never
     their content. Such a run cannot be resumed, judged again or replayed.
 
+    A suite may read the variables, send requests to the hosts and start the
+    programs that the --allow options or the user's configuration name; audit
+    validate lists what it would touch.
+
     Exit code 0: everything that applies is certified. 1: a claim is broken.
     2: the suite cannot run. 3: a check or an arm is undecided.
     """
@@ -67,6 +73,7 @@ def command(
         )
     if results is not None:
         require_place(results)
+    granted = allowed(ctx)
     loaded = load_suite(suite) if text is None else replace(load_suite(suite), withheld=True)
     import torch
 
@@ -81,7 +88,7 @@ def command(
     if baseline is not None:
         with Store.open(store, create=False, read_only=True) as before:
             earlier = reused_run(before, baseline)
-    prepared = prepare(loaded, earlier)
+    prepared = prepare(loaded, earlier, granted)
     if rule is not None:
         # before a store is created
         require_first_round(prepared, rule)

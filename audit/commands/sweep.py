@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_arms, complete_suites
 from audit.commands.options import wide_option
 from audit.commands.tables import cell, echo_rows
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
 @click.option("--max-prompts", type=click.IntRange(min=1), help="Maximum number of cases, spread over the suite.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
+@allow_options
 @wide_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     suite: str,
     gamma: str,
     arms: tuple[str, ...],
@@ -67,7 +71,7 @@ def command(
 
     torch.set_num_threads(threads)
     with _interrupts():
-        found = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts), _note)
+        found = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), _note)
     _print(found)
     if out is not None:
         text = json.dumps(report.document(found), indent=2, allow_nan=False) + "\n"

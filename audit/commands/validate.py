@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
+from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_suites
+from audit.suite.allowances import Allowances
 from audit.suite.loader import load_suite
+from audit.suite.outside import OPTIONS, outside_of
 from audit.suite.reach import requests_of, warnings
 from audit.suite.spec import CandidateSpec, Suite
 from audit.text.unsafe import visible
 from engine import verify
+from engine.backends.outside import OutsideAccess
 
 
 @click.command("validate")
 @click.argument("suite", shell_complete=complete_suites)
-def command(suite: str) -> None:
+@allow_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+@click.pass_context
+def command(ctx: click.Context, suite: str, as_json: bool) -> None:
     """Check SUITE, a YAML file or the name of a packaged suite, and print what it would run.
+
+    Lists what the suite would touch: environment variables, hosts, programs, code of
+    the engine's environment, files outside its folder, models of the hub. What the --allow
+    options and the user's configuration do not allow is marked; it does not change the exit code.
 
     Warns of situations that the suite cannot reach; they do not change the exit code.
     """
+    granted = allowed(ctx)
     loaded = load_suite(suite)
-    click.echo("\n".join(map(visible, _lines(loaded))))
+    touched = outside_of(loaded)
+    if as_json:
+        click.echo(json.dumps(_document(loaded, touched, granted), indent=2))
+    else:
+        lines = (*_lines(loaded), *_touched(touched, granted))
+        click.echo("\n".join(map(visible, lines)))
     for line in warnings(loaded):
         click.echo(visible(line), err=True)
 
@@ -42,6 +61,27 @@ def _lines(suite: Suite) -> Iterator[str]:
     total = sum(requests_of(suite, arm) * arm.sampling.max_new_tokens for arm in suite.arms)
     counts = f"{_count(len(suite.arms), 'arm')}, {_count(len(suite.cases), 'case')}"
     yield f"total      {counts}, at most {total} tokens besides the baselines"
+
+
+def _touched(touched: Sequence[OutsideAccess], granted: Allowances) -> Iterator[str]:
+    if not touched:
+        yield "touches    nothing outside its folder"
+    for each in touched:
+        needs = "" if granted.allows(each) else f": not allowed, needs {OPTIONS[each.kind]}"
+        yield f"touches    {each.kind} {each.name} ({each.key}){needs}"
+
+
+def _document(suite: Suite, touched: Sequence[OutsideAccess], granted: Allowances) -> dict[str, Any]:
+    arms = [
+        {"arm": arm.name, "requests": requests_of(suite, arm), "max_new_tokens": arm.sampling.max_new_tokens}
+        for arm in suite.arms
+    ]
+    accesses = [
+        {"kind": each.kind.value, "name": each.name, "key": each.key, "allowed": granted.allows(each)}
+        for each in touched
+    ]
+    facts = {"path": suite.path, "name": suite.name, "sha256": suite.sha256, "backend": suite.backend}
+    return {**facts, "cases": len(suite.cases), "arms": arms, "touches": accesses, "warnings": list(warnings(suite))}
 
 
 def _arm(suite: Suite, arm: CandidateSpec) -> str:

@@ -67,7 +67,7 @@ def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callabl
     with _appearing(folder) as home:
         for name, content in files_of(found.suite, head).items():
             (home / name).write_bytes(content)
-        checked = _checked(home / SUITE_FILE, start.fault.check, note)
+        checked = _checked(home / SUITE_FILE, start, note)
         page = PageContent(start, found, checked.prepared, checked.results)
         (home / PAGE).write_text(page_of(page), encoding="utf-8")
     return checked
@@ -90,11 +90,11 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _checked(path: Path, check: str, note: Callable[[str], None]) -> SuiteRuns:
+def _checked(path: Path, start: MinimizeStart, note: Callable[[str], None]) -> SuiteRuns:
     suite = load_suite(path)
     try:
-        prepared = prepare(suite)
-        results = tuple(_once(prepared, check) for _ in range(TIMES))
+        prepared = prepare(suite, allowed=start.allowed)
+        results = tuple(_once(prepared, start.fault.check) for _ in range(TIMES))
     except EngineError as error:
         raise CannotDecide(f"the written reproducer cannot run: {error}") from error
     for number, result in enumerate(results, start=1):

@@ -16,6 +16,7 @@ from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun
 from audit.store.request_names import requests_named
+from audit.suite.allowances import NOTHING, Allowances
 from audit.suite.spec import CandidateSpec, Suite
 
 NAME = "reproducer"
@@ -34,6 +35,8 @@ class MinimizeStart:
     """Tokens of the subject's prompt."""
     suite: Suite
     """The fault's arm and check alone, with all of the arm's requests in the run."""
+    allowed: Allowances = NOTHING
+    """What the suite may touch outside itself."""
 
     @property
     def by_chance(self) -> bool:

@@ -22,6 +22,8 @@ from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
 from audit.store.withheld import KEY, OFF
+from audit.suite.allowances import NOTHING, Allowances
+from audit.suite.outside import require_allowed
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend
@@ -54,13 +56,15 @@ class PreparedRun:
     environment: Environment
 
 
-def prepare(suite: Suite, earlier: ReusedRun | None = None) -> PreparedRun:
+def prepare(suite: Suite, earlier: ReusedRun | None = None, allowed: Allowances = NOTHING) -> PreparedRun:
     """Load and check everything that the suite names; an `earlier` run supplies the plain arms.
 
     Raises:
-        UserError: a model cannot be loaded, a request cannot be served, or the earlier run lacks a request.
+        UserError: the suite would touch more than is allowed, a model cannot be loaded, a request cannot be served, or
+            the earlier run lacks a request.
         CannotDecide: the suite requires a numerics mode that does not hold on this machine.
     """
+    require_allowed(suite, allowed)
     with _user_errors(suite):
         backend = open_backend(suite.backend, sources(suite))
         models = backend.models()

@@ -15,6 +15,8 @@ import numpy as np
 
 from audit.errors import UserError
 from audit.runs.prepare import PreparedArm, PreparedRun, prepare
+from audit.suite.allowances import NOTHING, Allowances
+from audit.suite.outside import require_allowed
 from audit.suite.spec import CandidateSpec, Case, Suite
 from audit.sweep.choice import Recommendation, advise, alike, fastest, paired
 from audit.sweep.interleave import TimedJob, interleaved
@@ -36,12 +38,13 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Draft lengths, arms (empty: all), rounds and prompts (None: all) to measure."""
+    """Draft lengths, arms (empty: all), rounds and prompts (None: all) to measure, and what the suite may touch."""
 
     gammas: tuple[int, ...]
     arms: tuple[str, ...] = ()
     rounds: int = 6
     max_prompts: int | None = None
+    allowed: Allowances = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,11 @@ def sweep(suite: Suite, options: SweepOptions, note: Note) -> Sweep:
     Raises:
         UserError: an arm is unknown, a model cannot be loaded, or a request cannot be served.
     """
+    # before the arms get other names
+    require_allowed(suite, options.allowed)
     chosen = _chosen(suite, options.arms)
     cases = thinned(suite.cases, options.max_prompts)
-    prepared = prepare(_at_lengths(suite, chosen, cases, options.gammas))
+    prepared = prepare(_at_lengths(suite, chosen, cases, options.gammas), allowed=options.allowed)
     arms = {arm.planned.name: arm for arm in prepared.arms}
     try:
         measured = tuple(_sweep_arm(spec, arms, options, note) for spec in chosen)

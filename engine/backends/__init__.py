@@ -14,6 +14,7 @@ from typing import Any, Final
 from engine.backends.catalogue import ALL_CHOICES, NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.evidence import Declaration
+from engine.backends.outside import OutsideAccess
 from engine.core.errors import InvalidRequest
 from engine.core.registry import BACKENDS, EVIDENCE, resolve
 from engine.core.structured import ConstraintSpec
@@ -48,6 +49,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         options="engine-vllm",
         tool_choices=READ_CHOICES,
         asked="engine.backends.vllm.structured:grammar_problem",
+        outside="engine.backends.vllm.outside:outside",
     ),
     "openai": BackendKind(
         BACKENDS["openai"],
@@ -59,6 +61,7 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         tokens=False,
         tool_choices=(*READ_CHOICES, "required", NAMED),
         asked="engine.backends.openai.structured:problem_of",
+        outside="engine.backends.openai.settings:outside",
     ),
 }
 
@@ -76,6 +79,19 @@ def grammar_problem(backend: str, engine: Mapping[str, Any], spec: ConstraintSpe
         return f"backend {backend} has no grammars; remove structured"
     found: str | None = resolve({backend: named}, backend, "backend")(engine, spec)
     return found
+
+
+def outside_access(backend: str, engine: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
+    """What an arm's engine settings and proposer options touch outside the suite.
+
+    Raises:
+        InvalidRequest: a setting that cannot be read, such as an address without a host.
+    """
+    named = REGISTRY[backend].outside
+    if named is None:
+        return ()
+    accesses: tuple[OutsideAccess, ...] = resolve({backend: named}, backend, "backend")(engine, options)
+    return accesses
 
 
 def open_backend(kind: str, models: Mapping[str, ModelSource]) -> Backend:

@@ -44,6 +44,8 @@ class BackendKind:
     tool_choices: the kinds of tool choice that it can carry out; NAMED for the name of one tool.
     asked: `module:function` of `(engine settings, grammar) -> problem or None`, for a server that is asked;
         None if it cannot be asked.
+    outside: `module:function` of `(engine settings, proposer options) -> tuple of OutsideAccess`; None if they name
+        nothing outside the suite.
     ours: decodes with the built-in engine's loop, so a suite may choose weights, numerics and faults.
     """
 
@@ -56,4 +58,5 @@ class BackendKind:
     tokens: bool = True
     tool_choices: tuple[str, ...] = ("auto",)
     asked: str | None = None
+    outside: str | None = None
     ours: bool = False

@@ -180,14 +180,15 @@ def test_a_mistake_is_one_line_and_nothing_is_stored(serve, audit, changes, mess
 def test_a_wrong_key_is_told_without_it_and_a_right_one_is_stored_nowhere(serve, audit, monkeypatch, tmp_path):
     monkeypatch.setenv("END_TO_END_KEY", KEY)
     named = {"server: vllm": "server: vllm, backoff_s: 0.01, tries: 2, api_key_env: END_TO_END_KEY"}
+    allow = ("--allow-env", "END_TO_END_KEY")
     with serve() as baseline, serve(key="another-one") as candidate:
-        found = audit("greedy", baseline, candidate, **named)
+        found = audit("greedy", baseline, candidate, more=allow, **named)
     assert found.code == 2
     assert "END_TO_END_KEY" in found.errors
     assert KEY not in found.errors + found.output
     echo = Misdeed(status=400, text=json.dumps({"error": {"message": f"not with {KEY}"}}))
     with serve(key=KEY) as baseline, serve(key=KEY, gamma=3, fail=Script([echo])) as candidate:
-        found = audit("greedy", baseline, candidate, **named)
+        found = audit("greedy", baseline, candidate, more=allow, **named)
     assert "not with ***" in found.verdicts()["liveness"].findings[0].message
     assert KEY not in found.errors + found.output
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

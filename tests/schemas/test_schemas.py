@@ -11,7 +11,7 @@ from tests.audit.invoke import invoke
 
 ENGINES = {"engine-openai", "engine-transformers", "engine-vllm"}
 KINDS = "attachment controls disclosure gate-facts plan policy policy-1 prompt results review speculation suite waiver"
-EXPECTED = {*KINDS.split()} | ENGINES
+EXPECTED = {*KINDS.split()} | ENGINES | {"config"}
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:

@@ -7,12 +7,14 @@ API key, the settings hold only the name of the environment variable.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.core.errors import InvalidRequest
 
 
@@ -62,6 +64,10 @@ DIALECTS: Final[Mapping[str, ServerDialect]] = {
         seed_bits=31,
     ),
 }
+ADDRESSES: Final = ("url", "metrics_url", "proxy")
+PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
+PLAIN_ADDRESS: Final = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[^\\?#@\s]*)?", re.I)
+"""Addresses that every parser reads alike: the host that is allowed is the host that is asked."""
 OWNED: Final = frozenset(
     (
         "model",
@@ -145,9 +151,9 @@ def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
         raise InvalidRequest(
             "engine: url is missing; write the address of the server, such as http://127.0.0.1:8000/v1"
         )
-    for key in ("url", "metrics_url", "proxy"):
+    for key in ADDRESSES:
         if given.get(key) is not None:
-            _require_address(key, str(given[key]))
+            origin_of(key, str(given[key]))
     owned = sorted(OWNED & set(given.get("body", {})))
     if owned:
         raise InvalidRequest(f"engine: body may not set {owned[0]}; the suite's own keys do")
@@ -158,16 +164,50 @@ def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
     return OpenAISettings(**{**values, "url": str(given["url"]).rstrip("/")})
 
 
-def _require_address(key: str, address: str) -> None:
-    """An address with a host, and without a password: addresses are stored with the run."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Scheme, host in lower case, and port of an address. A key is sent to one origin only."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def origin_of(key: str, address: str) -> Origin:
+    """The origin of an address with a host, and without a password: addresses are stored with the run.
+
+    Raises:
+        InvalidRequest: another text; the message names `key`.
+    """
     try:
         parts = urlsplit(address)
-        _ = parts.port
+        port = parts.port
     except ValueError as error:
         raise InvalidRequest(f"engine: {key} is no address ({error})") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in PORTS or not parts.hostname:
         raise InvalidRequest(f"engine: {key} is no address; write http://HOST:PORT/v1")
     if parts.username is not None or parts.password is not None:
         raise InvalidRequest(f"engine: {key} holds a user or a password; name the variable with the key in api_key_env")
     if parts.query or parts.fragment:
         raise InvalidRequest(f"engine: {key} has a query or a fragment; write the address without")
+    match = PLAIN_ADDRESS.fullmatch(address)
+    if match is None:
+        raise InvalidRequest(f"engine: {key} is no plain address; write http://HOST:PORT/v1 in ASCII, without blanks")
+    return Origin(parts.scheme, match[1].lower(), PORTS[parts.scheme] if port is None else port)
+
+
+def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
+    """The variable and the hosts that an arm's engine settings name.
+
+    Raises:
+        InvalidRequest: an address that is none.
+    """
+    variable = engine.get("api_key_env")
+    found = [] if variable is None else [OutsideAccess(OutsideKind.VARIABLE, str(variable), "engine.api_key_env")]
+    for key in ADDRESSES:
+        if engine.get(key) is not None:
+            found.append(OutsideAccess(OutsideKind.HOST, str(origin_of(key, str(engine[key]))), f"engine.{key}"))
+    return tuple(found)

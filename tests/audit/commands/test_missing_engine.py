@@ -48,7 +48,8 @@ def refused(result, store) -> str:
 
 def test_a_run_without_vllm_is_one_line_behind_what_it_starts(suite, tmp_path):
     store = tmp_path / "audit.db"
-    result = invoke("run", str(suite), "--store", str(store))
+    allow = ("--allow-engine-python", str(tmp_path / "python"))
+    result = invoke("run", str(suite), "--store", str(store), *allow)
     line = refused(result, store)
     assert result.stderr.splitlines()[0].startswith("starting vLLM (no draft) for arm baseline/greedy")
     assert line.startswith(f"audit: {suite}: {tmp_path / 'python'} has no vLLM; run this in an environment")

@@ -1,0 +1,125 @@
+"""What a suite would touch outside itself, and the refusal of what the user did not allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from audit.errors import UserError
+from audit.suite.allowances import Allowances, config_file
+from audit.suite.filters import MODEL, PACKAGED
+from audit.suite.spec import Suite
+from audit.text.documents import packaged_file
+from engine.backends import outside_access
+from engine.backends.catalogue import SourceKind
+from engine.backends.outside import OutsideAccess, OutsideKind
+from engine.core.errors import InvalidRequest
+
+OPTIONS: Final = {
+    OutsideKind.VARIABLE: "--allow-env",
+    OutsideKind.HOST: "--allow-host",
+    OutsideKind.PROGRAM: "--allow-engine-python",
+    OutsideKind.CODE: "--allow-engine-code",
+}
+"""The option that allows an access."""
+WORDS: Final = {
+    OutsideKind.VARIABLE: "read the variable",
+    OutsideKind.HOST: "send requests to",
+    OutsideKind.PROGRAM: "start the program",
+    OutsideKind.CODE: "have its engine load",
+}
+
+
+def outside_of(suite: Suite) -> tuple[OutsideAccess, ...]:
+    """Everything that the suite would touch, once each, in the order of its keys.
+
+    Raises:
+        UserError: a setting that cannot be read, such as an address without a host.
+    """
+    return _once((*_settings(suite), *_files(suite)))
+
+
+def _once(accesses: tuple[OutsideAccess, ...]) -> tuple[OutsideAccess, ...]:
+    first: dict[tuple[OutsideKind, str], OutsideAccess] = {}
+    for access in accesses:
+        first.setdefault((access.kind, access.name), access)
+    return tuple(first.values())
+
+
+def require_allowed(suite: Suite, allowed: Allowances) -> None:
+    """Refuse a suite that would touch more than the user allows; the message names the options that allow the rest.
+
+    Raises:
+        UserError: as said.
+    """
+    # files and models of the hub need no allowance
+    refused = [each for each in _once(tuple(_settings(suite))) if not allowed.allows(each)]
+    if not refused:
+        return
+    acts = " and ".join(f"{WORDS[each.kind]} {each.name} ({each.key})" for each in refused)
+    options = " ".join(f"{OPTIONS[each.kind]} {_argument(each)}" for each in refused)
+    raise UserError(f"{suite.path}: it would {acts}; if it may, add {options}, or allow it in {config_file()}")
+
+
+def _argument(access: OutsideAccess) -> str:
+    return f"'{access.name}'" if " " in access.name else access.name
+
+
+def _settings(suite: Suite) -> Iterator[OutsideAccess]:
+    """What the engine's settings name: the suite's, which the baselines have, and each arm's."""
+    yield from _accesses(suite, suite.engine, {}, "")
+    for arm in suite.arms:
+        yield from _accesses(suite, {**suite.engine, **arm.engine}, arm.proposer.options, f" of arm {arm.name}")
+
+
+def _accesses(
+    suite: Suite, engine: Mapping[str, Any], options: Mapping[str, Any], where: str
+) -> Iterator[OutsideAccess]:
+    try:
+        for access in outside_access(suite.backend, engine, options):
+            # engines take paths from the working folder, so the whole path is what matters
+            name = str(Path(access.name).absolute()) if access.kind is OutsideKind.FILE else access.name
+            yield OutsideAccess(access.kind, name, access.key + where)
+    except InvalidRequest as error:
+        raise UserError(f"{suite.path}: {error}") from error
+
+
+def _files(suite: Suite) -> Iterator[OutsideAccess]:
+    """Files and folders that are not in the suite's folder, and models of the hub."""
+    home = Path(suite.path).parent
+    for key, name in _named(suite):
+        if name.startswith(SourceKind.HUB):
+            yield OutsideAccess(OutsideKind.HUB, name, key)
+        elif not name.startswith((PACKAGED, SourceKind.BUNDLED, SourceKind.SCRIPTED, SourceKind.SERVED)):
+            path = (home / Path(name).expanduser()).resolve()
+            if not path.is_relative_to(home.resolve()) and not _packaged(path):
+                yield OutsideAccess(OutsideKind.FILE, str(path), key)
+
+
+def _named(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Keys of the suite's document with the path or source that each holds."""
+    document = suite.document
+    for name, entry in document["models"].items():
+        yield f"models.{name}", entry if isinstance(entry, str) else entry["source"]
+    for index, entry in enumerate(document["workloads"]):
+        yield f"workloads[{index}].prompts", entry["prompts"]
+    for place, entries in (("filters", document.get("filters", ())), *_own_filters(document)):
+        for index, entry in enumerate(entries):
+            if "rules" in entry:
+                yield f"{place}[{index}].rules", entry["rules"]
+    for arm in suite.arms:
+        for each in arm.stream.filters if arm.stream else ():
+            if isinstance(each.document.get(MODEL), str):
+                yield f"the filter {each.kind} of arm {arm.name}", each.document[MODEL]
+
+
+def _own_filters(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for index, arm in enumerate(document["arms"]):
+        yield f"arms[{index}].filters", arm.get("filters", ())
+
+
+def _packaged(path: Path) -> bool:
+    """True for files of this package, which packaged suites name by a path."""
+    inside = packaged_file("prompts")
+    return inside is not None and path.is_relative_to(inside.parent.resolve())
