@@ -165,7 +165,7 @@ def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ServerOrigin:
     """Scheme, host in lower case, and port of an address. A key is sent to one origin only."""
 
     scheme: str
@@ -176,7 +176,7 @@ class Origin:
         return f"{self.host}:{self.port}"
 
 
-def origin_of(key: str, address: str) -> Origin:
+def origin_of(key: str, address: str) -> ServerOrigin:
     """The origin of an address with a host, and without a password: addresses are stored with the run.
 
     Raises:
@@ -196,7 +196,7 @@ def origin_of(key: str, address: str) -> Origin:
     match = PLAIN_ADDRESS.fullmatch(address)
     if match is None:
         raise InvalidRequest(f"engine: {key} is no plain address; write http://HOST:PORT/v1 in ASCII, without blanks")
-    return Origin(parts.scheme, match[1].lower(), PORTS[parts.scheme] if port is None else port)
+    return ServerOrigin(parts.scheme, match[1].lower(), PORTS[parts.scheme] if port is None else port)
 
 
 def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
