@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.records import ArmRecord, RequestRecord
+from audit.evidence.records import RequestRecord
+from audit.store.arm_reader import ArmRequest
 from audit.store.canonical import to_json
 from audit.store.merkle import merkle_root
 from engine.record.row_digests import DigestKind
@@ -44,12 +44,11 @@ class _Leaf:
     digest: bytes
 
 
-def content_root(arms: Iterable[ArmRecord]) -> str:
-    """Hex content root of a run's arms. Reads every trace, one at a time."""
+def content_root(requests: Iterable[ArmRequest]) -> str:
+    """Hex content root of a run's requests, in any order."""
     leaves = [
-        _Leaf(arm.name, each.case_id, each.sample, content_hash(each))
-        for arm in arms
-        for each in chain(arm.requests, arm.failed, arm.refused)
+        _Leaf(request.arm, request.record.case_id, request.record.sample, content_hash(request.record))
+        for request in requests
     ]
     named = [to_json([leaf.arm, leaf.case_id, leaf.sample, leaf.digest.hex()]) for leaf in sorted(leaves)]
     return merkle_root([name.encode("ascii") for name in named]).hex()

@@ -21,6 +21,7 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
 from audit.store import (
+    arm_reader,
     checkpoints,
     draft_counts,
     erasing,
@@ -175,13 +176,13 @@ class Store:
         """The content root computed from the stored requests; None if a trace is missing or cannot be decoded, and
         with `text: off`, because the root has no salt.
         """
-        # imported with the first trace, as in `audit.store.reader`
+        # imported with the first trace, as in `audit.store.arm_reader`
         from audit.store.content_root import content_root
 
         if any(withholds(arm.spec) for arm in self.load_run(run).arms):
             return None
         try:
-            return self._read(lambda session: content_root(reader.arms(session, run)))
+            return self._read(lambda session: content_root(arm_reader.requests(session, run)))
         except failures.StoreFailure:
             raise
         except CannotDecide:
@@ -223,13 +224,13 @@ class Store:
         Raises:
             CannotDecide: a trace is missing or cannot be decoded.
         """
-        return self._read(lambda session: reader.load_arm(session, run, arm, self._payload, self._withheld, keys))
+        return self._read(lambda session: arm_reader.load_arm(session, run, arm, self._payload, self._withheld, keys))
 
     def _payload(self, row: int) -> bytes:
         if row in self._withheld:
             return self._withheld[row].payload
         try:
-            return self._read(lambda session: reader.payload(session, row))
+            return self._read(lambda session: arm_reader.payload(session, row))
         finally:
             if self._closed:
                 self._engine.dispose()

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from audit.evidence.records import ArmKind, ArmRecord, Level, RequestRecord
+from audit.evidence.records import RequestRecord
 from audit.store import RunStatus, Store
+from audit.store.arm_reader import ArmRequest
 from audit.store.content_root import FACTS, LEFT_OUT, content_hash, content_root
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
 from engine.decode.constrained import FACT
-from engine.record.effective import Effective
 from engine.record.row_digests import DigestKind
 from engine.record.trace import COLUMNS, STOP_BEGINS, TraceHeader, decode, encode
 from tests.audit.store.build import fill, generation, start
@@ -144,9 +144,8 @@ def test_what_the_request_answered_is_covered(record, change):
 
 
 def test_the_place_of_a_request_in_the_suite_is_covered(record):
-    arm = ArmRecord("spec", ArmKind.CANDIDATE, Level.L4, Effective.from_json({}), (record,))
-    others = [replace(arm, requests=(replace(record, **change),)) for change in ({"case_id": "z"}, {"sample": 4})]
-    roots = {content_root([each]) for each in (arm, *others, replace(arm, name="other"))}
+    requests = [ArmRequest("spec", replace(record, **change)) for change in ({}, {"case_id": "z"}, {"sample": 4})]
+    roots = {content_root([request]) for request in (*requests, ArmRequest("other", record))}
     assert len(roots) == 4
 
 
