@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,13 +20,18 @@ from audit.suite.loader import load_suite
 @click.command("resume")
 @click.argument("run", default="latest", shell_complete=complete_runs)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--accept-changes", is_flag=True, help="Resume in another environment, and record what differs.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @allow_options
 @wide_option
 @store_option
 @click.pass_context
-def command(ctx: click.Context, run: str, threads: int, results: Path | None, store: str) -> None:
-    """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`)."""
+def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, results: Path | None, store: str) -> None:
+    """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).
+
+    The environment must be the one in which the run began: packages, hardware, threads of torch, code. With
+    --accept-changes the run goes on elsewhere, and an event of the run lists what differs.
+    """
     import torch
 
     from audit.runs.prepare import prepare, require_engines
@@ -42,7 +48,8 @@ def command(ctx: click.Context, run: str, threads: int, results: Path | None, st
         torch.set_num_threads(threads)
         prepared = prepare(loaded, begun_with(opened, record), allowed(ctx))
         require_engines(prepared, announce)
-        ctx.exit(finish(opened, lambda shown: resume(prepared, opened, name, shown), results))
+        begun = partial(resume, prepared, opened, name, accept_changes=accept_changes)
+        ctx.exit(finish(opened, begun, results))
 
 
 def suite_path(record: StoredRun) -> str:

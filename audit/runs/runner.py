@@ -18,6 +18,7 @@ from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
+from audit.runs.surroundings import resumed
 from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
 from audit.store.withheld import withholds
 from engine.record.effective import Effective
@@ -67,18 +68,20 @@ def run(
         return _go(prepared, store, name, progress, rule)
 
 
-def resume(prepared: PreparedRun, store: Store, name: str, progress: Progress) -> RunOutcome:
-    """Continue an interrupted run.
+def resume(
+    prepared: PreparedRun, store: Store, name: str, progress: Progress, *, accept_changes: bool = False
+) -> RunOutcome:
+    """Continue an interrupted run; with `accept_changes` in another environment too, which goes on record.
 
     Raises:
         UserError: another process executes the run, or it is finished, or was made with another suite, other models,
-            another numerics mode or fewer arms.
+            another numerics mode, fewer arms, or in another environment.
         Interrupted: the user stopped the run again.
     """
     with store.hold(name):
         record = store.load_run(name)
         _require_resumable(prepared, record)
-        store.set_status(name, RunStatus.RUNNING, "resumed")
+        store.set_status(name, RunStatus.RUNNING, resumed(record, prepared.environment, accepted=accept_changes))
         return _go(prepared, store, name, progress, stop_rule(record))
 
 

@@ -19,6 +19,7 @@ from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
+from engine.models.pinned import pinned
 from engine.models.reference_pass import Reference, TransformersReference, anchored
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
@@ -35,7 +36,8 @@ class LocalTarget:
     def __init__(self, source: ModelSource) -> None:
         self._source = source
         self._opened: OpenedSource = open_source(source.source, source.revision, source.base)
-        self._tokenizer = load_tokenizer(self._opened.folder)
+        with pinned(self._opened.folder) as folder:
+            self._tokenizer = load_tokenizer(folder)
         self._reference: Reference | None = None
         self.eos_ids: tuple[int, ...] = self._opened.folder.eos_ids
         self.vocabulary = self._number("vocab_size")

@@ -7,6 +7,7 @@ from pathlib import Path
 from engine.heads.checkpoint import LoadedHead
 from engine.heads.formats import layout_of
 from engine.models.loading import LoadedModel, LoadOptions, OpenedSource, load_opened, open_source, require_way
+from engine.models.pinned import pinned
 
 
 def load_model_or_head(
@@ -34,6 +35,7 @@ def _head(opened: OpenedSource) -> LoadedHead | None:
     layout = layout_of(opened.folder.config)
     if layout is None:
         return None
-    head = layout.read(opened.folder)
+    with pinned(opened.folder) as folder:
+        head = layout.read(folder)
     own = {"architecture": head.layout, "family": head.family, "declared_lossy": list(head.lossy)}
     return LoadedHead(head, opened.folder.files, opened.source, opened.resolved, {**opened.facts, **own})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.core.errors import ModelError
+from engine.models.config_fields import check_fields, shortened
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+MOST_JSON = 2**26
+"""Bytes of a JSON file; the index of the largest published checkpoints has a tenth."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 CONFIG_PATTERNS = ("config.json", "generation_config.json")
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json")
@@ -39,12 +43,30 @@ TOKENIZER_PATTERNS = (
 
 
 @dataclass(frozen=True, slots=True)
+class FileState:
+    """What the system says of an open file; another file, or another content, has another state."""
+
+    device: int
+    number: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+def state_of(handle: int) -> FileState:
+    """The state of an open file."""
+    status = os.fstat(handle)
+    return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a model: name relative to its folder, SHA-256 in hex, size in bytes."""
+    """One file of a model: name relative to its folder, SHA-256 in hex, size in bytes, and its state when digested."""
 
     name: str
     sha256: str
     size: int
+    state: FileState | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +106,64 @@ def open_folder(path: Path, label: str) -> ModelFolder:
     """
     if not path.is_dir():
         raise ModelError(f"{label}: no such folder; give the path of a folder with config.json and safetensors weights")
-    config = read_json(path / "config.json", f"{label}/config.json")
+    files = {name: _digest_file(path, name, label) for name in _names(path, CONFIG_PATTERNS, label)}
+    config, generation = (_digested_json(path, files.get(name), label) for name in CONFIG_PATTERNS)
     if config is None:
         raise ModelError(f"{label}: config.json is missing; give the folder that save_pretrained wrote")
+    check_fields(config, f"{label}/config.json")
     if not any(path.glob("*.safetensors")):
         _refuse_pickles(path, label)
-    generation = read_json(path / "generation_config.json", f"{label}/generation_config.json") or {}
-    names = _names(path, (*CONFIG_PATTERNS, *WEIGHT_PATTERNS, *TOKENIZER_PATTERNS))
-    return ModelFolder(path, label, config, generation, tuple(_digest_file(path, name, label) for name in names))
+    names = _names(path, (*WEIGHT_PATTERNS, *TOKENIZER_PATTERNS), label)
+    files |= {name: _digest_file(path, name, label) for name in names}
+    return ModelFolder(path, label, config, generation or {}, tuple(files[name] for name in sorted(files)))
+
+
+def _digested_json(path: Path, file: ModelFile | None, label: str) -> dict[str, Any] | None:
+    if file is None:
+        return None
+    where = f"{label}/{file.name}"
+    raw = _read(path / file.name, where)
+    if hashlib.sha256(raw).hexdigest() != file.sha256:
+        raise changed(where)
+    return parse_json(raw, where)
+
+
+def changed(where: str) -> ModelError:
+    """The error of a file that is no longer the one that was digested."""
+    return ModelError(f"{where}: changed while it was read; try again when nothing writes to the folder")
 
 
 def read_json(path: Path, where: str) -> dict[str, Any] | None:
     """The JSON object in a file; None if there is no such file.
 
     Raises:
-        ModelError: the file is not a JSON object.
+        ModelError: the file is not a JSON object, or too large for one.
     """
-    if not path.is_file():
-        return None
+    return parse_json(_read(path, where), where) if path.is_file() else None
+
+
+def _read(path: Path, where: str) -> bytes:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_JSON + 1)
+    except OSError as error:
+        raise ModelError(f"{where}: not readable ({error.strerror}); check the file's permissions") from error
+    if len(raw) > MOST_JSON:
+        raise ModelError(f"{where}: larger than {MOST_JSON // 2**20} MiB; restore the file")
+    return raw
+
+
+def parse_json(raw: bytes, where: str) -> dict[str, Any]:
+    """The JSON object in some bytes.
+
+    Raises:
+        ModelError: they hold none.
+    """
+    try:
+        document = json.loads(raw.decode("utf-8"))
+    except RecursionError as error:
+        raise ModelError(f"{where}: not readable as JSON (nested too deep); restore the file") from error
+    except ValueError as error:
         raise ModelError(f"{where}: not readable as JSON ({error}); restore the file") from error
     if not isinstance(document, dict):
         raise ModelError(f"{where}: must be a JSON object; restore the file")
@@ -112,7 +171,7 @@ def read_json(path: Path, where: str) -> dict[str, Any] | None:
 
 
 def _refuse_pickles(path: Path, label: str) -> None:
-    pickles = _names(path, PICKLES)
+    pickles = _names(path, PICKLES, label)
     if pickles:
         # transformers writes .bin for its own models; the others are tensors by name, such as medusa_lm_head.pt
         whole = pickles[0].endswith(".bin")
@@ -128,18 +187,26 @@ def _refuse_pickles(path: Path, label: str) -> None:
     raise ModelError(f"{label}: no weights; it needs {SINGLE} or {INDEX} with its shards")
 
 
-def _names(path: Path, patterns: tuple[str, ...]) -> list[str]:
-    found = {each for pattern in patterns for each in path.glob(pattern) if each.is_file()}
-    return sorted(each.relative_to(path).as_posix() for each in found)
+def _names(path: Path, patterns: tuple[str, ...], label: str) -> list[str]:
+    files = {file for pattern in patterns for file in path.glob(pattern) if file.is_file()}
+    names = sorted(file.relative_to(path).as_posix() for file in files)
+    for name in names:
+        # a line end in a name could make the lines of two folders equal
+        if not name.isprintable():
+            raise ModelError(f"{label}: the file name {shortened(name)} has control characters; rename the file")
+    return names
 
 
 def _digest_file(path: Path, name: str, label: str) -> ModelFile:
     try:
         with (path / name).open("rb") as stream:
+            state = state_of(stream.fileno())
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if state_of(stream.fileno()) != state:
+                raise changed(f"{label}/{name}")
     except OSError as error:
         raise ModelError(f"{label}/{name}: not readable ({error.strerror}); check the file's permissions") from error
-    return ModelFile(name, digest, (path / name).stat().st_size)
+    return ModelFile(name, digest, state.size, state)
 
 
 def model_digest(files: tuple[ModelFile, ...]) -> str:
@@ -158,7 +225,8 @@ def digest_of_tokenizer(path: Path, label: str) -> str:
     Raises:
         ModelError: a file cannot be read.
     """
-    return tokenizer_digest(tuple(_digest_file(path, name, label) for name in _names(path, TOKENIZER_PATTERNS)))
+    names = _names(path, TOKENIZER_PATTERNS, label)
+    return tokenizer_digest(tuple(_digest_file(path, name, label) for name in names))
 
 
 def _digest(files: tuple[ModelFile, ...], patterns: tuple[str, ...]) -> str:
@@ -182,6 +250,12 @@ def read_tensors(folder: ModelFolder) -> dict[str, Tensor]:
     places = index.get("weight_map")
     if not isinstance(places, dict):
         raise ModelError(f"{folder.name(INDEX)}: weight_map is missing; restore the file")
+    for name, shard in places.items():
+        if not isinstance(shard, str) or not shard.isprintable():
+            raise ModelError(
+                f"{folder.name(INDEX)}: weight_map places {shortened(name)} in {shortened(shard)}, which is no file's "
+                "name; restore the file"
+            )
     return _read_shards(folder, places)
 
 

@@ -236,6 +236,6 @@ def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any
     Raises:
         ModelError: transformers cannot load it whole, or it does not fit the protocol.
     """
-    require_rollback(folder.config.get("text_config", folder.config), folder.name("config.json"))
+    require_rollback(folder.config.get("text_config") or folder.config, folder.name("config.json"))
     network = load_whole(folder, AutoModelForCausalLM, dtype, "causal language model")
     return HfModel(network, folder.eos_ids, facts, folder.name("config.json"))

@@ -32,6 +32,7 @@ from engine.models.lean_weights import build_weights, check_tensors, read_config
 from engine.models.numerics.devices import ask_for_stable_kernels, usable_device
 from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts, foreign, require_known
 from engine.models.numerics.probe.model_parts import ModelParts, parts_of
+from engine.models.pinned import pinned
 
 __all__ = [
     "LoadedModel",
@@ -164,7 +165,11 @@ def open_source(source: str, revision: str | None = None, base: Path | None = No
 
 def load_opened(opened: OpenedSource, way: LoadOptions) -> LoadedModel:
     """The model and the tokenizer of a folder whose files are known. Raises as `load_model`."""
-    folder = opened.folder
+    with pinned(opened.folder) as folder:
+        return _loaded(opened, folder, way)
+
+
+def _loaded(opened: OpenedSource, folder: ModelFolder, way: LoadOptions) -> LoadedModel:
     facts = {
         **opened.facts,
         "architecture": folder.config.get("model_type"),
@@ -195,14 +200,16 @@ def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None)
     Raises:
         ModelError: a model that cannot be read, or that the lean forward does not have.
     """
-    folder = open_folder(_find(source, None, base).path, source)
-    config = read_config(folder.config, folder.name("config.json"))
-    tensors = read_tensors(folder)
-    check_tensors(config, tensors, folder.name())
-    return parts_of(config, build_weights(config, tensors, DTYPES[dtype]))
+    with pinned(open_folder(_find(source, None, base).path, source)) as folder:
+        config = read_config(folder.config, folder.name("config.json"))
+        tensors = read_tensors(folder)
+        check_tensors(config, tensors, folder.name())
+        return parts_of(config, build_weights(config, tensors, DTYPES[dtype]))
 
 
 def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSource:
+    if not source.isprintable():
+        raise ModelError(f"{source!r}: a source is one line; give bundled:NAME, hf:ORG/NAME or a folder")
     kind, _, name = source.partition(":")
     if kind == "hf":
         return _download(source, name, revision)
@@ -212,7 +219,11 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
         return _bundled(source, name)
     if not source:
         raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME or a folder")
-    path = ((base or Path()) / Path(source).expanduser()).resolve()
+    try:
+        path = ((base or Path()) / Path(source).expanduser()).resolve()
+        path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{source}: not a path ({_one_line(error)}); give the path of a folder") from error
     return ResolvedSource(path, str(path))
 
 
@@ -274,15 +285,16 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
         tokenizer = AutoTokenizer.from_pretrained(str(folder.path), local_files_only=True)
     except Exception as error:  # transformers passes on its parsers' exceptions
         raise ModelError(
-            f"{folder.label}: the tokenizer cannot be read ({_one_line(error)}); restore tokenizer.json"
+            f"{folder.label}: the tokenizer cannot be read ({_one_line(error, folder)}); restore tokenizer.json"
         ) from error
     if getattr(tokenizer, "response_template", None) is None:
         tokenizer.response_template = read_json(folder.path / RESPONSE_TEMPLATE, folder.name(RESPONSE_TEMPLATE))
     return tokenizer
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+def _one_line(error: BaseException, folder: ModelFolder | None = None) -> str:
+    text = str(error) if folder is None else str(error).replace(str(folder.path), folder.label)
+    return " ".join(text.split())[:200] or type(error).__name__
 
 
 def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from engine.core.errors import ModelError
 from engine.models.folder import ModelFolder
+from engine.models.sizes import require_sizes
 
 
 def load_whole(folder: ModelFolder, auto: Any, dtype: torch.dtype, words: str) -> Any:
@@ -25,6 +26,7 @@ def load_whole(folder: ModelFolder, auto: Any, dtype: torch.dtype, words: str) -
     Raises:
         ModelError: transformers cannot load it, or would leave out tensors or make some up.
     """
+    require_sizes(folder)
     try:
         with _quiet():
             network, report = auto.from_pretrained(
@@ -37,7 +39,7 @@ def load_whole(folder: ModelFolder, auto: Any, dtype: torch.dtype, words: str) -
                 output_loading_info=True,
             )
     except Exception as error:  # transformers passes on its parsers' exceptions
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).replace(str(folder.path), folder.label).split())[:200]
         raise ModelError(f"{folder.label}: transformers cannot load it as a {words} ({reason})") from error
     _require_whole(report, type(network).__name__, folder.label)
     return network

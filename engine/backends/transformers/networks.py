@@ -16,6 +16,8 @@ from engine.backends.engine_spec import ModelFacts, ModelSource
 from engine.backends.local_target import facts_of
 from engine.core.errors import ModelError
 from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
+from engine.models.pinned import pinned
+from engine.models.sizes import require_sizes
 
 BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
 """The architecture in the configuration of a DFlash drafter."""
@@ -60,10 +62,14 @@ def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
         ModelError: the installed transformers cannot load it.
     """
     opened = open_source(source.source, source.revision, source.base)
-    path = str(opened.folder.path)
+    dtype = DTYPES[source.dtype]
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        network = AutoModel.from_pretrained(path, config=config, dtype=DTYPES[source.dtype], local_files_only=True)
+        with pinned(opened.folder) as folder:
+            require_sizes(folder)
+            config = AutoConfig.from_pretrained(folder.path, local_files_only=True)
+            network = AutoModel.from_pretrained(folder.path, config=config, dtype=dtype, local_files_only=True)
+    except ModelError:
+        raise
     except Exception as error:  # transformers passes on its parsers' exceptions
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error

@@ -18,6 +18,7 @@ import torch
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
 from engine.models.loading import bundled_folder, load_tokenizer
+from engine.models.pinned import pinned
 from engine.models.whole import load_whole
 from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
 from engine.stream.segments import SENTENCE, SegmentFilter
@@ -71,13 +72,13 @@ def build(spec: FilterSpec) -> ClassifierRules:
         raise InvalidRequest(f"filter classifier: threshold must be above 0 and at most 1, not {threshold!r}")
     try:
         path = bundled_folder(source) if source.startswith(BUNDLED) else Path(source)
-        folder = open_folder(path, source)
-        tokenizer = load_tokenizer(folder)
+        with pinned(open_folder(path, source)) as folder:
+            tokenizer = load_tokenizer(folder)
+            network = None if tokenizer is None else _network(folder)
     except ModelError as error:
         raise InvalidRequest(f"filter classifier: {error}") from error
-    if tokenizer is None:
+    if tokenizer is None or network is None:
         raise InvalidRequest(f"filter classifier: {source} has no tokenizer; add tokenizer.json to the folder")
-    network = _network(folder)
     labels = _labels(source, network.config.id2label, wanted)
     digests = {"model": model_digest(folder.files), "tokenizer": tokenizer_digest(folder.files)}
     identity = filter_spec(spec.kind, spec.action, spec.side, {**rules, **digests})
@@ -89,11 +90,7 @@ def build(spec: FilterSpec) -> ClassifierRules:
 def _network(folder: ModelFolder) -> Any:
     from transformers import AutoModelForSequenceClassification
 
-    try:
-        network = load_whole(folder, AutoModelForSequenceClassification, torch.float32, "sequence classifier")
-    except ModelError as error:
-        raise InvalidRequest(f"filter classifier: {error}") from error
-    return network.eval()
+    return load_whole(folder, AutoModelForSequenceClassification, torch.float32, "sequence classifier").eval()
 
 
 def _labels(source: str, known: Mapping[int, str], wanted: Any) -> Mapping[int, str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from audit.errors import UserError
+from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
@@ -171,6 +172,28 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
     message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"
     with pytest.raises(UserError, match=message):
         resume(elsewhere, store, stopped.value.run, Silent())
+
+
+def test_a_run_is_not_resumed_in_another_environment_unless_the_user_accepts_it(suite, store):
+    with pytest.raises(Interrupted) as stopped:
+        run(prepare(suite), store, StopsAfter(2))
+    name, prepared = stopped.value.run, prepare(suite)
+    here = prepared.environment
+    other = fingerprint(
+        {**here.packages, "torch": "1.0"},
+        {**here.hardware, "torch_threads": 7},
+        {"version": "9", "commit": "f" * 40, "dirty": "perhaps"},
+    )
+    moved = replace(prepared, environment=other)
+    with pytest.raises(UserError, match=r"began in another environment: torch_threads was \d+, is 7; package"):
+        resume(moved, store, name, Silent())
+    assert len(store.finished(name)) == 2
+    assert store.run_status(name) is RunStatus.INTERRUPTED
+    resume(moved, store, name, Silent(), accept_changes=True)
+    details = [event.detail for event in store.load_run(name).events]
+    elsewhere = next(detail for detail in details if detail.startswith("resumed elsewhere: "))
+    for change in ("torch_threads was", "package torch was", f"is {'f' * 40}", "code dirty was"):
+        assert change in elsewhere
 
 
 def test_a_run_that_began_without_an_arm_is_not_resumed(suite, store):
