@@ -71,13 +71,14 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """An opened model folder. `label` is its name in messages."""
+    """An opened model folder. `label` is its name in messages, `origin` the folder whose open files `path` links to."""
 
     path: Path
     label: str
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
     files: tuple[ModelFile, ...]
+    origin: Path | None = None
 
     def name(self, file: str = "") -> str:
         """The folder, or a file in it, as messages name it."""

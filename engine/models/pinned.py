@@ -42,7 +42,7 @@ def pinned(folder: ModelFolder) -> Iterator[ModelFolder]:
         if OPEN_FILES.is_dir():
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specaudit-model-")))
             _link(folder, files, home)
-            yield replace(folder, path=home)
+            yield replace(folder, path=home, origin=folder.path)
         else:
             yield folder
         for opened in files:

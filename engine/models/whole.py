@@ -42,6 +42,8 @@ def load_whole(folder: ModelFolder, auto: Any, dtype: torch.dtype, words: str) -
         reason = " ".join(str(error).replace(str(folder.path), folder.label).split())[:200]
         raise ModelError(f"{folder.label}: transformers cannot load it as a {words} ({reason})") from error
     _require_whole(report, type(network).__name__, folder.label)
+    # transformers reads more from there later, such as the modules of multi-token prediction
+    network.name_or_path = network.config._name_or_path = str(folder.origin or folder.path)
     return network
 
 

@@ -73,4 +73,5 @@ def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
     except Exception as error:  # transformers passes on its parsers' exceptions
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error
+    network.name_or_path = network.config._name_or_path = str(opened.folder.path)
     return AssistantNetwork(network.eval(), facts_of(name, opened))

@@ -69,7 +69,7 @@ def test_both_architectures_are_recognised():
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type must be mimo or qwen2, not 'llama'"),
-        ({"num_nextn_predict_layers": "2"}, "num_nextn_predict_layers must be a positive integer"),
+        ({"num_nextn_predict_layers": "2"}, "num_nextn_predict_layers must be a whole number"),
         ({"num_nextn_predict_layers": 3}, r"tensor 'model\.mtp_layers\.2\.token_layernorm\.weight' is missing"),
         ({"num_nextn_predict_layers": 1}, r"unexpected tensor 'model\.mtp_layers\.1\."),
         ({"intermediate_size": 32}, r"gate_proj.weight' has shape \(24, 16\) instead of \(32, 16\)"),

@@ -78,7 +78,7 @@ def test_qwen3_next_s_names(tmp_path):
     [
         ({"kv_lora_rank": 512, "model_type": "deepseek_v3"}, "kv_lora_rank: DeepSeek's latent attention"),
         ({"n_routed_experts": 8}, "n_routed_experts: layers with experts"),
-        ({"num_nextn_predict_layers": "2"}, "num_nextn_predict_layers must be a positive integer"),
+        ({"num_nextn_predict_layers": "2"}, "num_nextn_predict_layers must be a whole number"),
         ({"num_nextn_predict_layers": 3}, "tensor 'model.layers.4.enorm.weight' is missing"),
         ({"num_nextn_predict_layers": 1}, "unexpected tensor 'model.layers.3.eh_proj.weight'"),
         ({"num_hidden_layers": 1}, "tensor 'model.layers.1.enorm.weight' is missing|unexpected tensor"),
