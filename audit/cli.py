@@ -82,6 +82,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.replay:command",
         "Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.",
     ),
+    "report": (
+        "audit.commands.report:command",
+        "Write the report of RUN (a ULID, a prefix of one, or latest) as one HTML file.",
+    ),
     "resume": (
         "audit.commands.resume:command",
         "Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).",

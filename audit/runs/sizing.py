@@ -188,7 +188,7 @@ def _check(
 ) -> PlannedCheck:
     before, arm_before = past.check(arm.name, check.name), past.arm(arm)
     measured = before if arm_before is not None and before is not None and before.n else None
-    spread = _spread(measured)
+    spread = measured_spread(measured)
     design = _design(suite, arm, tokens, PlanAssumptions(spread))
     need = check.plan(params, design)
     basis = f"run {past.same.ulid}" if measured is not None and past.same is not None else "defaults"
@@ -226,7 +226,8 @@ def _missed(arm: Arm, check: Check, past: RunHistory, ratio: float) -> str:
     return f"{counts}: {remedies}" if short else ""
 
 
-def _spread(measured: StoredCheck | None) -> float | None:
+def measured_spread(measured: StoredCheck | None) -> float | None:
+    """The spread per unit behind a stored bound; None where the check recorded no standard error."""
     error = measured.details.get("standard_error") if measured is not None else None
     return None if error is None or measured is None or error <= 0 else float(error) * math.sqrt(measured.n)
 

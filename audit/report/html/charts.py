@@ -29,7 +29,8 @@ _INK, _QUIET, _LINE = "var(--ink)", "var(--quiet)", "var(--line)"
 CONFIG: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "background": None,
-        "font": "sans-serif",
+        "font": "Liberation Sans, Arial, Helvetica, sans-serif",
+        "padding": 6,
         "view": {"stroke": None},
         "axis": {
             "labelColor": _QUIET,

@@ -11,6 +11,7 @@ from audit.report.html.section import ReportSection
 
 SECTIONS: Final = (
     "audit.report.html.sections.verdict_board:SECTION",
+    "audit.report.html.sections.certificate:SECTION",
     "audit.report.html.sections.provenance:SECTION",
 )
 """Places of the sections, imported when a page is made."""

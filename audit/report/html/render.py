@@ -95,15 +95,16 @@ def style_source() -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(stylesheet().encode()).digest()).decode()}'"
 
 
-def render_section(source: ReportSource, section: ReportSection, links: Links = IN_PAGE) -> Markup:
-    """One section with its heading, for a page of its own or as part of the report."""
-    return _section(environment(links), source, section)
+def render_section(source: ReportSource, section: ReportSection, made: Environment) -> Markup:
+    """One section with its heading, for a page of its own or as part of the report; `made` by `environment`."""
+    it = section.read(source)
+    given: Mapping[str, Any] = {"section": section, "it": it, "nothing": isinstance(it, Nothing), "source": source}
+    return Markup(made.get_template("section.html").render(given))
 
 
-def render_body(source: ReportSource, links: Links = IN_PAGE) -> Markup:
+def render_body(source: ReportSource, made: Environment) -> Markup:
     """All sections."""
-    made = environment(links)
-    return Markup("\n").join(_section(made, source, section) for section in sections())
+    return Markup("\n").join(render_section(source, section, made) for section in sections())
 
 
 def render_page(source: ReportSource) -> str:
@@ -112,13 +113,7 @@ def render_page(source: ReportSource) -> str:
     return made.get_template("report.html").render(
         run=source.results.run,
         sections=sections(),
-        body=Markup("\n").join(_section(made, source, section) for section in sections()),
+        body=render_body(source, made),
         style=Markup(stylesheet()),
         style_source=Markup(style_source()),
     )
-
-
-def _section(made: Environment, source: ReportSource, section: ReportSection) -> Markup:
-    it = section.read(source)
-    given: Mapping[str, Any] = {"section": section, "it": it, "nothing": isinstance(it, Nothing), "source": source}
-    return Markup(made.get_template("section.html").render(given))

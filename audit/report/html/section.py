@@ -12,11 +12,15 @@ from audit.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ReportSource:
-    """The run that a page is about: its ULID, the open store, and the results, which every section needs."""
+    """The run that a page is about: its ULID, the open store, and the results, which every section needs.
+
+    brief: the page must come at once, so a section leaves out what takes seconds to compute, and says so.
+    """
 
     store: Store
     run: str
     results: Results
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,6 @@ class ReportSection:
     read: Callable[[ReportSource], Any]
 
 
-def source_of(store: Store, run: str) -> ReportSource:
+def source_of(store: Store, run: str, *, brief: bool = False) -> ReportSource:
     """The source of a run's page; `run` is a whole ULID."""
-    return ReportSource(store, run, results(store, run))
+    return ReportSource(store, run, results(store, run), brief)

@@ -59,8 +59,8 @@ def test_every_section_reads_a_frozen_value_or_says_why_it_has_nothing(made):
                 assert type(it).__dataclass_params__.frozen, one.name
                 if isinstance(it, Nothing):
                     assert re.fullmatch(r"[A-Z].+\.", it.reason), one.name
-                assert f'id="{one.name}"' in render_section(source, one)
-            assert render_section(source, sections()[-1]) in render_body(source)
+                assert f'id="{one.name}"' in render_section(source, one, environment())
+            assert render_section(source, sections()[-1], environment()) in render_body(source, environment())
 
 
 @pytest.mark.parametrize("which", ["finished", "hostile", "empty"])
