@@ -9,9 +9,8 @@ import click
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.commands.tables import MARKED, echo_json
-from audit.report.disclosure import Disclosure, disclosure
+from audit.report.disclosure import read_disclosure
 from audit.report.disclosure_words import Section, document, sections
-from audit.report.results import results
 from audit.store import Store
 from audit.text.unsafe import visible
 
@@ -37,13 +36,6 @@ def command(run: str, form: str, store: str) -> None:
         echo_json(document(statement))
     else:
         click.echo("\n".join(FORMS[form](sections(statement))))
-
-
-def read_disclosure(store: Store, run: str) -> Disclosure:
-    """The statement about a stored run; recomputes every hash of its record."""
-    finished = store.load_run(run).record_root is not None
-    broken = next((f"{place.place}: {place.message}" for place in store.broken_places(run)), None) if finished else None
-    return disclosure(results(store, run), store.erasures(run), broken)
 
 
 def _text(page: tuple[Section, ...]) -> Iterator[str]:

@@ -7,15 +7,15 @@ examined is part of the statement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
 from audit.report.coverage import GENERAL
-from audit.report.results import Results
-from audit.store import ArtifactRef, StoredArm, StoredCheck, StoredCoverage, StoredDecision
+from audit.report.results import Results, results
+from audit.store import ArtifactRef, Store, StoredArm, StoredCheck, StoredCoverage, StoredDecision
 from audit.store.erasing import StoredErasure
 from audit.store.governance import Governance, governance
 
@@ -111,7 +111,10 @@ class Waived:
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """The statement about one run. `broken` names the first damaged place of its record, if any."""
+    """The statement about one run.
+
+    broken: the first damaged place of its record, if any. recomputed: its hashes were recomputed to know that.
+    """
 
     results: Results
     models: tuple[ArtifactRef, ...]
@@ -119,6 +122,15 @@ class Disclosure:
     waived: tuple[Waived, ...]
     erasures: tuple[StoredErasure, ...]
     broken: str | None
+    recomputed: bool = True
+
+
+def read_disclosure(store: Store, run: str, *, recompute: bool = True) -> Disclosure:
+    """The statement about a stored run; recomputes every hash of its record, unless it is not asked to."""
+    finished = store.load_run(run).record_root is not None
+    damage = store.broken_places(run) if finished and recompute else ()
+    broken = next((f"{place.place}: {place.message}" for place in damage), None)
+    return replace(disclosure(results(store, run), store.erasures(run), broken), recomputed=recompute)
 
 
 def disclosure(results: Results, erasures: Iterable[StoredErasure], broken: str | None) -> Disclosure:

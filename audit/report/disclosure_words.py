@@ -144,7 +144,11 @@ def _record(statement: Disclosure) -> Iterator[str]:
     if statement.broken is not None:
         yield f"The record is damaged: {statement.broken}."
     elif statement.results.run.record_root is not None:
-        yield f"The record agrees with its root {statement.results.run.record_root}, recomputed for this statement."
+        root = statement.results.run.record_root
+        if statement.recomputed:
+            yield f"The record agrees with its root {root}, recomputed for this statement."
+        else:
+            yield f"The record has the root {root}, which was not recomputed for this page."
     for erased in statement.erasures:
         yield (
             f"The content of {erased.requests} requests and the findings of {erased.results} results were erased on "

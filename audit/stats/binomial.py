@@ -45,3 +45,9 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.99) -> In
 def _require_counts(successes: int, trials: int) -> None:
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes in {trials} trials")
+
+
+def count_range(trials: int, probability: float, confidence: float = 0.99) -> Interval:
+    """Counts of successes that one such experiment gives with at least this probability, equal tails."""
+    low, high = scipy.stats.binom.interval(confidence, trials, probability)
+    return Interval(float(low), float(high))

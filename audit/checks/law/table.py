@@ -67,21 +67,35 @@ class LawEvidence:
     impossible: tuple[Finding, ...]
 
 
-def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
-    """Tabulate all requests in order. `generator` randomises the transforms."""
-    parts: list[LawTable] = []
-    impossible: list[Finding] = []
+@dataclass(frozen=True, slots=True)
+class TabulatedRequest:
+    """One request's rows and findings, and the evidence for each named alternative after it."""
+
+    table: LawTable
+    process: alternatives.WealthState
+    impossible: tuple[Finding, ...]
+
+
+def request_by_request(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Iterator[TabulatedRequest]:
+    """Tabulate the requests one after another. `generator` randomises the transforms."""
     process = alternatives.start()
     for request in requests:
         made = decisions(request)
-        impossible.extend(_impossible(made))
-        parts.append(_part(made, generator))
+        impossible = tuple(_impossible(made))
+        part = _part(made, generator)
         process = alternatives.extend(process, _chunk(made))
+        yield TabulatedRequest(part, process, impossible)
+
+
+def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
+    """Tabulate all requests in order. `generator` randomises the transforms."""
+    tabulated = tuple(request_by_request(requests, generator))
     columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        field.name: np.concatenate([getattr(one.table, field.name) for one in tabulated])
         for field in dataclasses.fields(LawTable)
     }
-    return LawEvidence(LawTable(**columns), process, tuple(impossible))
+    impossible = tuple(finding for one in tabulated for finding in one.impossible)
+    return LawEvidence(LawTable(**columns), tabulated[-1].process, impossible)
 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ CONFIG: Final[Mapping[str, Any]] = MappingProxyType(
         "text": {"color": _INK, "fontSize": 12},
         "rule": {"color": _QUIET},
         "bar": {"color": SERIES[0]},
+        "rect": {"color": SERIES[0]},
         "line": {"color": SERIES[0], "strokeWidth": 2},
         "point": {"color": SERIES[0], "filled": True, "size": 50},
         "tick": {"color": SERIES[0]},

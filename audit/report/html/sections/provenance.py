@@ -1,24 +1,64 @@
-"""Environment and provenance: what ran, on what, and the digests that name it."""
+"""Environment and provenance: what ran, on what, the digests that name it, and the disclosure statement."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from audit.report.disclosure import read_disclosure
+from audit.report.disclosure_words import Section, sections
 from audit.report.html.section import ReportSection, ReportSource
-from audit.store import StoredRun
+from audit.store import StoredJudgement, StoredRun
+
+
+@dataclass(frozen=True, slots=True)
+class NamedText:
+    """A name with its text, as the page lists it."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The run with its artifacts and its environment."""
+    """The run with its environment, later judgements, and the statement about its speculation."""
 
     run: StoredRun
+    machine: tuple[NamedText, ...]
+    packages: tuple[NamedText, ...]
+    code: tuple[NamedText, ...]
+    judgements: tuple[StoredJudgement, ...]
+    statement: tuple[Section, ...]
 
 
 def read(source: ReportSource) -> Provenance:
     """The provenance of a run."""
-    return Provenance(source.results.run)
+    run = source.results.run
+    place = run.environment
+    statement = read_disclosure(source.store, source.run, recompute=not source.brief)
+    return Provenance(
+        run=run,
+        machine=tuple(_listed(place.hardware)),
+        packages=tuple(_listed(place.packages)),
+        code=tuple(_listed(place.code)),
+        judgements=source.store.judgements(source.run),
+        statement=sections(statement),
+    )
+
+
+def _listed(values: Mapping[str, Any]) -> Iterator[NamedText]:
+    for name, value in values.items():
+        yield NamedText(name.replace("_", " "), _text(value))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 SECTION: Final = ReportSection(

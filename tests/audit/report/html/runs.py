@@ -15,17 +15,59 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \u202eevil\x1b[
 
 @dataclass(frozen=True)
 class StoredRuns:
-    """A store with a finished run, a run whose every text is hostile, and one without requests and checks."""
+    """A store with a finished run, one with details, one whose every text is hostile, and one without requests."""
 
     url: str
     finished: str
+    judged: str
     hostile: str
     empty: str
 
 
 def stored_runs(url: str) -> StoredRuns:
     with Store.open(url, create=True) as store:
-        return StoredRuns(url, fill_finished(store), hostile_run(store), store.begin_run(start()))
+        return StoredRuns(url, fill_finished(store), judged_run(store), hostile_run(store), store.begin_run(start()))
+
+
+PROBE = {
+    "mode": "tiled",
+    "passed": True,
+    "dtype": "float32",
+    "properties": [{"name": "products", "held": True, "detail": "", "promised": True}],
+}
+NUMERICS = {"mode": "tiled", "requested": "auto", "promises": "tree", "reason": None, "probe": PROBE}
+LAW = {
+    "alternatives": [{"name": "draft leak 0.003", "log_e": -0.25, "share": 0.0625}],
+    "components": [
+        {
+            "name": "log p",
+            "stratum": "all",
+            "n": 12,
+            "statistic": 0.5,
+            "p": 0.25,
+            "p_adjusted": 1.0,
+            "effect": 0.125,
+            "unit": "nats per token",
+        }
+    ],
+}
+
+
+def judged_run(store: Store) -> str:
+    """A finished run whose arm reports its arithmetic, with the details of real checks."""
+    effective = Effective.from_json({"gamma": 4, "numerics": NUMERICS})
+    arm = NewArm("spec", ArmKind.CANDIDATE, Level.L4, {"sampling": {"temperature": 1.0}}, effective, True)
+    run = store.begin_run(start(arms=(arm,)))
+    for index in range(3):
+        plan = ((4, 4), (4, 1), (2, 0)) * 4
+        store.add_request(run, "spec", "chat", f"case-{index}", 0, generation(plan, seed=index, name=f"r{index}"))
+    law = replace(RESULT, findings=(), details=LAW, effect=0.0625, margin=0.5)
+    bits = replace(RESULT, findings=(), details={"positions": 12, "differing": 0})
+    bad = replace(RESULT, verdict=Verdict.FAULT, findings=(Finding("spec/case-1#0", 2, "differs"),))
+    for name, result in {"law": law, "bitwise": bits, "replay": bad}.items():
+        store.add_check(run, "spec", name, name, Level.L4, result, COUNTS)
+    store.finish_run(run, RunStatus.FINISHED, 1)
+    return run
 
 
 def hostile_run(store: Store) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import html5lib
@@ -17,7 +17,7 @@ from audit.text.unsafe import visible
 from tests.audit.report.html.runs import StoredRuns, stored_runs
 
 HTML = "{http://www.w3.org/1999/xhtml}"
-KINDS = ("check", "arm", "count", "run")
+KINDS = ("check", "arm", "count", "run", "detail", "finding")
 PLANNED = ("needed", "tokens_needed")
 """Columns that no table of the store has."""
 
@@ -35,6 +35,15 @@ def facts(page: str) -> list[tuple[str, str, str]]:
     ]
 
 
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Paths and numbers of a JSON value."""
+    if isinstance(value, Mapping | list):
+        for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from leaves(part, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, int | float):
+        yield path, value
+
+
 def stored(shown: Results) -> Mapping[str, Any]:
     """The numbers of a run by the keys that the pages use."""
     found: dict[str, Any] = {"run:tokens": shown.run.tokens} | {f"count:{verdict.value}": 0 for verdict in Verdict}
@@ -43,6 +52,8 @@ def stored(shown: Results) -> Mapping[str, Any]:
         found |= {f"{place}:{column}": getattr(check, column) for column in ("n", "effect", "bound", "margin")}
         found[f"{place}:findings"] = len(check.findings)
         found[f"count:{check.verdict.value}"] += 1
+        found |= {f"detail:{place[6:]}:{path}": value for path, value in leaves(check.details)}
+        found |= {f"finding:{place[6:]}:{index}:step": finding.step for index, finding in enumerate(check.findings)}
     for arm in shown.run.arms:
         counts = ("requests", "prompt", "output", "steps", "drafted", "accepted")
         found |= {f"arm:{visible(arm.name)}:{column}": getattr(arm.counts, column) for column in counts}
@@ -50,7 +61,7 @@ def stored(shown: Results) -> Mapping[str, Any]:
 
 
 def test_every_number_of_the_page_is_the_stores(made):
-    for run in (made.finished, made.hostile):
+    for run in (made.finished, made.judged, made.hostile):
         with Store.open(made.url, create=False, read_only=True) as store:
             page, known = render_page(source_of(store, run)), stored(results(store, run))
         looked_up = [

@@ -51,7 +51,7 @@ def test_a_section_is_a_file_a_template_and_a_line():
 
 def test_every_section_reads_a_frozen_value_or_says_why_it_has_nothing(made):
     with Store.open(made.url, create=False, read_only=True) as store:
-        for run in (made.finished, made.hostile, made.empty):
+        for run in (made.finished, made.judged, made.hostile, made.empty):
             source = source_of(store, run)
             for one in sections():
                 it = one.read(source)
@@ -63,7 +63,7 @@ def test_every_section_reads_a_frozen_value_or_says_why_it_has_nothing(made):
             assert render_section(source, sections()[-1], environment()) in render_body(source, environment())
 
 
-@pytest.mark.parametrize("which", ["finished", "hostile", "empty"])
+@pytest.mark.parametrize("which", ["finished", "judged", "hostile", "empty"])
 def test_a_page_is_valid_and_nothing_in_it_is_alive(made, which):
     page = page_of(made, getattr(made, which))
     tree = parsed(page)
