@@ -21,7 +21,7 @@ ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-attach selftest check format bench docs docs-integrations wheel clean
+.PHONY: docs-picture venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-attach selftest check format bench docs docs-integrations wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -98,6 +98,10 @@ docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m tests.support.ask_page docs/how-to/ask-the-store.md
 	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
 	$(BIN)/python -m tests.support.readme_transcripts README.md
+
+docs-picture: $(INSTALLED)  ## Take the picture of the report; needs Chromium.
+	$(BIN)/audit run quickstart --store $(VENV)/picture.db --results $(VENV)/picture.json
+	$(BIN)/python -m tests.support.report_picture docs/report.png --store $(VENV)/picture.db
 
 docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and write what they print.
 	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md

@@ -12,11 +12,11 @@ from audit.store import StoredArm, StoredCheck
 
 PROMISES: Final[Mapping[str, str]] = {
     "none": "no bit is promised",
-    "chain": "a token's bits do not depend on the tokens verified with it in a chain",
-    "tree": "nor on those in a tree",
-    "everywhere": "nor on the batch or on earlier requests",
+    "chain": "the same bits for one token at a time, chains of any length and any batch",
+    "tree": "the same bits for one token at a time, chains, trees and any batch",
+    "everywhere": "the same bits for one token at a time, chains, trees, any batch and any machine",
 }
-"""What each promise of a numerics mode means, weakest first; each includes those before it."""
+"""What each promise of a numerics mode means, weakest first."""
 CHECKS: Final = ("bitwise", "anchor", "draft_anchor")
 """Checks whose numbers are about rows."""
 

@@ -1,0 +1,57 @@
+"""The stylesheet: contrast of WCAG AA in light, dark and print, and nothing fetched."""
+
+from __future__ import annotations
+
+import re
+
+from audit.report.html.render import stylesheet
+
+TEXT = 4.5
+DRAWN = 3.0
+"""Smallest contrast of text and of lines that carry a meaning (WCAG 2.2, 1.4.3 and 1.4.11)."""
+PAIRS = {
+    "ink": ("paper", "raised"),
+    "quiet": ("paper", "raised"),
+    "link": ("paper", "raised"),
+    "good": ("good-back", "paper"),
+    "bad": ("bad-back", "paper"),
+    "open": ("open-back", "paper"),
+    "none": ("none-back", "paper"),
+}
+
+
+def luminance(colour: str) -> float:
+    digits = colour.removeprefix("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_drawings_have_contrast_in_light_dark_and_print():
+    palettes = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6})", block))
+        for block in re.findall(r":root \{(.*?)\}", stylesheet(), re.DOTALL)
+    ]
+    assert len(palettes) == 3
+    faint = []
+    for place, palette in enumerate(palettes):
+        for text, papers in PAIRS.items():
+            faint += [(place, text, paper) for paper in papers if contrast(palette[text], palette[paper]) < TEXT]
+        series = [name for name in palette if name.startswith("series-")]
+        assert len(series) == 6
+        faint += [(place, name) for name in series if contrast(palette[name], palette["paper"]) < DRAWN]
+    assert faint == []
+
+
+def test_the_contrast_of_black_on_white_is_21():
+    assert round(contrast("#000", "#ffffff"), 6) == 21.0
+
+
+def test_nothing_is_fetched():
+    assert re.findall(r"url\(|@import|https?:", stylesheet()) == []
