@@ -50,7 +50,7 @@ def test_markdown_has_the_facts_of_the_page_and_nothing_alive(made):
     text = invoke("report", made.hostile, "--markdown", "--store", made.url).stdout
     html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text)
     tags = {str(node.tag).rpartition("}")[2] for node in html5lib.parse(html).iter()}
-    known = set("html head body h1 h2 h3 p ul li strong table thead tbody tr th td pre code".split())
+    known = set("html head body h1 h2 h3 h4 p ul li strong table thead tbody tr th td pre code".split())
     assert tags <= known
     assert "\x1b" not in text
     assert "\u202e" not in text
