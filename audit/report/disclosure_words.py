@@ -148,7 +148,7 @@ def _record(statement: Disclosure) -> Iterator[str]:
         if statement.recomputed:
             yield f"The record agrees with its root {root}, recomputed for this statement."
         else:
-            yield f"The record has the root {root}, which was not recomputed for this page."
+            yield f"The record has the root {root}, which was not recomputed for this page; audit db check does."
     for erased in statement.erasures:
         yield (
             f"The content of {erased.requests} requests and the findings of {erased.results} results were erased on "

@@ -17,11 +17,19 @@ MOST: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
+class ListedFinding:
+    """One finding; `one_request` is False if it is about the arm as a whole."""
+
+    finding: Finding
+    one_request: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CheckFindings:
     """The findings of one check, `left` more than are listed, and the command that minimizes its fault."""
 
     check: StoredCheck
-    findings: tuple[Finding, ...]
+    findings: tuple[ListedFinding, ...]
     left: int
     fault: str | None
     command: str | None
@@ -50,7 +58,8 @@ def _findings(source: ReportSource, check: StoredCheck) -> CheckFindings:
     candidate = arm is not None and arm.kind is ArmKind.CANDIDATE
     command = minimize_command(source, check) if check.verdict is Verdict.FAULT and candidate else None
     left = max(0, len(check.findings) - MOST)
-    return CheckFindings(check, check.findings[:MOST], left, None if arm is None else arm.fault, command)
+    listed = tuple(ListedFinding(one, is_request(one, check.arm)) for one in check.findings[:MOST])
+    return CheckFindings(check, listed, left, None if arm is None else arm.fault, command)
 
 
 def minimize_command(source: ReportSource, check: StoredCheck) -> str:

@@ -1,7 +1,7 @@
 """The law of the emitted tokens: transforms, evidence for named faults over tokens, and the tests of the stored check.
 
-Drawings are computed from the record again, from the first requests of an arm until `TOKENS` tokens are read; the tests
-and the ranking are those that the check stored over all tokens. A named fault that no row of p shows is not in them.
+Drawings are computed from the record again, from the first requests of each arm, because that takes a millisecond per
+token; the tests and the ranking are those that the check stored over all tokens.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from engine.core.types import Floats
 
 CHECK: Final = "law"
-TOKENS: Final = 20_000
-"""Tokens of an arm that are read for its drawings; the last request is read whole."""
+TOKENS: Final = 8_000
+"""Tokens that a page reads for its drawings, the same number in each arm; the last request is read whole."""
 NUMBERS: Final = 200_000_000
-"""Probabilities that are read for the drawings of an arm that keeps whole rows."""
+"""Probabilities that a page reads for the drawings of arms that keep whole rows."""
 BINS: Final = 20
 POINTS: Final = 400
 """Points of a line; a longer one keeps every k-th and its last."""
@@ -71,18 +71,18 @@ def read(source: ReportSource) -> LawOfTokens | Nothing:
     judged = [check for check in source.results.checks if check.check == CHECK]
     ran = [check for check in judged if check.verdict is not Verdict.NOT_RUN]
     if ran:
-        return LawOfTokens(tuple(_arm(source, check) for check in ran))
+        return LawOfTokens(tuple(_arm(source, check, len(ran)) for check in ran))
     if judged:
         return Nothing(f"The check law ran on no arm: {judged[0].summary.rstrip('.')}.")
     return Nothing("The suite does not ask for the check law; only sampled arms have a law to test.")
 
 
-def _arm(source: ReportSource, check: StoredCheck) -> ArmLaw:
+def _arm(source: ReportSource, check: StoredCheck, arms: int) -> ArmLaw:
     drawings: LawDrawings | None = None
     without = "This page draws nothing, because reading the record takes seconds; audit report does."
     if not source.brief:
         try:
-            drawings = _drawings(source, check.arm)
+            drawings = _drawings(source, check.arm, arms)
             without = "The record of this arm has no rows that can be drawn."
         except CannotDecide as error:
             without = f"The record of this arm cannot be read: {error}."
@@ -90,11 +90,11 @@ def _arm(source: ReportSource, check: StoredCheck) -> ArmLaw:
     return ArmLaw(check, details.get("alternatives") or (), details.get("components") or (), drawings, without)
 
 
-def _drawings(source: ReportSource, name: str) -> LawDrawings | None:
+def _drawings(source: ReportSource, name: str, arms: int) -> LawDrawings | None:
     arm = source.store.load_arm(source.run, name)
     if not len(arm.requests) or unreadable(arm, cells=True) is not None:
         return None
-    chosen = first_requests(arm.requests)
+    chosen = first_requests(arm.requests, arms)
     tabulated = tuple(request_by_request(chosen, np.random.default_rng(seed_of(chosen))))
     u = np.concatenate([one.table.rank_pit for one in tabulated])
     u = u[~np.isnan(u)]
@@ -106,14 +106,14 @@ def _drawings(source: ReportSource, name: str) -> LawDrawings | None:
     )
 
 
-def first_requests(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The first requests, until `TOKENS` tokens, or `NUMBERS` numbers of whole rows, are read."""
+def first_requests(requests: Sequence[RequestRecord], arms: int) -> list[RequestRecord]:
+    """The first requests of one of `arms` arms, until its part of `TOKENS` and of `NUMBERS` is read."""
     chosen: list[RequestRecord] = []
     tokens = 0
     for request in requests:
         header = request.trace.header
         most = NUMBERS // header.vocabulary if header.level is RecordLevel.FULL else TOKENS
-        if chosen and tokens >= min(TOKENS, most):
+        if chosen and tokens >= min(TOKENS, most) // arms:
             break
         chosen.append(request)
         tokens += len(request.tokens)

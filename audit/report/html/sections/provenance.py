@@ -12,6 +12,9 @@ from audit.report.disclosure_words import Section, sections
 from audit.report.html.section import ReportSection, ReportSource
 from audit.store import StoredJudgement, StoredRun
 
+RECOMPUTED: Final = 200_000
+"""Tokens of the longest run whose hashes are recomputed for a page."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamedText:
@@ -37,7 +40,8 @@ def read(source: ReportSource) -> Provenance:
     """The provenance of a run."""
     run = source.results.run
     place = run.environment
-    statement = read_disclosure(source.store, source.run, recompute=not source.brief)
+    recompute = not source.brief and (run.tokens or 0) <= RECOMPUTED
+    statement = read_disclosure(source.store, source.run, recompute=recompute)
     return Provenance(
         run=run,
         machine=tuple(_listed(place.hardware)),

@@ -35,9 +35,10 @@ def test_the_drawings_are_the_checks_own_numbers(made):
 def test_a_long_arm_is_drawn_from_its_first_requests(made, monkeypatch):
     with Store.open(made.url, create=False, read_only=True) as store:
         requests = store.load_arm(made.judged, "spec").requests
-        assert len(law.first_requests(requests)) == 3
+        assert len(law.first_requests(requests, 1)) == 3
         monkeypatch.setattr(law, "NUMBERS", 8 * len(requests[0].tokens))
-        assert len(law.first_requests(requests)) == 1
+        assert len(law.first_requests(requests, 1)) == 1
+        assert len(law.first_requests(requests, 2)) == 1
         source = source_of(store, made.judged)
         (shown,) = law.read(source).arms
         assert shown.drawings.tokens == len(requests[0].tokens) < shown.drawings.of_tokens
