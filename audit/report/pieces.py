@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from audit.store import StoredRun
+from audit.store import Store, StoredRun
 from engine.backends.catalogue import SourceKind
 
 TOKENIZER: Final = "tokenizer.json"
@@ -51,6 +52,25 @@ def pieces_of(run: StoredRun) -> Pieces:
 
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     return Pieces(lambda token: str(tokenizer.decode([token], skip_special_tokens=False)))
+
+
+def recorded_pieces(store: Store, run: StoredRun) -> Pieces:
+    """The texts that the store holds, which need no files; those of other tokens as by `pieces_of`.
+
+    A token that neither knows is `[ID]`.
+    """
+    known = store.figures.pieces(run.ulid)
+    if not known:
+        return pieces_of(run)
+    others = cache(lambda: pieces_of(run).text)
+
+    def text(token: int) -> str:
+        if token in known:
+            return known[token]
+        other = others()
+        return f"[{token}]" if other is None else other(token)
+
+    return Pieces(text)
 
 
 def _folder(name: str) -> Path | None:

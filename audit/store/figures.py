@@ -50,7 +50,9 @@ FROM (
 GROUP BY arm, total, spent, output ORDER BY arm
 """
 PAIRS: Final = """
-SELECT COUNT(*) FROM v_request AS candidate JOIN v_request AS baseline
+SELECT COUNT(*),
+       SUM(CASE WHEN candidate.output_sha256 IS NULL OR baseline.output_sha256 IS NULL THEN 1 ELSE 0 END)
+FROM v_request AS candidate JOIN v_request AS baseline
   ON baseline.run = candidate.run AND baseline.case_id = candidate.case_id AND baseline.sample = candidate.sample
 WHERE candidate.run = :run AND candidate.arm = :arm AND baseline.arm = :baseline
 """
@@ -126,6 +128,14 @@ class Latencies:
     longest: int
 
 
+@dataclass(frozen=True, slots=True)
+class ArmPairs:
+    """Requests that two arms have both, and those of them that cannot be compared because an answer is erased."""
+
+    pairs: int
+    erased: int
+
+
 class Figures:
     """The sums of a store. `Store.figures` makes it; every method is one transaction."""
 
@@ -150,9 +160,10 @@ class Figures:
         rows = self._rows(LATENCIES, run)
         return tuple(Latencies(row[0], *map(int, row[1:])) for row in rows)
 
-    def pairs(self, run: str, arm: str, baseline: str) -> int:
-        """Number of requests that both arms have."""
-        return int(self._rows(PAIRS, run, arm=arm, baseline=baseline)[0][0])
+    def pairs(self, run: str, arm: str, baseline: str) -> ArmPairs:
+        """Number of requests that both arms have, and of those among them whose content is erased."""
+        ((pairs, erased),) = self._rows(PAIRS, run, arm=arm, baseline=baseline)
+        return ArmPairs(int(pairs), int(erased or 0))
 
     def parted(self, run: str, arm: str, baseline: str) -> tuple[RequestKey, ...]:
         """The requests of an arm whose tokens, end or text differ from the baseline's.

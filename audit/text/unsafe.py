@@ -33,3 +33,9 @@ def inert(value: Any) -> Any:
         return value
     text = visible_lines(value)
     return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its first `most` characters with the number of the others."""
+    left = len(text) - most
+    return text if left <= 0 else f"{text[:most]}... ({left} more characters)"

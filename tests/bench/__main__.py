@@ -19,6 +19,7 @@ from tests.bench.admission import main as admission
 from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
 from tests.bench.levels import main as levels
+from tests.bench.report import main as report
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 from tests.bench.store import main as store
 from tests.bench.vocabulary import main as vocabulary
@@ -78,7 +79,14 @@ def _write(path: Path, name: str, setting: Setting, tables) -> None:
 
 if __name__ == "__main__":
     # these have options of their own
-    own = {"admission": admission, "battery": battery, "levels": levels, "store": store, "vocabulary": vocabulary}
+    own = {
+        "admission": admission,
+        "battery": battery,
+        "levels": levels,
+        "report": report,
+        "store": store,
+        "vocabulary": vocabulary,
+    }
     chosen = own.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if chosen is None:
         main()

@@ -128,7 +128,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
             return CheckResult(Verdict.INCONCLUSIVE, reason)
     found = [each for each in map(divergence, pairing.pairs) if each is not None]
     noise = _noise(evidence, params, instrument)
-    wrong = [fault for pair in pairing.pairs if (fault := _baseline_fault(pair.baseline, instrument)) is not None]
+    wrong = [fault for pair in pairing.pairs if (fault := baseline_fault(pair.baseline, instrument)) is not None]
     places = {each.request.request_id: each.places for each in wrong}
     triaged = [triage(each, noise, instrument, places) for each in found]
     tokens = sum(compared(pair) for pair in pairing.pairs)
@@ -153,7 +153,8 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
     )
 
 
-def _baseline_fault(request: RequestRecord, instrument: Instrument) -> BaselineFault | None:
+def baseline_fault(request: RequestRecord, instrument: Instrument) -> BaselineFault | None:
+    """The tokens of a baseline's request that are not the best of their own rows; None if there are none."""
     behind = np.nan_to_num(instrument.behind(request), nan=0.0, posinf=math.inf)
     places = frozenset(np.flatnonzero(behind > 0.0).tolist())
     if not places:

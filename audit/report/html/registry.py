@@ -12,6 +12,9 @@ from audit.report.html.section import ReportSection
 SECTIONS: Final = (
     "audit.report.html.sections.verdict_board:SECTION",
     "audit.report.html.sections.certificate:SECTION",
+    "audit.report.html.sections.acceptance:SECTION",
+    "audit.report.html.sections.divergences:SECTION",
+    "audit.report.html.sections.generations:SECTION",
     "audit.report.html.sections.law:SECTION",
     "audit.report.html.sections.numerics:SECTION",
     "audit.report.html.sections.provenance:SECTION",

@@ -9,26 +9,13 @@ import pytest
 
 from audit.errors import UserError
 from audit.store import NewRequest, RunStatus, Store
+from audit.store.figures import ArmPairs
 from audit.store.values import RequestKey
 from tests.audit.store.build import generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
+from tests.support.planned_runs import PLANS, filled
 
 __all__ = ["any_url", "cluster", "postgres"]
-
-PLANS = [((4, index % 5), (4, 4), (2, 1), (0, 0))[index % 3 :] for index in range(11)]
-"""Drafted and kept tokens of each step, of each request."""
-
-
-def filled(store):
-    """A run of eleven speculating requests beside plain ones; every second pair has the same record."""
-    run = store.begin_run(start())
-    for index, plan in enumerate(PLANS):
-        same = generation(plan, seed=index)
-        other = same if index % 2 else generation(((0, 0), (0, 0)), seed=index)
-        domain = "code" if index % 3 else "chat"
-        store.add_requests(run, [NewRequest("base", domain, f"c{index // 2}", index % 2, other)])
-        store.add_requests(run, [NewRequest("spec", domain, f"c{index // 2}", index % 2, same)])
-    return run
 
 
 def own(rows, arm="spec"):
@@ -63,7 +50,7 @@ def test_every_sum_is_that_of_the_plans(any_url):
         )
         assert (latency.requests, latency.total_us) == (11, sum(times))
         assert latency.output == sum(kept + 1 for plan in PLANS for _, kept in plan)
-        assert figures.pairs(run, "spec", "base") == 11
+        assert figures.pairs(run, "spec", "base") == ArmPairs(11, 0)
         assert figures.parted(run, "spec", "base") == tuple(
             RequestKey("spec", f"c{index // 2}", 0) for index in range(0, 11, 2)
         )

@@ -1,0 +1,93 @@
+"""Which requests a page shows one by one: a page about a run of any size stays small, and says what it leaves out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from audit.store import RequestKey, StoredCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Chosen requests in the order of the page; the first `named` of them have a finding.
+
+    of: all requests. of_named: all of them with a finding.
+    """
+
+    keys: tuple[RequestKey, ...]
+    named: int
+    of: int
+    of_named: int
+
+    @property
+    def left_out(self) -> int:
+        """Number of requests that the page does not show."""
+        return self.of - len(self.keys)
+
+    @property
+    def rule(self) -> str:
+        """The rule and its effect, in one or two sentences."""
+        if not self.left_out:
+            return "There is one, and it is shown." if self.of == 1 else f"All {self.of} are shown."
+        first = (
+            f"{self.named} of {self.of_named} with a finding come first, those of faults before others"
+            if self.of_named
+            else "None of them has a finding"
+        )
+        return (
+            f"{len(self.keys)} of {self.of} requests are shown, and {self.left_out} are left out. {first}; the rest "
+            "are those whose names ARM/CASE#SAMPLE have the smallest SHA-256, whatever they contain. Arms take turns."
+        )
+
+
+def chosen(keys: Iterable[RequestKey], findings: Collection[str], *, most: int, most_named: int) -> Choice:
+    """At most `most` requests: at most `most_named` that `findings` name, then others.
+
+    Args:
+        keys: the requests to choose from.
+        findings: names ARM/CASE#SAMPLE, the most important first.
+        most: of all.
+        most_named: of those with a finding.
+    """
+    by_name = {key.name: key for key in keys}
+    named = [by_name[name] for name in dict.fromkeys(findings) if name in by_name]
+    others = sorted((key for name, key in by_name.items() if name not in set(findings)), key=_digest)
+    first = list(_in_turn(named))[:most_named]
+    rest = list(_in_turn(sorted(others, key=lambda key: key.arm)))[: most - len(first)]
+    return Choice((*first, *rest), len(first), len(by_name), len(named))
+
+
+def _in_turn(keys: Iterable[RequestKey]) -> Iterator[RequestKey]:
+    """The first request of every arm, then the second ones, and so on; arms in the order of their first request."""
+    arms: dict[str, list[RequestKey]] = {}
+    for key in keys:
+        arms.setdefault(key.arm, []).append(key)
+    for rank in zip_longest(*arms.values()):
+        yield from (key for key in rank if key is not None)
+
+
+def _digest(key: RequestKey) -> bytes:
+    return hashlib.sha256(key.name.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFinding:
+    """A finding with its check."""
+
+    check: str
+    step: int
+    message: str
+
+
+def findings_by_request(checks: Iterable[StoredCheck]) -> Mapping[str, tuple[NamedFinding, ...]]:
+    """The findings by request, those of faults first, else in the order of arms and checks."""
+    ordered = sorted(checks, key=lambda check: check.verdict != "fault")
+    found: dict[str, tuple[NamedFinding, ...]] = {}
+    for check in ordered:
+        for finding in check.findings:
+            named = NamedFinding(check.check, finding.step, finding.message)
+            found[finding.request] = (*found.get(finding.request, ()), named)
+    return found
