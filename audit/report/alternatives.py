@@ -24,6 +24,8 @@ MOST: Final = 5
 """Alternatives of a token."""
 LONGEST: Final = 40
 """Most characters of the text of one."""
+MOST_SCORES: Final = 8_000_000
+"""Most scores of whole rows that are transformed for one record: 53 rows of a vocabulary of 150,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Alternatives:
         self._pieces = pieces
         level, fits = trace.header.level, shape_fault(trace) is None
         self._rows = fits and level is RecordLevel.FULL and len(trace.logits) > 0
+        self._first = MOST_SCORES // max(1, trace.header.vocabulary)
         self._cells = fits and level is RecordLevel.TOPK and len(trace.cell_id) > 0
 
     @property
@@ -51,8 +54,15 @@ class Alternatives:
         """True if the record holds rows or cells."""
         return self._rows or self._cells
 
+    @property
+    def cut(self) -> int | None:
+        """The number of tokens, the first ones, that have alternatives; None if all have."""
+        return self._first if self._rows and self._first < len(self._trace.token) else None
+
     def at(self, index: int) -> tuple[Alternative, ...]:
         """Those of an emitted token, the likeliest first; empty without rows and cells."""
+        if self._rows and index >= self._first:
+            return ()
         try:
             chosen = self._of_row(index) if self._rows else self._of_cells(index) if self._cells else ()
         except InvalidRequest:

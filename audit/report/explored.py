@@ -153,7 +153,7 @@ def explored(
         events=tuple(shortened(text, MOST_WORDS) for text in lines[:MOST_LINES]),
         left_events=max(0, len(lines) - MOST_LINES),
         findings=tuple(replace(one, message=shortened(one.message, MOST_WORDS)) for one in findings),
-        lacking=tuple(_lacking(trace, pieces)),
+        lacking=tuple(_lacking(trace, pieces, alternatives)),
     )
 
 
@@ -205,7 +205,7 @@ def _text(tokens: Sequence[int], pieces: Pieces) -> str | None:
     return None if pieces.text is None else "".join(map(pieces.text, tokens))
 
 
-def _lacking(trace: Trace, pieces: Pieces) -> Iterator[str]:
+def _lacking(trace: Trace, pieces: Pieces, alternatives: Alternatives) -> Iterator[str]:
     """What the record does not hold, as its columns show."""
     level = trace.header.level
     if pieces.text is None:
@@ -221,7 +221,9 @@ def _lacking(trace: Trace, pieces: Pieces) -> Iterator[str]:
         missing.insert(1, "q")
     if missing:
         yield f"The record (level {level}) holds no {', no '.join(missing)}."
-    if not Alternatives(trace, pieces).known:
+    if alternatives.cut is not None:
+        yield f"Alternatives are drawn for the first {alternatives.cut} tokens, because its rows are long."
+    if not alternatives.known:
         yield f"It holds no other tokens of the rows, because its level is {level}: alternatives need topk or full."
     if not len(trace.node_token) and any(trace.role == Role.ACCEPTED):
         yield "It holds accepted tokens without their drafts."

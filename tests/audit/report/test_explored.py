@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from audit.evidence.records import RequestRecord
+from audit.report import alternatives
 from audit.report import explored as module
 from audit.report.alternatives import Alternatives
 from audit.report.choice import NamedFinding
@@ -72,6 +73,14 @@ def test_cells_give_alternatives_as_rows_do():
     rows, cells = (Alternatives(record(level).trace, LETTERS).at(0) for level in (RecordLevel.FULL, RecordLevel.TOPK))
     assert [other.token for other in cells] == [other.token for other in rows]
     assert [other.p for other in cells] == pytest.approx([other.p for other in rows], rel=1e-6)
+
+
+def test_long_rows_are_transformed_for_the_first_tokens_only(monkeypatch):
+    monkeypatch.setattr(alternatives, "MOST_SCORES", 8 * 3)
+    drawing = explored(record(), LETTERS)
+    shown = [bool(view.alternatives) for step in drawing.steps for view in step.emitted]
+    assert shown == [True] * 3 + [False] * (len(shown) - 3)
+    assert drawing.lacking == ("Alternatives are drawn for the first 3 tokens, because its rows are long.",)
 
 
 def test_without_texts_there_are_ids():

@@ -12,9 +12,11 @@ from audit.report.html.section import Nothing, ReportSection, ReportSource
 
 DRAWN: Final = 12
 """Most arms of a chart; the tables have all."""
-PANEL: Final = 150
-"""Width of the drawing of one arm."""
+WIDTH: Final = 620
+"""Width of a row of drawings, which the page scales to its own."""
 COLUMNS: Final = 4
+"""Drawings in a row."""
+GAP: Final = 16
 RATE: Final = {"domain": [0, 1]}
 KINDS: Final = ("unconditional", "conditional")
 
@@ -172,6 +174,7 @@ def theory(arms: Sequence[ArmAcceptance]) -> Chart:
     """Observed acceptance of each stratum beside that of p, q and the rule."""
     observed: dict[str, Any] = {"type": "point", "shape": "circle"}
     rows = tuple(_strata(arms))
+    columns = min(2, max(1, len({row[0] for row in rows})))
     rate = {"type": "quantitative", "title": "kept of drafted positions", "scale": RATE}
     names = _names("stratum", [row[1] for row in rows])
     return Chart(
@@ -183,11 +186,11 @@ def theory(arms: Sequence[ArmAcceptance]) -> Chart:
         rows=rows,
         spec={
             "facet": _facet(arms),
-            "columns": 2,
-            "spacing": 18,
+            "columns": columns,
+            "spacing": GAP,
             "resolve": {"scale": {"y": "independent"}},
             "spec": {
-                "width": 210,
+                "width": (WIDTH - 90 * columns) // columns,
                 "height": {"step": 17},
                 "layer": [
                     {
@@ -220,11 +223,12 @@ def _names(field: str, names: Sequence[str]) -> dict[str, Any]:
 def _panels(drawing: dict[str, Any], arms: Sequence[ArmAcceptance], height: Any = 110) -> dict[str, Any]:
     """One small drawing per arm, side by side on equal scales."""
     columns = min(COLUMNS, max(len(arms), 1))
+    width = (WIDTH - GAP * (columns - 1)) // columns
     return {
         "facet": _facet(arms),
         "columns": columns,
-        "spacing": 16,
-        "spec": {"width": PANEL if columns > 2 else 2 * PANEL, "height": height, **drawing},
+        "spacing": GAP,
+        "spec": {"width": width, "height": height, **drawing},
     }
 
 
