@@ -89,6 +89,7 @@ def test_equal_rows_are_certified_whatever_the_rule(arms):
     assert result.details["baseline_positions"] == until_parted(arms) <= result.n
     assert (result.statistic, result.effect) == (0.0, 0.0)
     assert result.bound == pytest.approx(1000 * upper_bound(0, result.n))
+    assert "per 1000" in CHECK.effect  # the unit in which tables show the bound
     assert (result.details["mode"], result.details["promises"]) == ("tiled", "tree")
 
 
