@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +10,8 @@ from audit.errors import UserError
 from audit.evidence.records import RequestRecord
 from audit.report.verdicts import ARMS, VERDICTS, arm_rows, verdict_rows
 from audit.store import RunSummary, Store, StoredCheck, StoredRun, default_url
-from audit.store.queries import QueryResult, ask, named
+from audit.store.asking import QueryLimits, QueryResult, ask
+from audit.store.queries import named
 from engine.core.types import Role
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """Read access to a provenance store at a path or URL."""
+    """Read access to a provenance store at a path or URL. With `superuser`, `sql` runs as one too."""
 
     url: str
+    superuser: bool = False
 
     def runs(self, limit: int = 20) -> tuple[RunSummary, ...]:
         """The stored runs, newest first."""
@@ -51,7 +53,8 @@ class StoreView:
         sql, given = named(name, params)
         with self._open() as store:
             given["run"] = store.resolve(run)
-        return self.sql(sql, **given)
+        # a named query is our own
+        return _named_rows(self._ask(sql, given, trusted=True))
 
     def sql(self, text: str, **params: Any) -> list[Row]:
         """Return the rows of one SELECT; `:name` marks a parameter.
@@ -59,10 +62,14 @@ class StoreView:
         Raises:
             UserError: the text is not a SELECT or is invalid, or it returns too many rows for a list.
         """
-        rows = ask(self.url, text, params, timeout_s=TIMEOUT_S, limit=MOST_ROWS)
+        rows = self._ask(text, params, trusted=self.superuser)
+        return _named_rows(rows)
+
+    def _ask(self, text: str, params: Mapping[str, Any], *, trusted: bool) -> QueryResult:
+        rows = ask(self.url, text, params, QueryLimits(TIMEOUT_S, MOST_ROWS, trusted))
         if rows.cut:
             raise UserError(f"the query has more than {MOST_ROWS} rows; add a LIMIT")
-        return _named_rows(rows)
+        return rows
 
     def _open(self) -> Store:
         return Store.open(self.url, create=False, read_only=True)
@@ -144,15 +151,19 @@ class RunResult:
         return Store.open(self.store.url, create=False, read_only=True)
 
 
-def open_store(store: str | None = None) -> StoreView:
+def open_store(store: str | None = None, *, superuser: bool = False) -> StoreView:
     """Open the store at a path or URL; by default `AUDIT_STORE`, else the one in the user's data folder.
+
+    Args:
+        store: path or URL.
+        superuser: run the caller's SQL even as a superuser of PostgreSQL, whose queries can read files of the server.
 
     Raises:
         UserError: there is no store, or it has another revision.
     """
     url = store or default_url()
     Store.open(url, create=False, read_only=True).close()
-    return StoreView(url)
+    return StoreView(url, superuser)
 
 
 def _named_rows(rows: QueryResult) -> list[Row]:

@@ -13,7 +13,8 @@ from audit.commands.options import store_option, wide_option
 from audit.commands.tables import FORMATS, PARQUET, echo_rows, save_rows
 from audit.errors import UserError
 from audit.store import Store
-from audit.store.queries import NAMED, QueryResult, ask, named
+from audit.store.asking import QueryLimits, QueryResult, ask
+from audit.store.queries import NAMED, named
 
 
 @click.command("query")
@@ -26,7 +27,10 @@ from audit.store.queries import NAMED, QueryResult, ask, named
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
 )
-@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Rows to print at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True, help="Rows to print at most."
+)
+@click.option("--superuser", is_flag=True, help="Run --sql even as a superuser of PostgreSQL; trust it first.")
 @wide_option
 @store_option
 def command(
@@ -38,6 +42,7 @@ def command(
     out: Path | None,
     timeout: float,
     limit: int,
+    superuser: bool,
     store: str,
 ) -> None:
     """Query the store: NAME is one of the named queries, or give --sql."""
@@ -54,7 +59,8 @@ def command(
             sql, given = named(name, given)
         if name is not None or "run" in given:
             given["run"] = opened.resolve(str(given.get("run", "latest")))
-    rows = ask(store, str(sql), given, timeout_s=timeout, limit=limit)
+    # a named query is our own
+    rows = ask(store, str(sql), given, QueryLimits(timeout, limit, superuser or name is not None))
     _print(rows, form, out, limit)
 
 

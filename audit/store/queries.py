@@ -1,34 +1,13 @@
-"""Read-only SQL queries on the store: the named ones and the caller's own.
-
-Named queries use the documented views and tables.
-"""
+"""The named queries on a store. They use the documented views and tables."""
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, TextClause, text
-from sqlalchemy.exc import SQLAlchemyError, StatementError
-
 from audit.errors import UserError
-from audit.store.connection import is_sqlite, open_readonly, parse_url
-
-ALLOWED: Final = frozenset(
-    (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-)
-"""SQLite actions allowed to a caller's query: no ATTACH, no PRAGMA, no writes."""
-TABLE_FUNCTIONS: Final = ("json_each", "json_tree")
-"""Table-valued functions of SQLite that a caller may use."""
-REFUSALS: Final = ("not authorized", "read-only transaction", "within a transaction")
-"""Fragments of the databases' messages on a statement that would write."""
-PROGRESS_STEPS: Final = 10_000
-"""Virtual machine instructions between two readings of the clock, well under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +17,6 @@ class NamedQuery:
     title: str
     sql: str
     params: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    """Result of a query; `cut` is true if it had more rows than the limit."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-    cut: bool
 
 
 ACCEPTANCE: Final = """
@@ -157,75 +127,3 @@ def named(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         if key not in accepted:
             raise UserError(f"query {name!r} has no parameter {key!r}; it has: {', '.join(sorted(accepted))}")
     return query.sql, {**query.params, **given}
-
-
-def ask(url: str, sql: str, params: Mapping[str, Any], *, timeout_s: float, limit: int) -> QueryResult:
-    """Run one SELECT that cannot write.
-
-    Args:
-        url: a store's path or URL.
-        sql: one statement; parameters are written `:name`.
-        params: their values.
-        timeout_s: seconds after which the query is stopped.
-        limit: rows to return at most.
-
-    Raises:
-        UserError: not a SELECT, an SQL error, a missing parameter, or a timeout.
-    """
-    target = parse_url(url)
-    engine = open_readonly(target)
-    try:
-        with engine.connect() as connection, _limits(connection, target, timeout_s):
-            result = connection.execute(_statement(sql, params), dict(params))
-            if not result.returns_rows:
-                raise UserError("the query returns no rows; only SELECT can be run")
-            found = [tuple(row) for row in result.fetchmany(limit + 1)]
-            return QueryResult(tuple(result.keys()), tuple(found[:limit]), len(found) > limit)
-    except (SQLAlchemyError, sqlite3.Warning) as error:
-        raise UserError(_explained(error, timeout_s)) from error
-    finally:
-        engine.dispose()
-
-
-def _statement(sql: str, params: Mapping[str, Any]) -> TextClause:
-    statement = text(sql)
-    wanted = set(statement.compile().params)
-    for name in sorted(wanted - set(params)):
-        raise UserError(f"the query needs a value for :{name}; give --param {name}=VALUE")
-    for name in sorted(set(params) - wanted):
-        raise UserError(f"the query has no parameter :{name}; leave out --param {name}=...")
-    return statement
-
-
-@contextmanager
-def _limits(connection: Connection, url: URL, timeout_s: float) -> Iterator[None]:
-    """Stop writes and long queries on one connection."""
-    if not is_sqlite(url):
-        connection.execute(text(f"SET statement_timeout = {int(timeout_s * 1000)}"))
-        yield
-        return
-    driver = connection.connection.driver_connection
-    if not isinstance(driver, sqlite3.Connection):
-        raise TypeError("an SQLite store must be read through sqlite3")
-    connection.begin()
-    for function in TABLE_FUNCTIONS:  # the first use declares a table, which the authorizer would later refuse
-        driver.execute(f"SELECT 1 FROM {function}('[]')")
-    deadline = time.monotonic() + timeout_s
-    driver.set_progress_handler(lambda: int(time.monotonic() > deadline), PROGRESS_STEPS)
-    driver.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY)
-    try:
-        yield
-    finally:
-        driver.set_progress_handler(None, 0)
-        driver.set_authorizer(None)
-
-
-def _explained(error: Exception, timeout_s: float) -> str:
-    """One line for an error of the database."""
-    cause = error.orig if isinstance(error, StatementError) and error.orig else error
-    reason = str(cause).strip().splitlines()[0]
-    if "interrupted" in reason or "statement timeout" in reason:
-        return f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout"
-    if any(sign in reason for sign in REFUSALS):
-        return f"only SELECT can be run: {reason}"
-    return f"the query failed: {reason}"

@@ -110,7 +110,7 @@ class OpenAIEngine:
             return
         self.require(requests)
         rate_limiter = RateLimiter(self._parts.settings.requests_per_minute)
-        endpoint = Endpoint(self._parts.settings, self._plan.rows)
+        endpoint = Endpoint(self._parts.settings)
         asking = RetryingClient(self._parts.settings, endpoint, rate_limiter)
         try:
             before = self._counters(endpoint)

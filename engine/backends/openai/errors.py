@@ -5,11 +5,15 @@ An error belongs to one attempt of one request.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.backends.openai.documents import parse
+
+if TYPE_CHECKING:
+    from engine.backends.openai.secret import Secret
 
 WORDS: Final = 300
 """Characters of a server's own message that are kept."""
@@ -55,9 +59,9 @@ def malformed(message: str) -> AttemptError:
     return AttemptError(FailureKind.MALFORMED, message, again=True)
 
 
-def of_status(status: int, text: str, after: float | None) -> AttemptError:
-    """The error for a status other than 200."""
-    told = f"status {status}: {said(text)}"
+def of_status(status: int, words: str, after: float | None) -> AttemptError:
+    """The error for a status other than 200; `words` are the server's, in one line."""
+    told = f"status {status}: {words}"
     if status in AGAIN or status >= 500:
         return AttemptError(FailureKind.HTTP, told, again=True, status=status, after=after)
     if 300 <= status < 400:
@@ -65,10 +69,10 @@ def of_status(status: int, text: str, after: float | None) -> AttemptError:
     return AttemptError(FailureKind.REFUSED, told, again=False, status=status)
 
 
-def said(text: str) -> str:
-    """A server's own words in one line: the message of an error document, or the text as it is."""
+def said(text: str, secret: Secret) -> str:
+    """A server's own words in one line, without the key: the message of an error document, or the text as it is."""
     try:
-        document = json.loads(text)
+        document = parse(secret.clean(text))
     except (ValueError, RecursionError):
         document = text
     while isinstance(document, Mapping):
@@ -76,5 +80,6 @@ def said(text: str) -> str:
         if inner is None:
             break
         document = inner
-    words = " ".join(str(document).split())
+    # before it is cut: half of a key would not be recognised
+    words = " ".join(secret.clean(str(document)).split())
     return words[:WORDS] or "no words"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.openai.documents import BRIEF, brief
 from engine.backends.openai.evidence import level_of
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
@@ -84,9 +85,9 @@ def request_facts(
     """The facts of one answered request; `prompt` holds the tokens of our template, None if the server received ids."""
     facts: dict[str, Any] = {
         "tokens": read.origin.value,
-        "finish": answer.finish,
+        "finish": answer.finish[:BRIEF],
         "answer": dict(answer.meta),
-        "usage": {key: value for key, value in answer.usage.items() if isinstance(value, int)},
+        "usage": {key[:BRIEF]: brief(value) for key, value in answer.usage.items() if isinstance(value, int)},
         "attempts": asked.attempts,
         "reconciliation": reconciled(asked, answer, read, prompt),
     }

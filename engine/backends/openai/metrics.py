@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? +([^ \n]+)( +-?[0-9]+)?")
+MOST_LINE: Final = 10_000
+MOST_NAMES: Final = 10_000
 ABOUT: Final = re.compile(r"spec_|_spec|draft|accept")
 """Name patterns of speculation counters."""
 DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
@@ -26,7 +28,7 @@ def counters(text: str) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for line in text.splitlines():
-        match = SAMPLE.fullmatch(line.strip())
+        match = SAMPLE.fullmatch(line.strip()) if len(line) <= MOST_LINE and len(found) < MOST_NAMES else None
         if match is None or not ABOUT.search(match[1]) or match[1].endswith("_created"):
             continue
         value = _number(match[3])

@@ -16,6 +16,7 @@ from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget
 from engine.backends.openai.backend import AnchoredEngine, ArmParts, OpenAIEngine
 from engine.backends.openai.client import Endpoint
+from engine.backends.openai.documents import BRIEF, brief, parse
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts
 from engine.backends.openai.metrics import counters, speculates
@@ -70,7 +71,7 @@ class OpenAIBackend:
     def _served(self, settings: OpenAISettings) -> EndpointFacts:
         known = json.dumps([settings.url, settings.model, settings.api_key_env, settings.metrics])
         if known not in self._seen:
-            with Endpoint(settings, 1) as endpoint:
+            with Endpoint(settings) as endpoint:
                 self._seen[known] = probe_endpoint(settings, endpoint)
         return self._seen[known]
 
@@ -100,7 +101,7 @@ def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFact
     context = listed.get("max_model_len")
     return EndpointFacts(
         model=settings.model or str(listed["id"]),
-        listed=listed,
+        listed={str(key)[:BRIEF]: brief(value) for key, value in list(listed.items())[:BRIEF]},
         version=_version(endpoint, settings),
         context=context if isinstance(context, int) else None,
         speculates=speculates(page),
@@ -141,7 +142,7 @@ def _told(names: Sequence[str]) -> str:
 def _version(endpoint: Endpoint, settings: OpenAISettings) -> str | None:
     page = endpoint.aside(f"{settings.root}/version")
     try:
-        document = json.loads(page or "null")
+        document = endpoint.secret.cleaned(parse(page or "null"))
     except (ValueError, RecursionError):
         return None
     found = document.get("version") if isinstance(document, Mapping) else None

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from engine.backends.openai.documents import brief
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed
 
 NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
@@ -118,7 +119,7 @@ class Collector:
                 FailureKind.HTTP, f"the server answers with an error: {str(whole['error'])[:200]}", again=True
             )
         self.parts += 1
-        self.meta |= {key: whole[key] for key in META if whole.get(key) is not None}
+        self.meta |= {key: brief(whole[key]) for key in META if whole.get(key) is not None}
         self.usage = _mapping(whole.get("usage") or self.usage, "usage")
         self.speculation = _speculation(whole) or self.speculation
         self.prompt_ids = _ids(whole.get("prompt_token_ids"), "prompt_token_ids") or self.prompt_ids
@@ -217,7 +218,7 @@ def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
         found = metrics["speculative_decoding"]
         names = {"num_draft_tokens": "drafted", "num_accepted_draft_tokens": "accepted", "num_spec_steps": "steps"}
         return {new: found[old] for old, new in names.items() if isinstance(found.get(old), int)} | {
-            key: found[key] for key in ("per_step_drafted", "per_step_accepted") if isinstance(found.get(key), list)
+            key: found[key] for key in ("per_step_drafted", "per_step_accepted") if _counts(found.get(key))
         }
     if isinstance(timings, Mapping) and isinstance(timings.get("draft_n"), int):
         return {"drafted": timings["draft_n"], "accepted": timings.get("draft_n_accepted", 0)}
@@ -296,6 +297,10 @@ def _bytes(value: Any) -> bytes | None:
     if not all(_whole(each) and each < 256 for each in numbers):
         raise malformed("bytes holds something that is no byte")
     return bytes(numbers)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_whole, value))
 
 
 def _whole(value: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.backends.openai.bounds import require_size
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.rate_limit import RateLimiter, pause
@@ -93,7 +94,7 @@ class RetryingClient:
     def _once(self, body: Mapping[str, Any]) -> RequestResult:
         began = time.monotonic()
         way = self.settings.stream
-        whole = None if way is Streaming.STREAMED else read(self.endpoint.ask(path(self.settings), body))
+        whole = None if way is Streaming.STREAMED else self._whole(body)
         latency = int(1e6 * (time.monotonic() - began))
         if way is Streaming.WHOLE:
             return RequestResult(1, whole, latency_us=latency)
@@ -103,12 +104,16 @@ class RetryingClient:
         latency = latency if whole is not None else int(1e6 * (time.monotonic() - began))
         return RequestResult(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
 
+    def _whole(self, body: Mapping[str, Any]) -> Completion:
+        answer = read(self.endpoint.ask(path(self.settings), body))
+        return self.endpoint.secret.answer(require_size(answer, body))
+
     def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
         for part in self.endpoint.stream(path(self.settings), streamed(body)):
             if collector.add(part) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
-        return _TimedAnswer(collector.answer(), first)
+        return _TimedAnswer(self.endpoint.secret.answer(require_size(collector.answer(), body)), first)
 
 
 def _with(found: RequestResult, attempts: int, lost: list[str]) -> RequestResult:

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from audit.store import RunStatus, Store, migrate
-from audit.store.queries import NAMED, ask
+from audit.store.asking import QueryLimits, ask
+from audit.store.queries import NAMED
 from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill, fill_finished, generation, start
@@ -27,12 +28,13 @@ def url(tmp_path):
 
 
 def run(*arguments: str):
-    return invoke("query", *arguments)
+    # the tests' server knows no other role
+    return invoke("query", *arguments, *(["--superuser"] if "postgresql:" in str(arguments) else []))
 
 
 def answer(url: str, *arguments: str):
     result = run(*arguments, "--format", "json", "--store", url)
-    assert result.exit_code == 0, result.exception
+    assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
 
@@ -219,7 +221,7 @@ def test_many_rows_are_cut_and_the_cut_is_told(url):
     result = run("--sql", sql, "--limit", "3", "--format", "jsonl", "--store", url)
     assert [json.loads(line)["x"] for line in result.stdout.splitlines()] == [1, 2, 3]
     assert "only the first 3 rows" in result.stderr
-    exact = ask(url, "SELECT 1 UNION SELECT 2", {}, timeout_s=5, limit=2)
+    exact = ask(url, "SELECT 1 UNION SELECT 2", {}, QueryLimits(5, 2))
     assert not exact.cut
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from engine.backends.openai.errors import AttemptError, FailureKind, of_status, said
 from engine.backends.openai.response import Collector, Piece, ToolCall, read
+from engine.backends.openai.secret import Secret
 
 CHAT = {
     "id": "a",
@@ -192,7 +193,7 @@ def test_a_document_that_is_an_error_is_one():
     ],
 )
 def test_a_status_says_whether_to_try_again(status, kind, again):
-    attempt_error = of_status(status, '{"error": {"message": "no"}}', None)
+    attempt_error = of_status(status, "no", None)
     assert (attempt_error.kind, attempt_error.again, attempt_error.status) == (kind, again, status)
     assert attempt_error.facts(2)["attempts"] == 2
 
@@ -209,4 +210,4 @@ def test_a_status_says_whether_to_try_again(status, kind, again):
     ],
 )
 def test_a_servers_words_are_one_line(text, words):
-    assert said(text) == words
+    assert said(text, Secret()) == words
