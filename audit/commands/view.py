@@ -11,7 +11,6 @@ import click
 
 from audit.commands.options import store_option
 from audit.errors import UserError
-from audit.store import Store
 from audit.text.extras import needs
 from audit.text.unsafe import visible
 
@@ -38,12 +37,12 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
     with needs("view"):
         import uvicorn
 
+        from audit.store.browse.browser import Browser
         from audit.view.access import new_access
         from audit.view.app import Viewer, application
-    Store.open(store, create=False, read_only=True).close()
-    with _listening(port) as listener:
+    with Browser.open(store) as browser, listening(port) as listener:
         access = new_access(listener.getsockname()[1])
-        app = application(Viewer(store, _report), access)
+        app = application(Viewer(browser, _report), access)
         options = uvicorn.Config(
             app,
             access_log=False,
@@ -64,7 +63,12 @@ def _report(line: str) -> None:
     click.echo(f"audit: {visible(line)}", err=True)
 
 
-def _listening(port: int) -> socket.socket:
+def listening(port: int) -> socket.socket:
+    """A socket on loopback; port 0 picks one.
+
+    Raises:
+        UserError: the port cannot be used.
+    """
     try:
         listener = socket.create_server((LOOPBACK, port))
     except OSError as error:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import CannotDecide, UserError
+from audit.store.browse.browser import Browser
 from audit.store.failures import StoreFailure
 from audit.view import run_pages, store_pages
 from audit.view.access import Access, Guarded
@@ -30,9 +31,9 @@ BROKEN: Final = "This page could not be made; the terminal of audit view says wh
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A store to show, a place for messages, and what a server keeps between requests."""
+    """A store to show, a place for messages, and the templates."""
 
-    store: str
+    browser: Browser
     report: Callable[[str], None]
     templates: Environment = field(default_factory=templates)
 
@@ -86,7 +87,7 @@ PAGES: Final[Mapping[str, PageMaker]] = {
 
 def application(viewer: Viewer, access: Access) -> ASGIApp:
     """All pages of a store behind an access."""
-    state = ViewState(viewer.store, viewer.templates)
+    state = ViewState(viewer.browser, viewer.templates)
 
     def page(make: PageMaker) -> Callable[[Request], Response]:
         return lambda request: viewer.answer(state, make, request)

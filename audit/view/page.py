@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from jinja2 import Environment
 
 from audit.errors import UserError
+from audit.report.html.section import ReportSource
+from audit.report.results import Results, results
 from audit.store import Store
 from audit.store.browse.browser import Browser
 from audit.store.browse.request_list import RequestPlaces
 from audit.store.browse.trends import ArmSums
 from audit.view.kept import Kept
+
+RUNS: Final = 32
+"""Runs whose results, which may be large, a server keeps."""
 
 
 class LostStore(UserError):
@@ -30,38 +35,49 @@ class ViewPage:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenForPage:
+    """The store and its lists, open for one page."""
+
+    store: Store
+    browser: Browser
+
+
 class ViewState:
-    """The store's address, the templates, and counts of runs that have ended, which do not change."""
+    """The store of a server, the templates, and what it need not read again.
 
-    store: str
-    templates: Environment
-    sums: Kept[tuple[ArmSums, ...]] = field(default_factory=lambda: Kept(4096))
-    places: Kept[RequestPlaces] = field(default_factory=lambda: Kept(64))
+    The engine is kept for its compiled statements; every page opens a file anew, so it shows the file that is there
+    now. Results are kept by the version of their run, counts only of runs that have ended.
+    """
+
+    def __init__(self, browser: Browser, templates: Environment) -> None:
+        self._browser = browser
+        self.templates = templates
+        self.sums: Kept[tuple[ArmSums, ...]] = Kept(4096)
+        self.places: Kept[RequestPlaces] = Kept(256)
+        self._results: Kept[Results] = Kept(RUNS)
 
     @contextmanager
-    def browser(self) -> Iterator[Browser]:
-        """The store's lists.
+    def reading(self) -> Iterator[OpenForPage]:
+        """The store for one page.
 
         Raises:
             LostStore: the store cannot be opened.
         """
         try:
-            opened = Browser.open(self.store)
+            store = self._browser.again()
         except UserError as error:
             raise LostStore(str(error)) from error
-        with opened:
-            yield opened
+        try:
+            yield OpenForPage(store, self._browser)
+        finally:
+            self._browser.rest()
 
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
-        """The store, read-only.
+    def source(self, reading: OpenForPage, run: str) -> ReportSource:
+        """A run by its whole ULID, for pages that must come at once.
 
         Raises:
-            LostStore: the store cannot be opened.
+            UserError: no such run.
         """
-        try:
-            store = Store.open(self.store, create=False, read_only=True)
-        except UserError as error:
-            raise LostStore(str(error)) from error
-        with store:
-            yield store
+        version = reading.browser.version_of(run)
+        kept = self._results.get(version, lambda: results(reading.store, run))
+        return ReportSource(reading.store, run, kept, brief=True)

@@ -9,16 +9,16 @@ from starlette.responses import RedirectResponse, Response
 
 from audit.errors import UserError
 from audit.evidence.records import RequestRecord
-from audit.report.generation import events, token_lines
+from audit.report.choice import findings_by_request
+from audit.report.explored import explored
 from audit.report.html import registry
-from audit.report.html.section import source_of
-from audit.report.pieces import pieces_of
+from audit.report.html.render import render_section
+from audit.report.pieces import recorded_pieces
 from audit.store import Store, StoredRun
 from audit.store.browse.request_list import request_key
 from audit.store.values import RequestKey
 from audit.view import fields
 from audit.view.page import ViewPage, ViewState
-from audit.view.templates_of import rendered
 
 PER_PAGE: Final = 50
 RESERVED: Final = ("requests", "request")
@@ -31,8 +31,8 @@ def first(state: ViewState, request: Request) -> Response:
     Raises:
         UserError: no such run.
     """
-    with state.opened() as store:
-        run = store.resolve(request.path_params["run"])
+    with state.reading() as reading:
+        run = reading.store.resolve(request.path_params["run"])
     return RedirectResponse(f"/runs/{run}/{registry.sections()[0].name}", 303)
 
 
@@ -44,9 +44,9 @@ def section(state: ViewState, request: Request) -> ViewPage:
     """
     name = request.path_params["section"]
     chosen = registry.section(name)
-    with state.opened() as store:
-        source = source_of(store, _whole(store, request))
-        body = rendered(state.templates, source, chosen)
+    with state.reading() as reading:
+        source = state.source(reading, _whole(reading.store, request))
+        body = render_section(source, chosen, state.templates)
     return ViewPage("section_page.html", {"run": source.results.run, "here": name, "body": body})
 
 
@@ -59,9 +59,8 @@ def requests(state: ViewState, request: Request) -> ViewPage:
     query = request.query_params
     wanted, back = fields.request_filter(query), bool(query.get("back"))
     cursor = fields.row(query, "back" if back else "onward")
-    with state.opened() as store:
-        run = store.load_run(_whole(store, request))
-    with state.browser() as browser:
+    with state.reading() as reading:
+        browser, run = reading.browser, state.source(reading, _whole(reading.store, request)).results.run
         page = browser.requests(run.ulid, wanted, cursor, back=back, limit=PER_PAGE)
         places = state.places.get(browser.version_of(run.ulid), lambda: browser.request_places(run.ulid))
     kept = {name: query[name] for name in ("arm", "domain", "case", "check", "divergent") if query.get(name)}
@@ -76,22 +75,14 @@ def request(state: ViewState, request: Request) -> ViewPage:
         UserError: no such run or request.
         CannotDecide: its content was erased, or cannot be decoded.
     """
-    name = request.query_params.get("name", "")
-    with state.opened() as store:
-        run = store.load_run(_whole(store, request))
-        key = named(run, name)
-        record = _record(store, run, key)
-        lines = tuple(token_lines(record.trace))
-    given = {
-        "run": run,
-        "here": "request",
-        "key": key,
-        "record": record,
-        "lines": lines,
-        "pieces": pieces_of(run),
-        "events": tuple(events(record.trace.header.facts)),
-    }
-    return ViewPage("request.html", given)
+    with state.reading() as reading:
+        store = reading.store
+        source = state.source(reading, _whole(store, request))
+        run = source.results.run
+        key = named(run, request.query_params.get("name", ""))
+        found = findings_by_request(source.results.checks).get(key.name, ())
+        one = explored(_record(store, run, key), recorded_pieces(store, run), found, name=key.name)
+    return ViewPage("request.html", {"run": run, "here": "request", "key": key, "one": one})
 
 
 def _whole(store: Store, request: Request) -> str:
@@ -104,7 +95,9 @@ def _whole(store: Store, request: Request) -> str:
 
 
 def named(run: StoredRun, name: str) -> RequestKey:
-    """The request ARM/CASE#SAMPLE of a run; names of arms and cases may contain any character.
+    """The request ARM/CASE#SAMPLE of a run, or CASE#SAMPLE of its first candidate, as findings write it.
+
+    Names of arms and cases may contain any character.
 
     Raises:
         UserError: no arm of the run fits.
@@ -113,6 +106,9 @@ def named(run: StoredRun, name: str) -> RequestKey:
         key = request_key(arm, name) if name.startswith(f"{arm}/") else None
         if key is not None:
             return key
+    key = request_key(run.candidates[0].name, name) if run.candidates else None
+    if key is not None:
+        return key
     raise UserError(f"the run has no request {name[: fields.LONGEST]!r}; its list of requests has every name")
 
 

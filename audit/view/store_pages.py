@@ -26,9 +26,9 @@ def runs(state: ViewState, request: Request) -> ViewPage:
     query = request.query_params
     wanted, newer = fields.run_filter(query), bool(query.get("newer"))
     cursor = fields.text(query, "newer" if newer else "older")
-    with state.browser() as browser:
-        page = browser.runs(wanted, cursor, newer=newer, limit=PER_PAGE)
-        names = browser.run_names(MOST_NAMES)
+    with state.reading() as reading:
+        page = reading.browser.runs(wanted, cursor, newer=newer, limit=PER_PAGE)
+        names = reading.browser.run_names(MOST_NAMES)
     given = {"page": page, "names": names, "wanted": wanted, "kept": _kept(request), "here": "runs"}
     return ViewPage("runs.html", given)
 
@@ -38,7 +38,8 @@ def trends(state: ViewState, request: Request) -> ViewPage:
     query = request.query_params
     wanted = fields.run_filter(query)
     by = fields.choice(query, "by", Grouping) or Grouping.SUITE
-    with state.browser() as browser:
+    with state.reading() as reading:
+        browser = reading.browser
         points = [_point(state, browser, run) for run in browser.trend_runs(wanted, TREND)]
         names = browser.run_names(MOST_NAMES)
     drawn = trend_charts.trends(points, by, fields.text(query, "arm"))
@@ -63,7 +64,8 @@ def diff(state: ViewState, request: Request) -> ViewPage:
     given = {"a": fields.text(query, "a"), "b": fields.text(query, "b"), "here": "diff"}
     if not (given["a"] and given["b"]):
         return ViewPage("diff.html", given | {"diff": None})
-    with state.opened() as store:
+    with state.reading() as reading:
+        store = reading.store
         a, b = (store.resolve(given[name]) for name in ("a", "b"))
         tokens = sum(store.load_run(run).tokens or 0 for run in (a, b))
         whole = bool(query.get("whole"))

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from audit.report.html.charts import Chart, svg
 from audit.report.html.registry import sections
 from audit.report.html.render import Links, environment, stylesheet
-from audit.report.html.section import Nothing, ReportSection, ReportSource
 from audit.store.canonical import sha256_json
 from audit.view.kept import Kept
 
@@ -22,7 +21,7 @@ DRAWINGS: Final = 256
 """Drawings that a server keeps; making one takes about 50 ms."""
 LINKS: Final = Links(
     section=lambda name: name,
-    request=lambda name: f"request?{urlencode({'name': name}, errors='replace')}",
+    request=lambda name: f"request?{urlencode({'name': name}, errors='replace')}" if "#" in name else None,
     run=lambda run: f"../{quote(run)}/{sections()[0].name}",
 )
 """Relative addresses: every page of a run stands beside the others, so they are the same for all runs."""
@@ -39,13 +38,6 @@ def templates() -> Environment:
     made.filters.update(svg=drawn, address=lambda values: urlencode(dict(values), errors="replace"))
     made.globals.update(sections=sections(), first=sections()[0].name)
     return made
-
-
-def rendered(made: Environment, source: ReportSource, section: ReportSection) -> Markup:
-    """One section of a report by an environment that is kept."""
-    it = section.read(source)
-    given = {"section": section, "it": it, "nothing": isinstance(it, Nothing), "source": source}
-    return Markup(made.get_template("section.html").render(given))
 
 
 @cache

@@ -22,6 +22,7 @@ from tests.bench.levels import main as levels
 from tests.bench.report import main as report
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 from tests.bench.store import main as store
+from tests.bench.view import main as view
 from tests.bench.vocabulary import main as vocabulary
 
 BENCHES = ("engines", "recording", "numerics", "batch", "context", "gamma")
@@ -85,6 +86,7 @@ if __name__ == "__main__":
         "levels": levels,
         "report": report,
         "store": store,
+        "view": view,
         "vocabulary": vocabulary,
     }
     chosen = own.get(sys.argv[1]) if len(sys.argv) > 1 else None

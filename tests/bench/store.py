@@ -71,13 +71,13 @@ class Figures:
     """Tokens per second of each tenth of the requests."""
 
 
-def generations(count: int) -> list[Generation]:
+def generations(count: int, length: int = LENGTH) -> list[Generation]:
     """Requests of the bundled pair at level scalars, with their texts."""
-    setting = Setting(*bundled_pair(), prompts=-(-count // len(TEMPLATED)), length=LENGTH, gamma=GAMMA)
+    setting = Setting(*bundled_pair(), prompts=-(-count // len(TEMPLATED)), length=length, gamma=GAMMA)
     pair, verifier = lean_pair(setting), verify.load(Protocol.CHAIN)
-    sampling = SamplingParams(max_new_tokens=LENGTH, temperature=1.0, ignore_eos=True, seed=7)
+    sampling = SamplingParams(max_new_tokens=length, temperature=1.0, ignore_eos=True, seed=7)
     requests = [dataclasses.replace(each, sampling=sampling) for each in requests_of(setting, "templated")][:count]
-    capacity = max(len(each.prompt) for each in requests) + LENGTH + GAMMA
+    capacity = max(len(each.prompt) for each in requests) + length + GAMMA
     parts = ProposerParts(8, capacity, verifier.facts.draft_rule, draw, pair.target.eos_ids, pair.draft, {})
     tokenizer = Tokenizer.from_file(str(bundled_folder(setting.target) / TOKENIZER))
     options = LoopOptions(8, GAMMA, capacity, RecordLevel.SCALARS, True)

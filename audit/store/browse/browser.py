@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,8 @@ from audit.store.browse import request_list, run_list, trends
 from audit.store.browse.request_list import RequestFilter, RequestPage, RequestPlaces
 from audit.store.browse.run_list import RunFilter, RunPage
 from audit.store.browse.trends import ArmSums, TrendRun
-from audit.store.connection import READING, open_readonly, parse_url, shown
+from audit.store.connection import READING, is_sqlite, open_readonly, parse_url, shown
+from audit.store.store import Store
 
 T = TypeVar("T")
 
@@ -47,6 +48,21 @@ class Browser:
 
     def __enter__(self) -> Self:
         return self
+
+    def again(self) -> Store:
+        """The store as it is now, over the same engine, so that statements stay compiled.
+
+        Raises:
+            UserError: missing, unreadable, or of another revision.
+        """
+        migrate.make_ready(shown(self._url), self._url, create=False)
+        migrate.require_current(self._read(_revision), self._url)
+        return Store(self._engine, self._url)
+
+    def rest(self) -> None:
+        """Close what is open of a file, which may be replaced; a server keeps its connections."""
+        if is_sqlite(self._url):
+            self._engine.dispose()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
@@ -86,9 +102,14 @@ class Browser:
         return self._read(lambda session: trends.arm_sums(session, run))
 
     def _read(self, work: Callable[[Session], T]) -> T:
+        """Read in one transaction."""
         engine = self._engine.execution_options(**{READING: True})
         try:
             with Session(engine) as session, session.begin():
                 return work(session)
         except DBAPIError as error:
             raise failures.failure(shown(self._url), error) from error
+
+
+def _revision(session: Session) -> str:
+    return str(session.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none() or migrate.BASE)

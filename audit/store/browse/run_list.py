@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
+from audit.store.attest_models import AttestationRow
 from audit.store.erasable import ErasureRow
 from audit.store.models import (
     ArmRow,
@@ -261,12 +262,12 @@ def names(session: Session, limit: int) -> RunNames:
 
 
 def version_of(session: Session, ulid: str) -> str:
-    """A text that changes whenever something of a run is added or erased.
+    """A text that changes whenever something but a request is added to a run or erased, or its number of requests does.
 
     Raises:
         UserError: no such run.
     """
     run = find_run(session, ulid)
-    tables = (RunEventRow, CheckRow, JudgementRow, GateDecisionRow, AttachmentRow, ErasureRow)
+    tables = (RunEventRow, CheckRow, JudgementRow, GateDecisionRow, AttachmentRow, AttestationRow, ErasureRow)
     newest = [session.scalar(select(func.max(table.id)).where(table.run_id == run.id)) for table in tables]
     return "/".join(map(str, (run.ulid, run.status, run.exit_code, *newest)))

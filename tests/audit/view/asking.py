@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 import httpx2
 
+from audit.store.browse.browser import Browser
 from audit.view.access import Access
 from audit.view.app import Viewer, application
 
@@ -23,7 +24,7 @@ class Asking:
     reported: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.app = application(Viewer(self.store, self.reported.append), ACCESS)
+        self.app = application(Viewer(Browser.open(self.store), self.reported.append), ACCESS)
 
     def get(self, path, method="GET", **headers):
         """The answer to one request with the cookie, unless `headers` say otherwise."""

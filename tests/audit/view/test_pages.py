@@ -159,7 +159,7 @@ def test_a_store_that_goes_away_is_a_page(tmp_path):
 
 def test_a_broken_page_is_reported_and_not_shown(shown, monkeypatch):
     ask = Asking(shown.runs.url)
-    monkeypatch.setattr("audit.view.page.Browser.open", lambda url: 1 / 0)
+    monkeypatch.setattr("audit.view.page.Browser.runs", lambda *_given, **_named: 1 / 0)
     answer = ask.get("/")
     assert (answer.status_code, "division" in answer.text) == (500, False)
     assert ask.reported == ["/: ZeroDivisionError: division by zero"]
