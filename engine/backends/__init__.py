@@ -63,6 +63,14 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         asked="engine.backends.openai.structured:problem_of",
         outside="engine.backends.openai.settings:outside",
     ),
+    "onnxruntime_genai": BackendKind(
+        BACKENDS["onnxruntime_genai"],
+        EVIDENCE["onnxruntime_genai"],
+        proposers=("draft_model", "ngram"),
+        rules=("greedy", "chain"),
+        options="engine-onnxruntime_genai",
+        outside="engine.backends.onnxruntime_genai.settings:outside",
+    ),
 }
 
 

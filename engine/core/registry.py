@@ -52,6 +52,7 @@ BACKENDS: Final[Mapping[str, str]] = {
     "transformers": "engine.backends.transformers:open_models",
     "vllm": "engine.backends.vllm:open_models",
     "openai": "engine.backends.openai:open_models",
+    "onnxruntime_genai": "engine.backends.onnxruntime_genai:open_models",
 }
 """Engines to audit: functions `open_models(models)`; their facts are in `engine.backends.REGISTRY`."""
 
@@ -61,6 +62,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "transformers": "engine.backends.transformers.evidence:DECLARED",
     "vllm": "engine.backends.vllm.evidence:DECLARED",
     "openai": "engine.backends.openai.evidence:DECLARED",
+    "onnxruntime_genai": "engine.backends.onnxruntime_genai.evidence:DECLARED",
 }
 """The evidence of each backend's records, by record level."""
 

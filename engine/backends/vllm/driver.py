@@ -1,24 +1,20 @@
 """`python -m engine.backends.vllm.driver`: one vLLM engine, with requests on stdin and answers on stdout.
 
-The first message holds the engine's arguments; requests and answers follow as frames (`engine.backends.vllm.frames`).
+The first message holds the engine's arguments; requests and answers follow as frames (`engine.backends.frames`).
 Every process of the engine is in this one's group: when stdin ends, because the parent closed it or died, the group
 ends. What vLLM prints goes to stderr. This module imports only vLLM and the packages that vLLM itself requires.
 """
 
 from __future__ import annotations
 
-import os
-import queue
-import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
+from engine.backends.engine_child import Inbox, one_line, run_child
+from engine.backends.frames import Frame, write
+from engine.backends.installed import installed, versions
 from engine.backends.vllm import compat as guard
-from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
-from engine.backends.vllm.installed import installed, versions
 from engine.backends.vllm.memory import free_memory, require_memory
 from engine.backends.vllm.public_api import counters, outputs_of, settings_of
 from engine.backends.vllm.submit import answers_of, prepare_prefixes, require_device, submit
@@ -34,7 +30,7 @@ ALIVE_EVERY: Final = 2.0
 class Driver:
     """The loop of one engine."""
 
-    def __init__(self, inbox: queue.SimpleQueue[Frame | None], out: BinaryIO) -> None:
+    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
         self._inbox = inbox
         self._out = out
         self._engine: Any = None
@@ -54,13 +50,13 @@ class Driver:
             self._engine = start(first.header)
             self.say(op="started", facts=self._facts(first.header))
         except Exception as error:
-            self.say(op="failed", kind=type(error).__name__, message=_one_line(error))
+            self.say(op="failed", kind=type(error).__name__, message=one_line(error))
             return
         for frame in iter(self._inbox.get, None):
             try:
                 self._answer(frame.header)
             except Exception as error:  # after any exception this engine can serve no further request
-                self.say(op="died", kind=type(error).__name__, message=_one_line(error))
+                self.say(op="died", kind=type(error).__name__, message=one_line(error))
                 return
 
     def _answer(self, asked: Mapping[str, Any]) -> None:
@@ -107,7 +103,7 @@ class Driver:
                 submit(engine, request, params)
             except _refusals() as error:
                 for name in answers_of(request):
-                    self.say(op="refused", id=name, message=_one_line(error))
+                    self.say(op="refused", id=name, message=one_line(error))
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
@@ -164,44 +160,9 @@ def _refusals() -> tuple[type[Exception], ...]:
     return (ValueError, *(each for each in found if each is not None))
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:600] or type(error).__name__
-
-
-def _listen(stream: BinaryIO, inbox: queue.SimpleQueue[Frame | None]) -> None:
-    """Forward messages; after the last one, end the process group even during a generation."""
-    try:
-        for frame in _frames(stream):
-            inbox.put(frame)
-    finally:
-        _end()
-
-
-def _end() -> None:
-    """End this process and all engine processes, which share its group."""
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _frames(stream: BinaryIO) -> Iterator[Frame]:
-    while True:
-        try:
-            frame = read(stream)
-        except TruncatedStream:
-            return
-        if frame is None:
-            return
-        yield frame
-
-
 def main() -> None:
     """Serve until stdin ends."""
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
-    Driver(inbox, out).serve()
-    out.close()
-    _end()
+    run_child(lambda inbox, out: Driver(inbox, out).serve())
 
 
 if __name__ == "__main__":

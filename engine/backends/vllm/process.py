@@ -1,207 +1,39 @@
-"""The parent's side of one engine: start it, send it messages, and detect its death.
-
-The child has its own session, so ending it ends exactly the engine's processes. vLLM's output goes to a file; if the
-engine dies, the message quotes its last error line.
-"""
+"""The parent's side of one vLLM engine: `engine.backends.engine_process`, with the scheduler's log beside it."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import queue
-import re
-import shutil
-import signal
-import subprocess
-import tempfile
-import threading
-import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-import engine
-from engine.backends.vllm.frames import Frame, TruncatedStream, read, write
+from engine.backends.engine_process import EngineProcess, EngineProgram, Launch
 from engine.backends.vllm.spool import SchedulerLog
-from engine.core.errors import EngineError, ModelError
 
-ERROR_LINE: Final = re.compile(r"([A-Za-z_.]*(Error|Exception|Killed)\b.*)")
+PROGRAM: Final = EngineProgram(
+    module="engine.backends.vllm.driver",
+    name="vLLM",
+    package="vllm",
+    target="venv-vllm",
+    echoes=("EngineDead", "WorkerProc initialization failed"),
+)
 QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Environment variables that disable the engine's usage reports."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The parameters of an engine's start. `job` is the first message to it."""
-
-    python: str
-    job: Mapping[str, Any]
-    start_s: float
-    """Most seconds until it is ready."""
-    silence_s: float
-    """Seconds of silence after which it counts as hung."""
-    environment: Mapping[str, str]
-
-
-class EngineDied(Exception):
-    """The engine is gone; the message holds its last words."""
-
-    def __init__(self, message: str, timeout: bool = False) -> None:
-        super().__init__(message)
-        self.timeout = timeout
-
-
-class EngineProcess:
-    """One running engine.
-
-    Raises:
-        ModelError: it could not be started; vLLM's own words are in the message.
-    """
+class VllmProcess(EngineProcess):
+    """One running engine. Raises as `EngineProcess`."""
 
     def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self.home = Path(tempfile.mkdtemp(prefix="specaudit-vllm-"))
-        self._log = self.home / "log"
-        self.scheduler_log = SchedulerLog(self.home / "scheduler.jsonl")
-        self._answers: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-        self._child = self._spawn()
-        # at the latest when this process ends
-        self._end = weakref.finalize(self, _end, self._child, self.home)
-        threading.Thread(target=self._listen, daemon=True).start()
-        try:
-            self.facts: Mapping[str, Any] = self._started()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(PROGRAM, replace(launch, environment={**QUIET, **launch.environment}))
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        root = str(Path(engine.__file__).parents[1])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, **QUIET, **self._launch.environment, "PYTHONPATH": path}
-        with self._log.open("wb") as log:
-            try:
-                return subprocess.Popen(
-                    [self._launch.python, "-m", "engine.backends.vllm.driver"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                shutil.rmtree(self.home, ignore_errors=True)
-                raise ModelError(
-                    f"engine.python: {self._launch.python} cannot be run ({error.strerror}); "
-                    "give the interpreter of an environment with vLLM"
-                ) from error
+    @property
+    def scheduler_log(self) -> SchedulerLog:
+        """What the hook in the scheduler writes."""
+        return self._scheduler_log
 
-    def _listen(self) -> None:
-        assert self._child.stdout is not None
-        with contextlib.suppress(TruncatedStream, ValueError):
-            while (frame := read(self._child.stdout)) is not None:
-                self._answers.put(frame)
-        self._answers.put(None)
-
-    def _started(self) -> Mapping[str, Any]:
+    def first_message(self) -> Mapping[str, Any]:
+        """The job, with the places of the hooks' files."""
+        self._scheduler_log = SchedulerLog(self.home / "scheduler.jsonl")
         job = dict(self._launch.job)
-        ours = {"scheduler": str(self.scheduler_log.path), "script": job["script"]}
-        arguments = {**job["arguments"], "additional_config": {"specaudit": ours}}
-        try:
-            self.tell({**job, "arguments": arguments})
-            answer = self._next(self._launch.start_s)
-        except EngineDied as error:
-            raise ModelError(self._why_not(str(error))) from error
-        if answer["op"] == "failed":
-            # the failing process of the engine reports the cause, the process that waits for it only the failure
-            words = answer["message"]
-            raise ModelError(self._why_not(self._last_words() or words if "core initialization" in words else words))
-        facts: Mapping[str, Any] = answer["facts"]
-        return facts
-
-    def _why_not(self, words: str) -> str:
-        if "No module named 'vllm'" in words:
-            return (
-                f"{self._launch.python} has no vLLM; run this in an environment that has it (make venv-vllm "
-                "makes one), or name one under engine: {python: PATH}"
-            )
-        return f"vLLM could not start: {words}"
-
-    def tell(self, message: Mapping[str, Any]) -> None:
-        """Send a message.
-
-        Raises:
-            Died: nobody reads it.
-        """
-        assert self._child.stdin is not None
-        try:
-            write(self._child.stdin, Frame(message))
-        except OSError as error:
-            raise EngineDied(self._last_words() or "it no longer listens") from error
-
-    def ask(self, message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Send a message; its answers, the last of which has op `done`.
-
-        Raises:
-            Died: the engine ended, said that it failed, or was silent for too long.
-        """
-        self.tell(message)
-        while True:
-            answer = self._next(self._launch.silence_s)
-            if answer["op"] == "died":
-                raise EngineDied(self._last_words(answer["kind"]) or f"{answer['kind']}: {answer['message']}")
-            if answer["op"] != "alive":
-                yield answer
-            if answer["op"] == "done":
-                return
-
-    def _next(self, seconds: float) -> Mapping[str, Any]:
-        try:
-            frame = self._answers.get(timeout=seconds)
-        except queue.Empty:
-            raise EngineDied(f"no word for {seconds:g} s", timeout=True) from None
-        if frame is None:
-            code = self._child.wait()
-            raise EngineDied(self._last_words() or f"it ended with exit code {code}")
-        return frame.header
-
-    def _last_words(self, besides: str = "EngineDeadError") -> str | None:
-        """The last line of the log that names an error, other than that the engine is dead."""
-        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
-        found = [match.group(1).strip() for match in ERROR_LINE.finditer(text)]
-        # of a process that waited for the failing one
-        echoes = ("EngineDead", "WorkerProc initialization failed", besides)
-        telling = [line for line in found if not any(each in line for each in echoes) and _says(line)]
-        return telling[-1][:300] if telling else None
-
-    def close(self) -> None:
-        """End every process of the engine, and remove what it wrote."""
-        self._end()
-
-
-def _end(child: subprocess.Popen[bytes], home: Path) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    shutil.rmtree(home, ignore_errors=True)
-
-
-def _says(line: str) -> bool:
-    """True if a line with an error's name reports the error and does not just name a file or class."""
-    return bool(re.match(r"[A-Za-z_.]*(Error|Exception)(: .+)?$", line))
-
-
-def interpreter(python: str) -> str:
-    """The interpreter's path.
-
-    Raises:
-        EngineError: there is none.
-    """
-    found = shutil.which(os.path.expanduser(python))
-    if found is None:
-        raise EngineError(f"engine.python: there is no interpreter {python}; give the path of one that has vLLM")
-    return found
+        ours = {"scheduler": str(self._scheduler_log.path), "script": job["script"]}
+        return {**job, "arguments": {**job["arguments"], "additional_config": {"specaudit": ours}}}

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.vllm.frames import LAST, Frame, TruncatedStream, read
+from engine.backends.frames import LAST, Frame, TruncatedStream, read
 from engine.backends.vllm.reduced import PREFIX, steps_of
 from engine.record.foreign_steps import ForeignStep
 

@@ -11,20 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.backends.engine_process import EngineDied, Failure, Launch, interpreter
 from engine.backends.vllm.features import Asked, grouped, message_of
 from engine.backends.vllm.options import VllmSettings, sampling_of
-from engine.backends.vllm.process import EngineDied, EngineProcess, Launch, interpreter
+from engine.backends.vllm.process import PROGRAM, VllmProcess
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
 from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import Request
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The reason why a request has no answer: a kind of `engine.backends.interface.Engine.generate`, and words."""
-
-    kind: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +60,7 @@ class EnginePool:
     """
 
     def __init__(self) -> None:
-        self._running: OrderedDict[str, EngineProcess] = OrderedDict()
+        self._running: OrderedDict[str, VllmProcess] = OrderedDict()
         self._facts: dict[str, Mapping[str, Any]] = {}
 
     def knows(self, setting: VllmSettings) -> bool:
@@ -80,7 +73,7 @@ class EnginePool:
             self.engine(setting)
         return self._facts[setting.key]
 
-    def engine(self, setting: VllmSettings) -> EngineProcess:
+    def engine(self, setting: VllmSettings) -> VllmProcess:
         """A running engine.
 
         Raises:
@@ -89,7 +82,7 @@ class EnginePool:
         if setting.key not in self._running:
             while len(self._running) >= setting.engines:
                 self._running.popitem()[1].close()
-            started = EngineProcess(_launch(setting))
+            started = VllmProcess(_launch(setting))
             self._running[setting.key] = started
             self._facts.setdefault(setting.key, started.facts)
         self._running.move_to_end(setting.key)
@@ -111,7 +104,9 @@ def _launch(setting: VllmSettings) -> Launch:
     runners = {"v1": "0", "v2": "1"}
     chosen = runners.get(setting.job["model_runner"])
     environment = {} if chosen is None else {"VLLM_USE_V2_MODEL_RUNNER": chosen}
-    return Launch(interpreter(setting.python), setting.job, setting.start_s, setting.silence_s, environment)
+    return Launch(
+        interpreter(setting.python, PROGRAM.name), setting.job, setting.start_s, setting.silence_s, environment
+    )
 
 
 class GenerateCall:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from engine.backends.frames import Frame
 from engine.backends.vllm.decisions import decided
-from engine.backends.vllm.frames import Frame
 from engine.backends.vllm.reduced import arrays_of, head_of
 from engine.backends.vllm.spool import NamedStep, split
 from engine.backends.vllm.worker_terms import WorkerTerms

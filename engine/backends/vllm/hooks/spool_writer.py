@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from engine.backends.vllm.frames import Frame, write
+from engine.backends.frames import Frame, write
 
 WAITING: Final = 64
 """Frames that may wait; beyond it, a slow writer delays the engine instead of filling the memory."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.backends.vllm.frames import LAST, Frame
+from engine.backends.frames import LAST, Frame
 from engine.backends.vllm.hooks.masks import packed_masks
 
 Ints = NDArray[np.int64]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from engine.backends.vllm.frames import Frame, read, write
+from engine.backends.frames import Frame, read, write
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.supervise import EnginePool
 from engine.core.errors import ModelError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.vllm.frames import write
+from engine.backends.frames import write
 from engine.backends.vllm.hooks.masks import allowed_tokens, offered_behind, q_behind
 from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, frame_of
 from engine.backends.vllm.reconcile import NOTHING

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.vllm.frames import read
+from engine.backends.frames import read
 from engine.backends.vllm.hooks.reducer import Reducer
 from engine.backends.vllm.hooks.spool_writer import SpoolWriter
 from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, frame_of

@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from engine.backends.vllm.frames import Frame, read
+from engine.backends.frames import Frame, read
 from engine.backends.vllm.hooks import spool_writer
 from engine.backends.vllm.hooks.spool_writer import WAITING, SpoolWriter
 

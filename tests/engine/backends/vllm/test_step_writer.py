@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.vllm.frames import write
+from engine.backends.frames import write
 from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, best_of, frame_of
 from engine.backends.vllm.spool import worker_steps
 

@@ -1,0 +1,87 @@
+"""Conversions: a manifest ties the result to its source, and nothing is left of one that fails."""
+
+import json
+import sys
+
+import pytest
+
+from engine.backends.engine_spec import ModelSource
+from engine.backends.onnxruntime_genai.convert import MANIFEST, convert, head_size, read_converted
+from engine.backends.onnxruntime_genai.folder import compose
+from engine.backends.onnxruntime_genai.models import OrtBackend
+from engine.core.errors import ModelError
+from engine.models.loading import open_source
+
+CONFIG = {"model": {"eos_token_id": 0, "decoder": {"filename": "model.onnx", "session_options": {}}}}
+BUILDER = f"""#!{sys.executable}
+import json, pathlib, sys
+if sys.argv[1] == "-c":
+    print(json.dumps(dict.fromkeys(sys.argv[3:], "1")))
+elif sys.argv[1:3] == ["-m", "onnxruntime_genai.models.builder"]:
+    out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+    out.mkdir(parents=True)
+    (out / "model.onnx").write_bytes(b"graph")
+    (out / "genai_config.json").write_text(json.dumps({CONFIG!r}))
+"""
+REFUSING = "#!/bin/sh\necho 'NotImplementedError: no such model' >&2\nexit 1\n"
+
+
+@pytest.fixture
+def program(tmp_path):
+    def write(text):
+        path = tmp_path / "python"
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def opened():
+    return open_source("bundled:target")
+
+
+def test_the_manifest_names_source_result_versions_and_rounding(opened, program, tmp_path):
+    converted = convert(opened, program(BUILDER), tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert manifest["source"]["model_sha256"] == opened.facts["model_sha256"] == converted.source_sha256
+    assert set(manifest["result"]["files"]) == {"model.onnx", "genai_config.json"}
+    assert manifest["precision"] == "fp32"
+    assert manifest["rounding"].startswith("none")
+    assert read_converted(tmp_path / "out") == converted
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "python"]
+
+
+def test_a_changed_file_is_refused(opened, program, tmp_path):
+    convert(opened, program(BUILDER), tmp_path / "out")
+    (tmp_path / "out" / "model.onnx").write_bytes(b"other")
+    with pytest.raises(ModelError, match=r"model\.onnx: not the file that was converted"):
+        read_converted(tmp_path / "out")
+    with pytest.raises(ModelError, match="does not exist; convert the model"):
+        read_converted(tmp_path)
+
+
+def test_a_builder_that_fails_leaves_nothing(opened, program, tmp_path):
+    with pytest.raises(ModelError, match="does not convert it: NotImplementedError: no such model"):
+        convert(opened, program(REFUSING), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["python"]
+
+
+def test_a_head_size_that_the_engine_lacks_is_refused_before_anything_runs():
+    with pytest.raises(ModelError, match="head size 24 is not a multiple of 16"):
+        OrtBackend({"target": ModelSource("bundled:target"), "draft": ModelSource("bundled:draft")})
+    assert head_size({"hidden_size": 64, "num_attention_heads": 4}) == 16
+    assert head_size({}) is None
+
+
+def test_the_composed_folder_links_both_models(opened, program, tmp_path):
+    folder = convert(opened, program(BUILDER), tmp_path / "out").folder
+    home = tmp_path / "home"
+    home.mkdir()
+    compose(home, folder, folder, (0,), 2)
+    config = json.loads((home / "genai_config.json").read_text())["model"]
+    assert (config["decoder"]["filename"], config["draft"]["filename"]) == ("target/model.onnx", "draft/model.onnx")
+    assert config["draft"]["session_options"] == {"intra_op_num_threads": 2}
+    with pytest.raises(ModelError, match=r"ends at tokens \[0\], but the target at \[3\]"):
+        compose(tmp_path / "other", folder, None, (3,), None)
