@@ -86,6 +86,13 @@ def test_speed_is_that_of_the_times(store):
     assert made.silent == (("silent", "it has no requests"),)
 
 
+def test_an_endpoint_whose_drafts_nobody_counted_has_latencies_only(store):
+    made = read(store, filled(store, arms=arms(server_counters={})))
+    assert made.arms == ()
+    assert made.silent[0] == ("spec", "nobody counted its drafts")
+    assert [latency.arm for latency in made.latencies] == ["base", "spec"]
+
+
 def test_results_of_checks_give_theory_and_the_interval(store):
     run = filled(store, arms=arms())
     theory = CheckResult(Verdict.CERTIFIED, "as theory has it", details={"strata": STRATA})

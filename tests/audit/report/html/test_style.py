@@ -10,11 +10,11 @@ TEXT = 4.5
 DRAWN = 3.0
 """Smallest contrast of text and of lines that carry a meaning (WCAG 2.2, 1.4.3 and 1.4.11)."""
 PAIRS = {
-    "ink": ("paper", "raised"),
+    "ink": ("paper", "raised", "good-back", "open-back", "bonus-back"),
     "quiet": ("paper", "raised"),
-    "link": ("paper", "raised"),
+    "link": ("paper", "raised", "bonus-back"),
     "good": ("good-back", "paper"),
-    "bad": ("bad-back", "paper"),
+    "bad": ("bad-back", "paper", "raised"),
     "open": ("open-back", "paper"),
     "none": ("none-back", "paper"),
 }
