@@ -10,12 +10,14 @@ import gc
 import importlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 
 from audit.errors import CannotDecide, UserError
+from audit.text.printer import echo, note
 from audit.text.unsafe import visible_lines
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -137,6 +139,16 @@ def _import_uncollected(module: str) -> None:
             gc.enable()
 
 
+@contextmanager
+def _visible_usage() -> Iterator[None]:
+    """Make click's own errors visible, which quote arguments: click prints them itself."""
+    try:
+        yield
+    except click.ClickException as error:
+        text = visible_lines(error.format_message().expandtabs(2))
+        raise click.UsageError(text, getattr(error, "ctx", None)) from error
+
+
 def _short(name: str, room: int) -> str:
     return click.Command(name, help=COMMANDS[name][1]).get_short_help_str(room)
 
@@ -145,7 +157,7 @@ class _Notes(logging.Handler):
     """Shows what the store has to say while a command waits for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"audit: {visible_lines(record.getMessage())}", err=True)
+        note(f"audit: {record.getMessage()}")
 
 
 class LazyGroup(click.Group):
@@ -172,22 +184,28 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, _short(name, room)) for name in names])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, with the user's text in an error made visible."""
+        with _visible_usage():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; UserError prints one line and exits with 2, CannotDecide or Ctrl-C one line and with 3."""
         notes = logging.getLogger("audit.store")
         handler = _Notes()
         notes.addHandler(handler)
         try:
-            return super().invoke(ctx)
+            with _visible_usage():
+                return super().invoke(ctx)
         except UserError as error:
-            click.echo(f"audit: {visible_lines(str(error))}", err=True)
+            note(f"audit: {error}")
             ctx.exit(2)
         except CannotDecide as error:
-            click.echo(f"audit: {visible_lines(str(error))}", err=True)
+            note(f"audit: {error}")
             ctx.exit(3)
         except KeyboardInterrupt:
             # click itself would exit with 1, which means that a claim is broken
-            click.echo("audit: interrupted", err=True)
+            note("audit: interrupted")
             ctx.exit(3)
         finally:
             notes.removeHandler(handler)
@@ -198,7 +216,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
         # package metadata takes as long to import as the rest of the command line
         from audit.commands import installed
 
-        click.echo("\n".join(installed.version_lines()))
+        echo(*installed.version_lines())
         context.exit()
 
 

@@ -26,6 +26,19 @@ FORBIDDEN = {
 MIGRATIONS_IMPORT = ("audit.store.",)
 FILE_CAP, FUNCTION_CAP, MEDIAN_CAP, NINETIETH_CAP = 400, 80, 12, 40
 MAY_PRINT = {"engine/tools/plan_tree.py", "engine/tools/find_skips.py", "engine/train/__main__.py"}
+PRINTER = "audit/text/printer.py:"
+WRITES = {
+    *("click.echo", "click.secho", "click.style", "click.confirm", "click.prompt", "warnings.warn", "rich.print"),
+    *(
+        f"{stream}.{name}"
+        for stream in ("sys.stdout", "sys.stderr")
+        for name in ("write", "writelines", "buffer.write")
+    ),
+}
+STORE_LOG = ("audit/cli.py", "audit/store/run_lock.py", "audit/store/waiting.py")
+"""The log of the store, which the command line prints with `note`."""
+MAY_IMPORT = {"audit/commands/running.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
+"""The table of a run in progress makes its texts visible itself."""
 
 # one process parses every module
 pytestmark = pytest.mark.xdist_group("architecture")
@@ -134,6 +147,35 @@ def test_no_global_state_and_no_prints():
             elif is_print(node) and module.path not in MAY_PRINT:
                 offenders.append(f"{module.path}:{node.lineno} print")
     assert offenders == []
+
+
+def beside_the_printer(node: ast.AST) -> bool:
+    """True if a call or an import writes to a terminal or a log itself."""
+    if isinstance(node, ast.Import):
+        return any(alias.name == "logging" for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "logging" or (node.module or "").startswith("rich")
+    return is_print(node) or (isinstance(node, ast.Call) and ast.unparse(node.func) in WRITES)
+
+
+def test_one_printer_writes_to_the_terminal():
+    """Use `echo`, `note` or `echo_document` of audit/text/printer.py: they show what would move a cursor or hide."""
+    offenders = [
+        f"{module.path}:{node.lineno} {ast.unparse(node)}"
+        for module in modules()
+        if module.path not in MAY_PRINT
+        for node in ast.walk(module.tree)
+        if beside_the_printer(node) and MAY_IMPORT.get(module.path, PRINTER) not in ast.unparse(node)
+    ]
+    assert [offender for offender in offenders if not offender.startswith(PRINTER)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["click.echo('x')", "print('x')", "sys.stderr.write('x')", "import logging", "from rich.console import Console"],
+)
+def test_a_line_beside_the_printer_is_seen(line):
+    assert any(map(beside_the_printer, ast.walk(ast.parse(line))))
 
 
 def test_no_test_file_is_a_library():

@@ -21,6 +21,8 @@ SPECULATION: Final = "https://specaudit.dev/speculation/v1"
 EVAL_RESULT: Final = "https://in-toto.io/attestation/eval-result/v0.1"
 WAIVER: Final = "https://specaudit.dev/waiver/v1"
 REVIEW: Final = "https://specaudit.dev/review/v1"
+SHORT: Final = 12
+"""Digits of an id or a digest that are shown."""
 HEX: Final = frozenset("0123456789abcdef")
 
 

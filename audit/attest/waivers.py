@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import schemas
 from audit.attest.envelope import opened, unverified
-from audit.attest.statement import REVIEW, WAIVER, InToto, StatementSubject
+from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject
 from audit.errors import UserError
 from audit.store.attestations import StoredAttestation
 from audit.store.keys import PublicKey, parse_public
@@ -24,8 +24,6 @@ from audit.text.schema_errors import first_problem
 VERSION: Final = 1
 SCHEMAS: Final[Mapping[str, str]] = {WAIVER: "waiver", REVIEW: "review"}
 """The schema of each predicate."""
-SHORT: Final = 12
-"""Digits of an id that are shown."""
 
 
 class ReviewOutcome(StrEnum):

@@ -18,7 +18,7 @@ from audit.store.decided import DecisionReader
 from audit.store.keys import read_public
 from audit.text.durations import age_option
 from audit.text.extras import needs
-from audit.text.unsafe import visible
+from audit.text.printer import note
 
 FILE = click.Path(path_type=Path)
 
@@ -117,13 +117,13 @@ def serve(
     if signed is None:
         _report("no --trusted-key: the rows of the store are trusted, and no signature is required")
     with _listening(host, port) as listener:
-        click.echo(f"listening on https://{host}:{listener.getsockname()[1]}{PATH}", err=True)
+        note(f"listening on https://{host}:{listener.getsockname()[1]}{PATH}")
         uvicorn.Server(options).run(sockets=[listener])
     reader.close()
 
 
 def _report(line: str) -> None:
-    click.echo(f"audit: {visible(line)}", err=True)
+    note(f"audit: {line}")
 
 
 def _signed(trusted: tuple[Path, ...]) -> SignedDecisions | None:

@@ -17,6 +17,7 @@ from audit.errors import UserError
 from audit.report.verdicts import faults_of, marked_name
 from audit.store import Store, keys
 from audit.text.documents import mistake
+from audit.text.printer import echo
 
 FILE = click.Path(path_type=Path)
 
@@ -67,13 +68,13 @@ def command(
         done = _attach(opened, run, order)
         made = done.statement
         faults = faults_of(opened.load_run(made.predicate["run"]).arms)
-    click.echo(f"report     {done.report}  sha256:{made.after}")
-    click.echo(f"statement  {done.place}")
-    click.echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
+    echo(f"report     {done.report}  sha256:{made.after}")
+    echo(f"statement  {done.place}")
+    echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
     for line in evidence_lines(made.predicate):
-        click.echo(cell(line))
+        echo(line)
     for arm, fault in faults.items():
-        click.echo(f"arm        {cell(marked_name(arm, fault))}")
+        echo(f"arm        {cell(marked_name(arm, fault))}")
 
 
 def _attach(store: Store, run: str, order: AttachOrder) -> Attached:

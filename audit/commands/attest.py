@@ -14,6 +14,7 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.store import Store, keys
 from audit.text.documents import mistake
+from audit.text.printer import echo
 from audit.text.staged_files import require_new, staged
 
 FILE = click.Path(path_type=Path)
@@ -49,9 +50,9 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
         signed = sign_and_store(opened, statements, signers, ulid, now)
     with staged({path: item.text.encode() for path, item in zip(files.values(), signed, strict=True)}):
         for kind, path in files.items():
-            click.echo(f"{kind.ljust(12)} {path}")
-    click.echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")
-    click.echo(f"{'registered'.ljust(12)} {_registered(facts.registered_first, bool(facts.registrations))}")
+            echo(f"{kind.ljust(12)} {path}")
+    echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")
+    echo(f"{'registered'.ljust(12)} {_registered(facts.registered_first, bool(facts.registrations))}")
 
 
 def _prepare(folder: Path) -> None:

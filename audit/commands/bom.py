@@ -11,6 +11,7 @@ from audit.attest.facts import read_run
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.store import Store
+from audit.text.printer import echo_document
 
 
 @click.command("bom")
@@ -20,4 +21,4 @@ def command(run: str, store: str) -> None:
     """Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims."""
     with Store.open(store, create=False, read_only=True) as opened:
         facts = read_run(opened, run)
-    click.echo(json.dumps(bom(facts), indent=2))
+    echo_document(json.dumps(bom(facts), indent=2))

@@ -9,6 +9,7 @@ from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.report.coverage import BY_CHECK, SITUATIONS, check_rows, in_order, situation_rows
 from audit.store import Store
+from audit.text.printer import note
 
 
 @click.command("coverage")
@@ -25,7 +26,7 @@ def command(run: str, by_check: bool, everything: bool, as_json: bool, store: st
     if as_json:
         echo_json(coverage)
     elif not coverage:
-        click.echo("the record of this run shows no steps of speculation", err=True)
+        note("the record of this run shows no steps of speculation")
     elif by_check:
         echo_rows(BY_CHECK, check_rows(in_order(coverage, everything=everything)))
     else:

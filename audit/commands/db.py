@@ -16,6 +16,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store, keys, migrate, notes, proof
 from audit.store.checkpoints import TreeHead
 from audit.store.connection import parse_url, shown
+from audit.text.printer import echo
 from audit.text.staged_files import staged
 
 
@@ -29,14 +30,14 @@ def command() -> None:
 def upgrade(store: str) -> None:
     """Create the store, or upgrade it to the revision that this version needs."""
     migrate.upgrade(store)
-    click.echo(f"{shown(parse_url(store))}: revision {migrate.current(store)}")
+    echo(f"{shown(parse_url(store))}: revision {migrate.current(store)}")
 
 
 @command.command("current")
 @store_option
 def current(store: str) -> None:
     """Print the store's revision."""
-    click.echo(migrate.current(store))
+    echo(migrate.current(store))
 
 
 @command.command("check")
@@ -57,12 +58,12 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
         erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
     for line in broken:
-        click.echo(line)
-    click.echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
+        echo(line)
+    echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
     if erased:
-        click.echo(f"content of {erased} requests was erased, on record")
+        echo(f"content of {erased} requests was erased, on record")
     if withheld:
-        click.echo(f"content of {withheld} requests was never written (text: off)")
+        echo(f"content of {withheld} requests was never written (text: off)")
     raise SystemExit(1 if broken else 0)
 
 
@@ -106,7 +107,7 @@ def checkpoint(key: Path, out: Path, store: str) -> None:
 
         head = opened.add_checkpoint(sign)
     with staged({out: note[0].encode()}):
-        click.echo(f"{out}: {head.size} entries, root {head.root.hex()}")
+        echo(f"{out}: {head.size} entries, root {head.root.hex()}")
 
 
 @command.command("prove")
@@ -118,7 +119,7 @@ def prove(run: str, out: Path, store: str) -> None:
     with Store.open(store, create=False, read_only=True) as opened:
         document = opened.prove(opened.resolve(run))
     with staged({out: (json.dumps(document, indent=1) + "\n").encode("ascii")}):
-        click.echo(f"{out}: {len(document['entries'])} entries of run {document['run']}")
+        echo(f"{out}: {len(document['entries'])} entries of run {document['run']}")
 
 
 @command.command("verify-proof")
@@ -133,8 +134,8 @@ def verify_proof(file: Path, key: Path) -> None:
     proven = proof.verify(document, keys.read_public(key), str(file))
     for row in proven.rows:
         shown_values = ((name, row.values[name]) for name in SHOWN[row.kind])
-        click.echo(cell(f"{row.kind}: " + ", ".join(f"{name} {value}" for name, value in shown_values)))
-    click.echo(f"{file}: proven, in a log of {proven.head.size} entries")
+        echo(cell(f"{row.kind}: " + ", ".join(f"{name} {value}" for name, value in shown_values)))
+    echo(f"{file}: proven, in a log of {proven.head.size} entries")
 
 
 SHOWN: Final = {

@@ -11,6 +11,7 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.store import Store
+from audit.text.printer import echo
 
 if TYPE_CHECKING:
     from audit.report.run_diff import Accepted, ArmOutputs, RunDiff
@@ -55,8 +56,8 @@ def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store:
 
 
 def _print(found: RunDiff, most: int) -> None:
-    click.echo(f"a  {found.a}\nb  {found.b}")
-    click.echo(f"content  {CONTENT[found.same_content]}")
+    echo(f"a  {found.a}", f"b  {found.b}")
+    echo(f"content  {CONTENT[found.same_content]}")
     _section("settings", SETTINGS, [(each.place, each.a, each.b) for each in found.settings])
     _section("verdicts", VERDICTS, [(each.place, each.a, each.b) for each in found.verdicts])
     rows = [
@@ -64,14 +65,14 @@ def _print(found: RunDiff, most: int) -> None:
     ]
     _section("acceptance (accepted of drafted)", ACCEPTANCE, rows)
     outputs = [(each.arm, each.equal, len(each.partings), each.unlike, each.unpaired) for each in found.outputs]
-    click.echo("\noutputs")
+    echo("", "outputs")
     echo_rows(OUTPUTS, outputs)
     for each in found.outputs:
         _partings(each, most)
 
 
 def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    click.echo(f"\n{title}" + ("" if rows else ": no difference"))
+    echo("", title + ("" if rows else ": no difference"))
     if rows:
         echo_rows(columns, rows)
 
@@ -81,9 +82,9 @@ def _partings(outputs: ArmOutputs, most: int) -> None:
         tokens = " and ".join("none" if token is None else str(token) for token in each.tokens)
         leads = " and ".join("unknown" if lead is None else f"{lead:.4g}" for lead in each.margins)
         line = f"{outputs.arm} {each.request}: token {each.index} is {tokens}, leads {leads}; {each.words}"
-        click.echo(f"  {cell(line)}")
+        echo(f"  {cell(line)}")
     if len(outputs.partings) > most:
-        click.echo(f"  {cell(outputs.arm)}: {len(outputs.partings) - most} more; raise --most")
+        echo(f"  {cell(outputs.arm)}: {len(outputs.partings) - most} more; raise --most")
 
 
 def _count(part: Accepted) -> str:

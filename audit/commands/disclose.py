@@ -12,6 +12,7 @@ from audit.commands.tables import MARKED, echo_json
 from audit.report.disclosure import read_disclosure
 from audit.report.disclosure_words import Section, document, sections
 from audit.store import Store
+from audit.text.printer import echo
 from audit.text.unsafe import visible
 
 
@@ -35,7 +36,7 @@ def command(run: str, form: str, store: str) -> None:
     if form == "json":
         echo_json(document(statement))
     else:
-        click.echo("\n".join(FORMS[form](sections(statement))))
+        echo(*FORMS[form](sections(statement)))
 
 
 def _text(page: tuple[Section, ...]) -> Iterator[str]:

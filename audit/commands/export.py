@@ -11,6 +11,7 @@ from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.store import Store
+from audit.text.printer import echo
 
 
 @click.command("export")
@@ -38,9 +39,9 @@ def command(run: str, out: Path, kind: str, store: str) -> None:
         name = opened.resolve(run)
         opened.export_bundle(name, out)
         root = opened.load_run(name).record_root
-    click.echo(f"run          {name}")
-    click.echo(f"record root  {root}")
-    click.echo(f"bundle       {cell(out)}  sha256:{file_digest(out)}")
+    echo(f"run          {name}")
+    echo(f"record root  {root}")
+    echo(f"bundle       {cell(out)}  sha256:{file_digest(out)}")
 
 
 def _parquet(run: str, folder: Path, store: str) -> None:
@@ -49,5 +50,5 @@ def _parquet(run: str, folder: Path, store: str) -> None:
     with Store.open(store, create=False, read_only=True) as opened:
         name = opened.resolve(run)
     files = export_folder(store, name, folder)
-    click.echo(f"run          {name}")
-    click.echo(f"folder       {cell(folder)}  {len(files)} Parquet files")
+    echo(f"run          {name}")
+    echo(f"folder       {cell(folder)}  {len(files)} Parquet files")

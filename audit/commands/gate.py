@@ -11,12 +11,12 @@ from click.core import ParameterSource
 from audit.commands.completion import complete_runs
 from audit.commands.options import policy_digest as expected_digest
 from audit.commands.options import store_option
-from audit.commands.tables import cell
 from audit.evidence import environment as evidence
 from audit.gate.policy import PACKAGED, load_policy
 from audit.gate.policy_parts import served
 from audit.gate.subjects import parse_subject
 from audit.store import Store
+from audit.text.printer import echo_document, note
 from audit.text.staged_files import require_writable, unwritable
 
 FORMATS = ("text", "json", "junit", "github", "sarif", "markdown")
@@ -118,7 +118,7 @@ def command(
         signer=signer_of(key_files, out, stored=stored),
         rego=read_modules(rego),
         warn_only=warn_only,
-        announce=lambda arm: click.echo(f"checking {cell(arm)}", err=True),
+        announce=lambda arm: note(f"checking {arm}"),
     )
     if stored:
         with Store.open(store, create=False) as opened:
@@ -127,10 +127,10 @@ def command(
         judgement = judge_bundle(Path(run), request)
     if summary_file is not None:
         _append(summary_file, render("markdown", judgement))
-    click.echo(render(form, judgement))
+    echo_document(render(form, judgement))
     if judgement.signed is not None:
         kept = f"attestation sha256:{judgement.signed.payload_sha256} of the store" if stored else None
-        click.echo(cell(f"signed: {', '.join(str(place) for place in (out, kept) if place)}"), err=True)
+        note(f"signed: {', '.join(str(place) for place in (out, kept) if place)}")
     context.exit(judgement.exit_code)
 
 

@@ -10,6 +10,7 @@ from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.store import Store
+from audit.text.printer import echo
 
 
 @click.command("import")
@@ -28,4 +29,4 @@ def command(bundle: Path, store: str) -> None:
             raise UserError(cell(f"{bundle}: {broken.place}: {broken.message}; nothing was imported"))
         with Store.open(store, create=True) as target:
             added = target.import_run(source.store, source.run, file_digest(bundle))
-    click.echo(f"run {source.run} {'imported' if added else 'was there already, with the same content'}")
+    echo(f"run {source.run} {'imported' if added else 'was there already, with the same content'}")

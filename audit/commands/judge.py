@@ -6,8 +6,9 @@ import click
 
 from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
-from audit.commands.tables import cell, echo_json, echo_rows
+from audit.commands.tables import echo_json, echo_rows
 from audit.store import Store
+from audit.text.printer import echo, note
 
 COLUMNS = ("arm", "check", "what differs")
 
@@ -31,14 +32,14 @@ def command(ctx: click.Context, run: str, as_json: bool, store: str) -> None:
 
     with Store.open(store, create=False) as opened:
         name = opened.resolve(run)
-        found = judge_again(opened, name, lambda arm: click.echo(f"checking {cell(arm)}", err=True))
+        found = judge_again(opened, name, lambda arm: note(f"checking {arm}"))
     if as_json:
         echo_json(found)
     else:
         for line in found.unknown:
-            click.echo(cell(line), err=True)
+            note(line)
         if found.differences:
             echo_rows(COLUMNS, [(each.arm, each.check, "; ".join(each.changes)) for each in found.differences])
         same = found.results - len(found.differences)
-        click.echo(f"{same} of {found.results} results are as before; run {name}")
+        echo(f"{same} of {found.results} results are as before; run {name}")
     ctx.exit(1 if any(each.verdict for each in found.differences) else 0)

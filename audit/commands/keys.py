@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from audit.store import keys
+from audit.text.printer import echo
 
 
 @click.group("keys")
@@ -19,11 +20,11 @@ def command() -> None:
 @click.option("--name", required=True, help="Name of the key and the log, for example example.org/audit.")
 def init(file: Path, name: str) -> None:
     """Make a private key in FILE and its public key in FILE.pub; neither may exist."""
-    click.echo(keys.init(file, name).text)
+    echo(keys.init(file, name).text)
 
 
 @command.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
 def show(file: Path) -> None:
     """Print the public key of the private key in FILE."""
-    click.echo(keys.read_private(file).public.text)
+    echo(keys.read_private(file).public.text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 GAP: Final = "  "
@@ -16,7 +17,20 @@ LEAST_TEXT: Final = 40
 """Minimum width of a wrapped last column."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableLine:
+    """One line of a table, with the first column and the text of each cell that stands in it whole."""
+
+    text: str
+    cells: tuple[tuple[int, str], ...] = ()
+
+
 def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """As `placed`, the texts only."""
+    return (line.text for line in placed(columns, rows, width))
+
+
+def placed(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[TableLine]:
     """The header's and the rows' lines.
 
     Args:
@@ -50,14 +64,17 @@ def _groups(widths: Sequence[int], width: int) -> tuple[list[range], int]:
     return [range(start, end) for start, end in zip(starts, [*starts[1:], len(widths)], strict=True)], width
 
 
-def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | None) -> Iterator[str]:
+def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | None) -> Iterator[TableLine]:
     """One line, or several if its last text must wrap to end at column `end`."""
-    head = indent + "".join(text.ljust(width) + GAP for text, width in zip(texts[:-1], widths[:-1], strict=True))
+    head, cells = indent, []
+    for text, width in zip(texts[:-1], widths[:-1], strict=True):
+        cells.append((len(head), text))
+        head += text.ljust(width) + GAP
     if end is None or len(head) + len(texts[-1]) <= end:
-        yield (head + texts[-1]).rstrip()
+        yield TableLine((head + texts[-1]).rstrip(), (*cells, (len(head), texts[-1])))
         return
     room = max(end - len(head), LEAST_TEXT)
     first, *rest = textwrap.wrap(texts[-1], room, break_on_hyphens=False)
-    yield head + first
+    yield TableLine(head + first, tuple(cells))
     for text in rest:
-        yield " " * len(head) + text
+        yield TableLine(" " * len(head) + text)

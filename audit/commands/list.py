@@ -7,6 +7,7 @@ import click
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import echo_json, echo_rows
 from audit.store import RunSummary, Store
+from audit.text.printer import note
 
 COLUMNS = ("run", "suite", "status", "started (UTC)", "arms", "requests", "tokens", "verdicts", "exit")
 
@@ -25,7 +26,7 @@ def command(limit: int, as_json: bool, store: str) -> None:
     elif runs:
         echo_rows(COLUMNS, [_row(run) for run in runs])
     else:
-        click.echo("the store has no runs yet; make one: audit run SUITE", err=True)
+        note("the store has no runs yet; make one: audit run SUITE")
 
 
 def _row(run: RunSummary) -> tuple[object, ...]:

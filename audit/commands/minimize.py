@@ -20,6 +20,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store
 from audit.suite.loader import load_suite
 from audit.suite.outside import require_allowed
+from audit.text.printer import echo, note
 
 if TYPE_CHECKING:
     from audit.minimize.result import SuiteRuns
@@ -128,13 +129,13 @@ def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
 
     echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.found)])
     last = done.checked.results[-1]
-    click.echo(f"\n{start.fault.check}: {last.verdict}: {cell(last.summary)}")
+    echo("", f"{start.fault.check}: {last.verdict}: {cell(last.summary)}")
     for finding in last.findings[:1]:
-        click.echo(f"{cell(finding.request)} step {finding.step}: {cell(finding.message)}")
-    click.echo(f"\n{reproduces(done.checked.results)}; {done.found.trials} trials. {minimal(done.found)}")
+        echo(f"{cell(finding.request)} step {finding.step}: {cell(finding.message)}")
+    echo("", f"{reproduces(done.checked.results)}; {done.found.trials} trials. {minimal(done.found)}")
     if only_just(start, done.found):
-        click.echo(CUT_DOWN)
-    click.echo(str(out))
+        echo(CUT_DOWN)
+    echo(str(out))
 
 
 def _keep(url: str, out: Path, granted: Allowances) -> None:
@@ -143,13 +144,13 @@ def _keep(url: str, out: Path, granted: Allowances) -> None:
     from audit.runs.runner import run
 
     prepared = prepare(load_suite(out / SUITE_FILE), allowed=granted)
-    click.echo()
+    echo("")
     with Store.open(url, create=False) as opened:
         finish(opened, lambda shown: run(prepared, opened, shown), None)
 
 
 def _note(line: str) -> None:
-    click.echo(cell(line), err=True)
+    note(line)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.suite.loader import load_suite
 from audit.suite.reach import warnings
+from audit.text.printer import echo, note
 
 if TYPE_CHECKING:
     from audit.runs.sizing import PlannedCheck, RunPlan
@@ -51,7 +52,7 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     else:
         _print(found)
     for line in warnings(loaded):
-        click.echo(cell(line), err=True)
+        note(line)
     ctx.exit(found.exit_code)
 
 
@@ -62,21 +63,19 @@ def _print(found: RunPlan) -> None:
     faults = {load.arm: load.fault for load in loads if load.fault}
     rows = [(a.arm, a.kind.value, a.requests, a.tokens, a.most, duration(a.seconds)) for a in loads]
     echo_rows(ARMS, marked(rows, faults))
-    click.echo()
+    echo("")
     echo_rows(CHECKS, marked([_row(each) for each in found.checks], faults))
-    click.echo(
-        f"\n{found.tokens} tokens in {duration(found.seconds)} at {cell(found.rate)} tokens/s ({found.rate_from})"
-    )
+    echo("", f"{found.tokens} tokens in {duration(found.seconds)} at {cell(found.rate)} tokens/s ({found.rate_from})")
     short = sum(each.outcome == "too_little" for each in found.checks)
     lacking = sum(each.lacking for each in found.checks)
     if found.exit_code == 0:
-        click.echo("ENOUGH: every check can decide at its margin")
+        echo("ENOUGH: every check can decide at its margin")
     elif short or lacking:
         parts = [f"{short} of {len(found.checks)} checks would end inconclusive"] if short else []
         parts += [f"{lacking} would not run for want of evidence"] if lacking else []
-        click.echo(f"TOO LITTLE: {', '.join(parts)}")
+        echo(f"TOO LITTLE: {', '.join(parts)}")
     else:
-        click.echo("TOO LITTLE: at least one arm has no check that would decide")
+        echo("TOO LITTLE: at least one arm has no check that would decide")
 
 
 def _row(each: PlannedCheck) -> tuple[object, ...]:

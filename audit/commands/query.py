@@ -10,11 +10,12 @@ import click
 
 from audit.commands.completion import complete_queries
 from audit.commands.options import store_option, wide_option
-from audit.commands.tables import FORMATS, PARQUET, echo_rows, save_rows
+from audit.commands.tables import FORMATS, PARQUET, RAW_CSV, echo_rows, save_rows
 from audit.errors import UserError
 from audit.store import Store
 from audit.store.asking import QueryLimits, QueryResult, ask
 from audit.store.queries import NAMED, named
+from audit.text.printer import note
 
 
 @click.command("query")
@@ -23,6 +24,7 @@ from audit.store.queries import NAMED, named
 @click.option("--sql", metavar="TEXT", help="Run one SELECT of your own; see docs/store.md for the views.")
 @click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Parameter; `run` defaults to latest.")
 @click.option("--format", "form", type=click.Choice([*FORMATS, PARQUET]), default="table", show_default=True)
+@click.option("--raw", is_flag=True, help="With `csv`: cells as stored, for programs; a spreadsheet computes some.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; `parquet` needs it.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
@@ -39,6 +41,7 @@ def command(
     sql: str | None,
     pairs: tuple[str, ...],
     form: str,
+    raw: bool,
     out: Path | None,
     timeout: float,
     limit: int,
@@ -48,6 +51,9 @@ def command(
     """Query the store: NAME is one of the named queries, or give --sql."""
     if form == PARQUET and out is None:
         raise UserError("--format parquet is no text; name a file for it: --out FILE.parquet")
+    if raw and form != "csv":
+        raise UserError(f"--raw is for --format csv; {form} has no cells that a spreadsheet computes")
+    form = RAW_CSV if raw else form
     if listing:
         _print(QueryResult(("name", "parameters", "answers"), tuple(map(_listed, NAMED)), cut=False), form, out, limit)
         return
@@ -70,7 +76,7 @@ def _print(rows: QueryResult, form: str, out: Path | None, limit: int) -> None:
     else:
         save_rows(rows.columns, rows.rows, form, out)
     if rows.cut:
-        click.echo(f"only the first {limit} rows are printed; raise --limit for more", err=True)
+        note(f"only the first {limit} rows are printed; raise --limit for more")
 
 
 def _listed(name: str) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from audit.errors import UserError
 from audit.evidence.environment import actor
 from audit.store import Store
 from audit.store.erasing import ErasurePlan
+from audit.text.printer import echo
 
 AGE: Final = re.compile(r"([1-9]\d{0,4})d")
 
@@ -42,14 +43,14 @@ def redact(
         runs = (opened.resolve(str(run)),) if before is None else opened.older_than(before)
         plans = [each for each in (opened.plan_erasure(ulid, requests) for ulid in runs) if not each.empty]
         for each in plans:
-            click.echo(_line(each))
+            echo(_line(each))
         if yes:
             opened.erase(plans, reason, actor())
     if not plans:
-        click.echo("nothing is left to erase")
+        echo("nothing is left to erase")
         return
     total = f"{sum(len(each.requests) for each in plans)} requests in {len(plans)} runs"
-    click.echo(f"erased: {total}" if yes else f"would erase: {total}; to erase them, add --yes")
+    echo(f"erased: {total}" if yes else f"would erase: {total}; to erase them, add --yes")
 
 
 def _line(planned: ErasurePlan) -> str:

@@ -8,12 +8,12 @@ import click
 
 from audit.commands.completion import complete_suites
 from audit.commands.options import store_option
-from audit.commands.tables import cell
 from audit.evidence import environment as evidence
 from audit.gate.policy import load_policy
 from audit.store import Store
 from audit.store.attestations import Registration
 from audit.suite.loader import load_suite
+from audit.text.printer import echo
 
 
 @click.command("register")
@@ -32,6 +32,6 @@ def command(suite: str, policy: str, actor: str | None, store: str) -> None:
     registration = Registration(loaded.name, loaded.sha256, rules.name, rules.sha256, who, datetime.now(UTC))
     with Store.open(store, create=True) as opened:
         entry = opened.attestations.register(registration)
-    click.echo(cell(f"suite      {loaded.name} sha256:{loaded.sha256}"))
-    click.echo(cell(f"policy     {rules.name} sha256:{rules.sha256}"))
-    click.echo(f"log entry  {entry}")
+    echo(f"suite      {loaded.name} sha256:{loaded.sha256}")
+    echo(f"policy     {rules.name} sha256:{rules.sha256}")
+    echo(f"log entry  {entry}")

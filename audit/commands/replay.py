@@ -8,6 +8,7 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.store import Store
+from audit.text.printer import echo, note
 
 ARMS = ("arm", "requests", "same tokens", "recorded digests", "same digests")
 CHANGES = ("environment", "then", "now")
@@ -38,7 +39,7 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
     torch.set_num_threads(threads)
     with Store.open(store, create=False, read_only=True) as opened:
         record = opened.load_run(opened.resolve(run))
-        found = replay_run(opened, record, lambda arm: click.echo(f"running {cell(arm)}", err=True))
+        found = replay_run(opened, record, lambda arm: note(f"running {cell(arm)}"))
     changes = environment_changes(record.environment, environment())
     if as_json:
         echo_json({"run": record.ulid, "arms": found.arms, "left_out": found.left_out, "environment": changes})
@@ -47,12 +48,12 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
     echo_rows(ARMS, rows)
     for each in found.arms:
         if each.first is not None:
-            click.echo(f"  {cell(each.first)}")
+            echo(f"  {cell(each.first)}")
     if found.left_out:
-        click.echo(f"left out, because they decode nothing of their own: {cell(', '.join(found.left_out))}")
+        echo(f"left out, because they decode nothing of their own: {cell(', '.join(found.left_out))}")
     if changes:
-        click.echo()
+        echo("")
         echo_rows(CHANGES, [(each.place, each.a, each.b) for each in changes])
     words = "the same tokens and the same bits" if found.same else "not the same"
-    click.echo(f"{words}; run {record.ulid}")
+    echo(f"{words}; run {record.ulid}")
     ctx.exit(0 if found.same else 1)

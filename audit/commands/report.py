@@ -10,6 +10,7 @@ from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
 from audit.errors import UserError
 from audit.store import Store
+from audit.text.printer import echo, echo_document
 
 
 @click.command("report")
@@ -46,8 +47,8 @@ def command(run: str, html: Path | None, pdf: Path | None, markdown: bool, force
             require_new(path)
         page = render_page(source_of(opened, ulid))
     if markdown:
-        click.echo(markdown_of(page))
+        echo_document(markdown_of(page))
         return
     with staged({path: pdf_of(page) if pdf else page.encode("utf-8", "backslashreplace")}):
         pass
-    click.echo(str(path))
+    echo(str(path))

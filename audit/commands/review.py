@@ -10,9 +10,8 @@ import click
 
 from audit.attest.facts import read_run
 from audit.attest.signing import sign_and_store
-from audit.attest.statement import REVIEW, WAIVER
+from audit.attest.statement import REVIEW, SHORT, WAIVER
 from audit.attest.waivers import (
-    SHORT,
     Author,
     PolicyReference,
     ReviewOutcome,
@@ -25,13 +24,13 @@ from audit.attest.waivers import (
 from audit.commands.completion import complete_runs
 from audit.commands.deadline import deadline
 from audit.commands.options import store_option
-from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.evidence import environment as evidence
 from audit.gate.policy import load_policy
 from audit.gate.waivers import self_approved
 from audit.store import Store, keys
 from audit.text.documents import quoted
+from audit.text.printer import echo
 
 LEAST_ID = 8
 """Digits of a waiver's id that a reader compares at least."""
@@ -89,10 +88,10 @@ def command(
         if waiver is not None and review.outcome is ReviewOutcome.APPROVE and self_approved(waiver, review):
             raise UserError(f"--waiver {waiver_id}: nobody approves their own waiver; another person and key must")
         (signed,) = sign_and_store(opened, [review_statement(review)], [key], facts.run.ulid, now)
-    click.echo(f"review     {signed.payload_sha256}")
-    click.echo(cell(f"run        {facts.run.ulid}: {outcome} by {review.author.actor}, key {key.name}"))
+    echo(f"review     {signed.payload_sha256}")
+    echo(f"run        {facts.run.ulid}: {outcome} by {review.author.actor}, key {key.name}")
     if waiver is not None:
-        click.echo(cell(f"waiver     {waiver.id[:SHORT]} of {waiver.unmet}, asked by {waiver.author.actor}"))
+        echo(f"waiver     {waiver.id[:SHORT]} of {waiver.unmet}, asked by {waiver.author.actor}")
 
 
 def _waiver(known: Sequence[Waiver], name: str) -> Waiver:

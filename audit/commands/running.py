@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
@@ -36,6 +35,7 @@ from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome
 from audit.store import Store
 from audit.store.connection import data_folder
+from audit.text.printer import echo, note
 
 CANNOT_DECIDE = 3
 
@@ -67,14 +67,14 @@ class LineProgress:
     def arm(self, name: str, total: int, done: int) -> None:
         """Print the start of this part."""
         again = f", {done} already done" if done else ""
-        click.echo(f"running {cell(name)}: {total} requests{again}", err=True)
+        note(f"running {cell(name)}: {total} requests{again}")
 
     def advance(self, tokens: int) -> None:
         """Do nothing: a log needs no bar."""
 
     def judging(self, arm: str) -> None:
         """Print the start of this part."""
-        click.echo(f"checking {cell(arm)}", err=True)
+        note(f"checking {cell(arm)}")
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def progress() -> Iterator[Progress]:
 
 def announce(line: str) -> None:
     """Print what takes a while before the first arm begins."""
-    click.echo(cell(line), err=True)
+    note(line)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
         with stopped_by_sigterm(), progress() as shown:
             outcome = go(shown)
     except Interrupted as stopped:
-        click.echo(f"audit: {stopped}", err=True)
+        note(f"audit: {stopped}")
         return CANNOT_DECIDE
     found = results(store, outcome.run)
     pieces = pieces_of(found.run).text
@@ -123,10 +123,10 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
     print_results(found)
     step = next_step(found.run, found.checks, store.url)
     if step is not None:
-        click.echo(f"next: {cell(step)}")
+        echo(f"next: {cell(step)}")
     path = results_file or data_folder() / "runs" / outcome.run / "results.json"
     write_results(found, path)
-    click.echo(f"store {store.url}\nresults {path}", err=True)
+    note(f"store {store.url}", f"results {path}")
     return outcome.exit_code
 
 
@@ -134,12 +134,11 @@ def print_results(found: Results) -> None:
     """Print the tables of a run, its conclusion and its id."""
     faults = faults_of(found.run.arms)
     echo_rows(ARMS, marked(arm_rows(found.run.arms), faults))
-    click.echo()
+    echo("")
     echo_rows(VERDICTS, marked(verdict_rows(found.checks), faults))
     lines = [*finding_lines(found.checks), *defect_lines(found.run.arms, found.checks)]
     lines += [*lossy_lines(found.run.arms), *account_lines(found.run.arms)]
     lines += coverage_lines(found.coverage)
     if lines:
-        click.echo("\n" + "\n".join(cell(line) for line in lines))
-    looks = "".join(f"\n{cell(line)}" for line in look_lines(found.run, found.checks))
-    click.echo(f"\n{conclusion(found.run.exit_code)}{looks}\nrun {found.run.ulid}")
+        echo("", *lines)
+    echo("", conclusion(found.run.exit_code), *look_lines(found.run, found.checks), f"run {found.run.ulid}")

@@ -7,6 +7,7 @@ import json
 import click
 
 import schemas
+from audit.text.printer import echo, echo_document
 
 
 @click.command("schema")
@@ -14,6 +15,6 @@ import schemas
 def command(name: str | None) -> None:
     """Print the JSON Schema NAME, or the names of all schemas."""
     if name is None:
-        click.echo("\n".join(schemas.names()))
+        echo(*schemas.names())
     else:
-        click.echo(json.dumps(schemas.load(name), indent=2))
+        echo_document(json.dumps(schemas.load(name), indent=2))

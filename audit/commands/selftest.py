@@ -12,6 +12,7 @@ from audit.commands.options import wide_option
 from audit.commands.tables import echo_rows
 from audit.errors import UserError
 from audit.text.documents import mistake
+from audit.text.printer import echo, note
 from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def command(
     if default_suite:
         _by_default(plan, out, page)
         return
-    outcome = work.run(plan, lambda line: click.echo(line, err=True))
+    outcome = work.run(plan, note)
     failed = _print(outcome)
     _write(outcome, out, page)
     if failed:
@@ -84,13 +85,13 @@ def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None
 
     if page is not None:
         raise UserError("--markdown has no page for --default-suite; use --json")
-    found = work.run_by_default(plan, lambda line: click.echo(line, err=True))
+    found = work.run_by_default(plan, note)
     echo_rows(default_report.COLUMNS, default_report.rows(found))
     if out is not None:
         with staged({out: (json.dumps(default_report.document(found), indent=2) + "\n").encode()}):
             pass
     failed = default_report.failures(found)
-    click.echo("\n".join(f"FAILED: {line}" for line in failed) or "passed")
+    echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     if failed:
         raise SystemExit(1)
 
@@ -100,13 +101,13 @@ def _print(outcome: SelfTestResult) -> bool:
 
     echo_rows(report.COLUMNS, report.detection_rows(outcome))
     if outcome.alarms.results:
-        click.echo()
+        echo("")
         echo_rows(report.FAMILY_COLUMNS, report.family_rows(outcome.alarms))
-        click.echo()
+        echo("")
         echo_rows(report.UNIFORM_COLUMNS, report.uniform_rows(outcome.alarms))
-        click.echo(f"\n{report.rate_line(outcome.alarms)}")
+        echo("", report.rate_line(outcome.alarms))
     failed = report.failures(outcome)
-    click.echo("\n".join(f"FAILED: {line}" for line in failed) or "passed")
+    echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     return bool(failed)
 
 

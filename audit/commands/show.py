@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from audit.attest.statement import SHORT
 from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
@@ -18,6 +19,7 @@ from audit.report.verdicts import account_lines, faults_of, marked
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
 from audit.store.withheld import withholds
+from audit.text.printer import echo
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
 DRAFTS = ("arm", "versions", "steps", "first", "last")
@@ -55,26 +57,26 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
     faults = faults_of(shown.run.arms)
     _section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
     for line in account_lines(shown.run.arms):
-        click.echo(f"  {cell(line)}")
+        echo(f"  {cell(line)}")
     if drafts:
         _section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))
     _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
     for finding in (each for check in shown.checks for each in check.findings[:3]):
-        click.echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
+        echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
     for line in defect_lines(shown.run.arms, shown.checks):
-        click.echo(f"  {cell(line)}")
+        echo(f"  {cell(line)}")
     for judgement in judged:
         version = judgement.code.get("version") or "unknown"
-        click.echo(f"\njudged again: by {cell(judgement.actor)}, {cell(judgement.created_at)}, version {cell(version)}")
+        echo("", f"judged again: by {cell(judgement.actor)}, {cell(judgement.created_at)}, version {cell(version)}")
     for line in erasure_lines:
-        click.echo(line)
+        echo("", line)
     _outcomes(shown)
 
 
 def _erasures(store: Store, run: str) -> list[str]:
     """A line for each erasure of the run's content."""
     return [
-        f"\nerased: content of {each.requests} requests, findings of {each.results} results, {cell(each.at)}, "
+        f"erased: content of {each.requests} requests, findings of {each.results} results, {cell(each.at)}, "
         f"by {cell(each.actor)}: {cell(each.reason)}"
         for each in store.erasures(run)
     ]
@@ -99,11 +101,11 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
     lines += [("looks", cell(line)) for line in look_lines(run, checks)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
-        click.echo(f"{name.ljust(width)}  {value}")
+        echo(f"{name.ljust(width)}  {value}")
 
 
 def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    click.echo(f"\n{title}" + ("" if rows else ": none"))
+    echo("", title + ("" if rows else ": none"))
     if rows:
         echo_rows(columns, rows)
 
@@ -119,7 +121,7 @@ def _drafts(versions: Sequence[DraftCounts]) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for arm in dict.fromkeys(each.arm for each in versions):
         own = [each for each in versions if each.arm == arm]
-        ends = (f"{each.number} sha256:{each.sha256[:12]}" for each in (own[0], own[-1]))
+        ends = (f"{each.number} sha256:{each.sha256[:SHORT]}" for each in (own[0], own[-1]))
         rows.append((arm, len(own), sum(each.steps for each in own), *ends))
     return rows
 
@@ -136,17 +138,17 @@ def _signed(entry: SignedEntry) -> str:
     by = f"by {stated['actor']}, key {key}, {stated['at']}{end}"
     if entry.kind == "waiver":
         what = ", ".join(str(part) for part in stated["waives"].values() if part is not None)
-        return f"waiver {entry.id[:12]}: {what} under policy {stated['policy']['name']}, {by}: {stated['reason']}"
-    about = "the run" if stated["waiver"] is None else f"waiver {stated['waiver'][:12]}"
+        return f"waiver {entry.id[:SHORT]}: {what} under policy {stated['policy']['name']}, {by}: {stated['reason']}"
+    about = "the run" if stated["waiver"] is None else f"waiver {stated['waiver'][:SHORT]}"
     role = "" if stated["role"] is None else f" as {stated['role']}"
-    return f"review {entry.id[:12]}: {stated['outcome']} {about}{role}, {by}: {stated['comment']}"
+    return f"review {entry.id[:SHORT]}: {stated['outcome']} {about}{role}, {by}: {stated['comment']}"
 
 
 def _outcomes(shown: Results) -> None:
     for entry in shown.signed:
-        click.echo(f"\n{cell(_signed(entry))}")
+        echo("", _signed(entry))
     for decision in shown.decisions:
         reasons = "; ".join(cell(reason) for reason in decision.reasons)
-        click.echo(f"\ndecision: {decision.decision} by {cell(decision.actor)}, {cell(decision.created_at)}: {reasons}")
+        echo("", f"decision: {decision.decision} by {cell(decision.actor)}, {cell(decision.created_at)}: {reasons}")
     for attachment in shown.attachments:
-        click.echo(f"\nattached: {attachment.format} {cell(attachment.location)} sha256:{attachment.report_after}")
+        echo("", f"attached: {attachment.format} {cell(attachment.location)} sha256:{attachment.report_after}")

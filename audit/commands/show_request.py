@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Final
-
-import click
 
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.evidence.records import ArmKind, RequestRecord
@@ -15,6 +12,7 @@ from audit.report.generation import REJECTED, UNREACHED, TokenLine, events, toke
 from audit.report.pieces import Pieces, pieces_of
 from audit.store import Store, StoredRun
 from audit.store.request_names import requests_named
+from audit.text.printer import Painted, echo, echo_painted
 
 COLUMNS = ("step", "position", "token", "text", "role", "after", "p", "q", "number", "margin")
 COLOURS: Final = MappingProxyType({"accepted": "green", "recovered": "yellow", "bonus": "cyan", REJECTED: "red"})
@@ -34,19 +32,21 @@ def show_request(store: Store, run: StoredRun, name: str, *, as_json: bool) -> N
         return
     pieces = pieces_of(run)
     header = request.trace.header
-    click.echo(f"request   {cell(request.request_id)}")
-    click.echo(f"rule      {header.protocol}, drafts by {cell(header.proposer)}")
-    click.echo(f"prompt    {len(header.prompt)} tokens{_prompt(header.prompt, pieces)}")
-    click.echo(f"answer    {len(request.tokens)} tokens, ended by {request.finish_reason}")
+    echo(f"request   {cell(request.request_id)}")
+    echo(f"rule      {header.protocol}, drafts by {cell(header.proposer)}")
+    echo(f"prompt    {len(header.prompt)} tokens{_prompt(header.prompt, pieces)}")
+    echo(f"answer    {len(request.tokens)} tokens, ended by {request.finish_reason}")
     if pieces.text is None:
-        click.echo(f"no texts  {cell(pieces.why)}")
-    click.echo(f"\n{''.join(_painted(lines, pieces))}\n")
-    click.echo(_legend())
-    click.echo()
+        echo(f"no texts  {cell(pieces.why)}")
+    echo("")
+    echo_painted(_painted(lines, pieces))
+    echo("")
+    echo_painted(_legend())
+    echo("")
     masked = any(line.allowed is not None for line in lines)
     echo_rows((*COLUMNS, "allowed") if masked else COLUMNS, [_row(line, pieces, masked=masked) for line in lines])
     for event in events(header.facts):
-        click.echo(cell(event))
+        echo(event)
 
 
 def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:
@@ -67,7 +67,7 @@ def _prompt(tokens: Sequence[int], pieces: Pieces) -> str:
     return "" if pieces.text is None else f": {cell(''.join(map(pieces.text, tokens)))}"
 
 
-def _painted(lines: Sequence[TokenLine], pieces: Pieces) -> Iterator[str]:
+def _painted(lines: Sequence[TokenLine], pieces: Pieces) -> Iterator[Painted]:
     """The answer with its tokens coloured by role; what was drafted and not kept stands in brackets."""
     for line in lines:
         text = cell(pieces.text(line.token) if pieces.text is not None else f" {line.token}")
@@ -77,13 +77,15 @@ def _painted(lines: Sequence[TokenLine], pieces: Pieces) -> Iterator[str]:
             yield _colour(text, line.role)
 
 
-def _legend() -> str:
-    return ", ".join((*(_colour(role, role) for role in COLOURS), "plain", "[drafted and not kept]"))
+def _legend() -> Iterator[Painted]:
+    for role in COLOURS:
+        yield _colour(role, role)
+        yield Painted(", ")
+    yield Painted("plain, [drafted and not kept]")
 
 
-def _colour(text: str, role: str) -> str:
-    """Coloured on a terminal, unless NO_COLOR is set (no-color.org); click drops colours elsewhere."""
-    return text if os.environ.get("NO_COLOR") else click.style(text, fg=COLOURS.get(role), dim=role == UNREACHED)
+def _colour(text: str, role: str) -> Painted:
+    return Painted(text, COLOURS.get(role), dim=role == UNREACHED)
 
 
 def _row(line: TokenLine, pieces: Pieces, *, masked: bool) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from audit.errors import CannotDecide
 from audit.suite.loader import load_suite
 from audit.sweep.ranges import parse_gammas
 from audit.text.documents import mistake
+from audit.text.printer import echo, note
 from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
@@ -83,14 +84,14 @@ def _print(found: Sweep) -> None:
     from audit.sweep import report
 
     for arm in found.arms:
-        click.echo(cell(report.heading(arm)))
+        echo(cell(report.heading(arm)))
         echo_rows(report.COLUMNS, report.table(arm))
-        click.echo(f"{cell(report.recommendation(arm.choice))}\n")
-    click.echo("\n".join(cell(line) for line in report.footing(found)))
+        echo(report.recommendation(arm.choice), "")
+    echo(*report.footing(found))
 
 
 def _note(line: str) -> None:
-    click.echo(line, err=True)
+    note(line)
 
 
 def _require_writable(path: Path) -> None:

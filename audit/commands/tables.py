@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,29 +22,35 @@ import click
 from audit.commands import layout
 from audit.store.canonical import jsonable
 from audit.text.parquet import parquet_bytes
-from audit.text.unsafe import inert, visible
+from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw
+from audit.text.unsafe import inert, shortened, visible
 
 Rows = Sequence[Sequence[Any]]
 WIDE: Final = "audit.wide"
 """Key in a command's context; if set, tables have one line per row."""
 PARQUET: Final = "parquet"
 """The format that is no text, so it goes to a file only."""
+RAW_CSV: Final = "csv --raw"
+"""CSV whose cells are the stored text, formulas and control characters too."""
+LONGEST_CELL: Final = 2000
+"""Characters of a cell on a terminal."""
+VERDICT_COLOURS: Final = MappingProxyType({"certified": "green", "fault": "red", "inconclusive": "yellow"})
 MARKED: Final = re.compile(r"[\\`*|\[\]]")
 """Characters that mean something in a cell of a Markdown table."""
 
 
 def echo_json(value: Any) -> None:
     """Print a value as indented JSON; NaN and infinity become null."""
-    click.echo(json.dumps(jsonable(value), indent=2, allow_nan=False))
+    echo_document(json.dumps(jsonable(value), indent=2, allow_nan=False))
 
 
 def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
-    """Print rows in one of `FORMATS`."""
-    FORMATS[form](columns, rows)
+    """Print rows in one of `FORMATS`, or as `RAW_CSV`."""
+    FORMATS.get(form, _raw_csv)(columns, rows)
 
 
 def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None:
-    """Write rows to a file in one of `FORMATS` or as `PARQUET`; the file is complete or not there.
+    """Write rows to a file in one of `FORMATS`, as `RAW_CSV` or `PARQUET`; the file is complete or not there.
 
     Raises:
         UserError: the file cannot be written, or Parquet cannot hold the rows.
@@ -56,7 +62,7 @@ def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None
         content = parquet_bytes(columns, rows)
     else:
         with contextlib.redirect_stdout(io.StringIO()) as text:
-            FORMATS[form](columns, rows)
+            echo_rows(columns, rows, form)
         content = text.getvalue().encode("utf-8", "backslashreplace")
     with staged({path: content}):
         pass
@@ -85,9 +91,26 @@ def cell(value: Any) -> str:
 
 
 def _table(columns: Sequence[str], rows: Rows) -> None:
-    texts = [[cell(value) for value in row] for row in rows]
-    for line in layout.lines([visible(column) for column in columns], texts, _width()):
-        click.echo(line)
+    width = _width()
+    texts = [[_short(cell(value), width) for value in row] for row in rows]
+    for line in layout.placed([visible(column) for column in columns], texts, width):
+        echo_painted(_coloured(line))
+
+
+def _short(text: str, width: int | None) -> str:
+    """A cell of a table that wraps, cut if it would fill a screen."""
+    return text if width is None else shortened(text, LONGEST_CELL)
+
+
+def _coloured(line: layout.TableLine) -> Iterator[Painted]:
+    """The pieces of a line, with the cells that are a verdict's word coloured."""
+    done = 0
+    for start, text in line.cells:
+        if text in VERDICT_COLOURS:
+            yield Painted(line.text[done:start])
+            yield Painted(text, VERDICT_COLOURS[text])
+            done = start + len(text)
+    yield Painted(line.text[done:])
 
 
 def _width() -> int | None:
@@ -109,7 +132,7 @@ def _markdown(columns: Sequence[str], rows: Rows) -> None:
     lines = [[_escaped(column) for column in columns], ["--:" if each else "---" for each in numbers]]
     lines += [[_escaped(cell(value)) for value in row] for row in rows]
     for line in lines:
-        click.echo(f"| {' | '.join(line)} |")
+        echo(f"| {' | '.join(line)} |")
 
 
 def _numeric(value: Any) -> bool:
@@ -127,7 +150,7 @@ def _json(columns: Sequence[str], rows: Rows) -> None:
 
 def _jsonl(columns: Sequence[str], rows: Rows) -> None:
     for row in rows:
-        click.echo(json.dumps(_named(columns, row), allow_nan=False))
+        echo(json.dumps(_named(columns, row), allow_nan=False))
 
 
 def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
@@ -135,11 +158,20 @@ def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _csv(columns: Sequence[str], rows: Rows) -> None:
+    echo_document(_csv_text(columns, rows, inert))
+
+
+def _raw_csv(columns: Sequence[str], rows: Rows) -> None:
+    echo_raw(_csv_text(columns, rows, lambda value: value))
+
+
+def _csv_text(columns: Sequence[str], rows: Rows, safe: Callable[[Any], Any]) -> str:
+    """The text without its last line break, which the printer adds."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([inert(column) for column in columns])
-    writer.writerows([inert(plain(value)) for value in row] for row in rows)
-    click.echo(buffer.getvalue(), nl=False)
+    writer.writerow([safe(column) for column in columns])
+    writer.writerows([safe(plain(value)) for value in row] for row in rows)
+    return buffer.getvalue().removesuffix("\n")
 
 
 FORMATS: Final[Mapping[str, Callable[[Sequence[str], Rows], None]]] = MappingProxyType(

@@ -16,7 +16,7 @@ from audit.suite.loader import load_suite
 from audit.suite.outside import OPTIONS, outside_of
 from audit.suite.reach import requests_of, warnings
 from audit.suite.spec import CandidateSpec, Suite
-from audit.text.unsafe import visible
+from audit.text.printer import echo, echo_document, note
 from engine import verify
 from engine.backends.outside import OutsideAccess
 
@@ -39,12 +39,11 @@ def command(ctx: click.Context, suite: str, as_json: bool) -> None:
     loaded = load_suite(suite)
     touched = outside_of(loaded)
     if as_json:
-        click.echo(json.dumps(_document(loaded, touched, granted), indent=2))
+        echo_document(json.dumps(_document(loaded, touched, granted), indent=2))
     else:
-        lines = (*_lines(loaded), *_touched(touched, granted))
-        click.echo("\n".join(map(visible, lines)))
+        echo(*_lines(loaded), *_touched(touched, granted))
     for line in warnings(loaded):
-        click.echo(visible(line), err=True)
+        note(line)
 
 
 def _lines(suite: Suite) -> Iterator[str]:

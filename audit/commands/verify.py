@@ -20,6 +20,7 @@ from audit.commands.options import store_option
 from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.text.documents import read_bytes
+from audit.text.printer import echo
 
 FILE = click.Path(path_type=Path)
 
@@ -87,12 +88,12 @@ def command(
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)
     for mismatch in result.mismatches:
-        click.echo(f"mismatch: {cell(mismatch)}")
+        echo(f"mismatch: {cell(mismatch)}")
     if result.unknown is not None:
-        click.echo(f"not confirmed: {cell(result.unknown)}")
+        echo(f"not confirmed: {cell(result.unknown)}")
     if result.exit_code == 0:
-        click.echo(cell(f"verified: {report} carries the evidence of run {bound.predicate['run']}"))
+        echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
     if not result.mismatches:
         for line in evidence_lines(bound.predicate):
-            click.echo(cell(line))
+            echo(line)
     context.exit(result.exit_code)

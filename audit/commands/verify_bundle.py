@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import click
-
-from audit.commands.tables import cell
 from audit.errors import CannotDecide
 from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.bundle.verify import OpenBundle, file_digest, opened
 from audit.store.keys import read_public
+from audit.text.printer import echo, note
 
 PROVED: Final = (
     "every request, step and trace, and the arms, suite, artifacts and environment that they name, are those of the "
@@ -35,23 +33,23 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
         if key is not None and bundle.inclusion is None:
             raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: audit db checkpoint")
         for broken in bundle.broken:
-            click.echo(cell(f"mismatch: {broken.place}: {broken.message}"))
+            echo(f"mismatch: {broken.place}: {broken.message}")
         if bundle.broken:
             return 1
         run, checks = bundle.store.load_run(bundle.run), bundle.store.checks(bundle.run)
         requests = sum(arm.counts.requests for arm in run.arms)
-        click.echo(cell(f"verified: {path} holds run {run.ulid} of suite {run.suite_name}"))
-        click.echo(f"bundle      sha256:{file_digest(path)}")
-        click.echo(f"record root {bundle.record_root}, recomputed from {requests} requests of {len(run.arms)} arms")
-        click.echo(f"proves      {PROVED}")
+        echo(f"verified: {path} holds run {run.ulid} of suite {run.suite_name}")
+        echo(f"bundle      sha256:{file_digest(path)}")
+        echo(f"record root {bundle.record_root}, recomputed from {requests} requests of {len(run.arms)} arms")
+        echo(f"proves      {PROVED}")
         for line in inclusion_lines(bundle.inclusion):
-            click.echo(cell(line))
-        click.echo(f"not proved  {NOT_PROVED}")
+            echo(line)
+        echo(f"not proved  {NOT_PROVED}")
         if judge:
             return _judge(bundle)
         how = "compute them again: --judge"
         if bundle.inclusion is None:
-            click.echo(f"not proved  {len(checks)} verdicts, which the record root does not cover; {how}")
+            echo(f"not proved  {len(checks)} verdicts, which the record root does not cover; {how}")
     return 0
 
 
@@ -76,12 +74,10 @@ def _judge(bundle: OpenBundle) -> int:
     # imported late: the checks need numpy and scipy
     from audit.runs.rejudge import judge_again
 
-    found = judge_again(bundle.store, bundle.run, lambda arm: click.echo(f"checking {cell(arm)}", err=True))
+    found = judge_again(bundle.store, bundle.run, lambda arm: note(f"checking {arm}"))
     for line in found.unknown:
-        click.echo(cell(line), err=True)
+        note(line)
     for each in found.differences:
-        click.echo(cell(f"differs: {each.arm} {each.check}: {'; '.join(each.changes)}"))
-    click.echo(
-        f"judged      {found.results - len(found.differences)} of {found.results} results come again from the record"
-    )
+        echo(f"differs: {each.arm} {each.check}: {'; '.join(each.changes)}")
+    echo(f"judged      {found.results - len(found.differences)} of {found.results} results come again from the record")
     return 1 if any(each.verdict for each in found.differences) else 0

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 from audit.attach import mlflow_run, sidecar
 from audit.attach.statement import Statement, digest, from_json
 from audit.attach.verify import Verification, verify, verify_digest
@@ -18,6 +16,7 @@ from audit.attest.statement import (
     DECISION,
     EVAL_RESULT,
     REVIEW,
+    SHORT,
     SPECULATION,
     TEST_RESULT,
     WAIVER,
@@ -26,13 +25,13 @@ from audit.attest.statement import (
 )
 from audit.attest.trust import TrustOptions
 from audit.attest.verify import EnvelopeResult, Trust, moment_of, verify_envelope
-from audit.attest.waivers import SHORT, Unmet
+from audit.attest.waivers import Unmet
 from audit.commands.options import policy_digest
-from audit.commands.tables import cell
 from audit.errors import CannotDecide, UserError
 from audit.gate.subjects import parse_subject
 from audit.store import Store, keys
 from audit.text.durations import age_option
+from audit.text.printer import echo
 
 
 def trust_of(options: TrustOptions) -> Trust:
@@ -62,7 +61,7 @@ def verify_signed(path: Path, raw: bytes, options: TrustOptions, store: str | No
         with Store.open(store, create=False, read_only=True) as opened:
             result = verify_envelope(raw, str(path), trust, now, opened)
     for line in _lines(path, result):
-        click.echo(cell(line))
+        echo(line)
     return result.exit_code
 
 
@@ -101,7 +100,7 @@ def _verify_bundle(
         else:
             codes.append(1)
         for line in _bundle_lines(report, result, bound, problems):
-            click.echo(cell(line))
+            echo(line)
     return 1 if 1 in codes else max(codes)
 
 

@@ -12,7 +12,7 @@ import click
 from audit.commands.options import store_option
 from audit.errors import UserError
 from audit.text.extras import needs
-from audit.text.unsafe import visible
+from audit.text.printer import note
 
 LOOPBACK: Final = "127.0.0.1"
 DRAIN_S: Final = 2
@@ -51,7 +51,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
             server_header=False,
             timeout_graceful_shutdown=DRAIN_S,
         )
-        click.echo(f"the store is shown at {access.address} until Ctrl-C", err=True)
+        note(f"the store is shown at {access.address} until Ctrl-C")
         if not no_open:
             webbrowser.open(access.address)
         # uvicorn raises it again after it has closed every connection
@@ -60,7 +60,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
 
 
 def _report(line: str) -> None:
-    click.echo(f"audit: {visible(line)}", err=True)
+    note(f"audit: {line}")
 
 
 def listening(port: int) -> socket.socket:

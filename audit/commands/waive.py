@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from audit.attest.signing import sign_and_store
-from audit.attest.waivers import SHORT, Author, PolicyReference, RunReference, Waiver, waiver_statement
+from audit.attest.statement import SHORT
+from audit.attest.waivers import Author, PolicyReference, RunReference, Waiver, waiver_statement
 from audit.commands.completion import complete_runs
 from audit.commands.deadline import deadline
 from audit.commands.options import store_option
@@ -21,6 +22,7 @@ from audit.gate.decision import Decision, Reason
 from audit.gate.policy import load_policy
 from audit.store import Store, keys
 from audit.text.documents import quoted
+from audit.text.printer import echo, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def command(
         raise UserError(f"policy {rules.name} accepts no waivers; add waivers: to it, with keys and requirements")
     with Store.open(store, create=False) as opened:
         judging = GateRequest(
-            rules, (), who, now, no_subject=True, announce=lambda name: click.echo(f"checking {cell(name)}", err=True)
+            rules, (), who, now, no_subject=True, announce=lambda name: note(f"checking {cell(name)}")
         )
         judgement = considered(opened, run, judging)
         facts = judgement.facts
@@ -107,12 +109,12 @@ def command(
         if problem is not None:
             raise UserError(f"policy {rules.name} would refuse this waiver: {problem}")
         (signed,) = sign_and_store(opened, [waiver_statement(waiver)], [key], facts.run.ulid, now)
-    click.echo(f"waiver     {signed.payload_sha256}")
-    click.echo(cell(f"waives     {unmet}"))
-    click.echo(f"until      {until:%Y-%m-%d %H:%M:%S} UTC")
+    echo(f"waiver     {signed.payload_sha256}")
+    echo(f"waives     {unmet}")
+    echo(f"until      {until:%Y-%m-%d %H:%M:%S} UTC")
     if rules.parts.waivers.approvals:
         identity = signed.payload_sha256[:SHORT]
-        click.echo(f"next       others approve it: audit review {facts.run.ulid} --waiver {identity} ...")
+        echo(f"next       others approve it: audit review {facts.run.ulid} --waiver {identity} ...")
 
 
 def _one(reasons: Sequence[Reason], wanted: Wanted) -> Reason:

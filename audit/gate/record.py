@@ -14,8 +14,7 @@ from audit.attest.decision import UNTIL, DecisionFacts, decision_statement, urn
 from audit.attest.envelope import sign
 from audit.attest.facts import artifact_name
 from audit.attest.signing import stored
-from audit.attest.statement import StatementSubject
-from audit.attest.waivers import SHORT
+from audit.attest.statement import SHORT, StatementSubject
 from audit.errors import UserError
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from audit.attest.waivers import SHORT, ReviewOutcome, SignedReview, Waiver
+from audit.attest.statement import SHORT
+from audit.attest.waivers import ReviewOutcome, SignedReview, Waiver
 from audit.evidence.verdicts import Verdict
 from audit.gate.authority import expiry, moment, newest_by_key, problem_of
 from audit.gate.decision import CLOCK, Decision, Reason, never_waived, remark
@@ -20,6 +21,7 @@ from audit.gate.policy import Policy
 from audit.gate.policy_parts import WaiverRules
 
 WAIVERS = "waivers"
+NO_WAIVERS = "the policy accepts no waivers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,15 @@ def waived(reasons: Sequence[Reason], facts: RunFacts, policy: Policy, now: date
     """The reasons with those made remarks that a valid waiver names, and a remark for every other waiver."""
     result, notes = list(reasons), []
     for waiver in facts.stated.waivers:
-        problem = waiver_problem(waiver, facts, policy, now)
+        approval = accepted(waiver, facts, policy, now)
+        problem = approval if isinstance(approval, str) else None
         places = [i for i, reason in enumerate(result) if reason.name == waiver.unmet]
         if problem is None and len(places) == 1:
             problem = protection(result[places[0]], facts)
         elif problem is None:
             problem = f"it waives {len(places)} requirements at once" if places else "no such requirement is unmet"
-        if problem is None:
-            result[places[0]] = _remark(result[places[0]], waiver, facts, policy, now)
+        if problem is None and isinstance(approval, Approval):
+            result[places[0]] = _remark(result[places[0]], waiver, approval, policy)
         else:
             text = f"waiver {waiver.id[:SHORT]} of {waiver.unmet} by {waiver.author.actor} counts for nothing"
             notes.append(remark(WAIVERS, f"{text}: {problem}"))
@@ -64,23 +67,23 @@ def protection(reason: Reason, facts: RunFacts) -> str | None:
     return f"{reason.check} found a fault, which can never be waived" if found else None
 
 
-def waiver_problem(waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> str | None:
-    """Why the policy does not accept a waiver; None if it does."""
+def accepted(waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> Approval | str:
+    """The approval of a waiver that the policy accepts, else why it does not."""
     rules = policy.parts.waivers
     if rules is None:
-        return "the policy accepts no waivers"
-    return (
-        request_problem(waiver, facts, policy, now)
-        or expiry(waiver.until, now)
-        or _unapproved(waiver, rules, facts, policy, now)
-    )
+        return NO_WAIVERS
+    problem = request_problem(waiver, facts, policy, now) or expiry(waiver.until, now)
+    if problem is not None:
+        return problem
+    approval = approval_of(waiver, rules, facts, policy, now)
+    return _unapproved(approval, rules) or approval
 
 
 def request_problem(waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> str | None:
     """Why the policy would not accept a waiver even if it were approved."""
     rules = policy.parts.waivers
     if rules is None:
-        return "the policy accepts no waivers"
+        return NO_WAIVERS
     requirement = waiver.unmet.requirement
     problem = problem_of(waiver, facts, policy, rules.keys, now)
     if problem is not None:
@@ -94,8 +97,7 @@ def request_problem(waiver: Waiver, facts: RunFacts, policy: Policy, now: dateti
     return None
 
 
-def _unapproved(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Policy, now: datetime) -> str | None:
-    approval = approval_of(waiver, rules, facts, policy, now)
+def _unapproved(approval: Approval, rules: WaiverRules) -> str | None:
     if approval.rejected is not None:
         return approval.rejected
     if len(approval.by) >= rules.approvals:
@@ -140,11 +142,10 @@ def _refused(review: SignedReview, problem: str) -> str:
     return f"the review by {review.author.actor} counts for nothing: {problem}"
 
 
-def _remark(reason: Reason, waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> Reason:
+def _remark(reason: Reason, waiver: Waiver, approval: Approval, policy: Policy) -> Reason:
     """The reason as a remark that names the waiver: id, requester, approvers, end and cause."""
     rules = policy.parts.waivers
     assert rules is not None, "an accepted waiver has rules"
-    approval = approval_of(waiver, rules, facts, policy, now)
     until = min(waiver.until, approval.until or waiver.until)
     holder = rules.keys.holder(waiver.author.key)
     approved = f", approved by {', '.join(approval.by)}" if approval.by else ""

@@ -17,11 +17,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 from audit.errors import UserError
+from audit.text.extras import needs
 
 INT64: Final = range(-(2**63), 2**63)
 STORED_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 """A moment in a column of SQLite, in UTC."""
-NEEDS: Final = "Parquet needs pyarrow; install it: pip install 'specaudit[parquet]'"
 
 
 def parquet_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
@@ -37,11 +37,9 @@ def parquet_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> byte
     for name, count in Counter(columns).items():
         if count > 1:
             raise UserError(f"{count} columns are named {name!r}; Parquet needs one name each: rename them with AS")
-    try:
+    with needs("parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(NEEDS) from error
     arrays, fields = [], []
     for index, name in enumerate(columns):
         kind, values = _typed([row[index] for row in rows])

@@ -13,13 +13,29 @@ NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 FORMULA: Final = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """First characters, full-width ones too, of a cell that a spreadsheet computes; after OWASP's page on CSV injection."""
 
+BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters without a shape that Unicode counts as printable: fillers, blanks, variation selectors."""
+
 
 def visible(text: str) -> str:
-    r"""The text with every character that is not printable as its escape, such as `\x1b` or `\u202e`.
+    r"""The text with every character that has no shape as its escape, such as `\x1b` or `\u202e`.
 
     Line breaks too: the result is one line.
     """
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    if text.isascii() and text.isprintable():
+        return text
+    shown = text if text.isprintable() else "".join(map(_shown, text))
+    return BLANK.sub(_escape, shown)
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+def _escape(blank: re.Match[str]) -> str:
+    return blank[0].encode("ascii", "backslashreplace").decode("ascii")
 
 
 def visible_lines(text: str) -> str:
@@ -32,7 +48,7 @@ def inert(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = visible_lines(value)
-    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
+    return f"'{text}" if text.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def shortened(text: str, most: int) -> str:

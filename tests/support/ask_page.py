@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import click
-
 from audit.report.pieces import pieces_of
 from audit.store import Store, migrate
+from tests.support.written_page import write_page
 
 STORE: Final = Path(__file__).parents[1] / "audit" / "store" / "before_layers" / "before.db.xz"
 HEAD: Final = """\
@@ -87,12 +86,5 @@ def _cell(value: object) -> str:
     return repr(value)[1:-1] if isinstance(value, str) else str(value)
 
 
-@click.command("ask_page")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def write(out: Path) -> None:
-    """Write the page to OUT."""
-    out.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    write_page(page)

@@ -7,12 +7,12 @@ compares it with the current help.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
 
 from audit.cli import main
+from tests.support.written_page import write_page
 
 WIDTH: Final = 100
 """Columns of the help, fixed so that the page does not depend on a terminal."""
@@ -61,12 +61,5 @@ def page() -> str:
     return "\n".join([HEAD, *(section(each) for each in contexts(root))])
 
 
-@click.command("cli_page")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def write(out: Path) -> None:
-    """Write the page to OUT."""
-    out.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    write_page(page)

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-import click
-
 from audit.report.controls import WORDS, Controls, Framework, load_controls
+from tests.support.written_page import write_page
 
 HEAD: Final = """\
 # Controls
@@ -59,12 +57,5 @@ def _framework(framework: Framework) -> Iterator[str]:
     yield ""
 
 
-@click.command("controls_page")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def write(out: Path) -> None:
-    """Write the page to OUT."""
-    out.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    write_page(page)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import click
 from sqlalchemy import inspect
 
 from audit.store import migrate
 from audit.store.models import Base
 from tests.audit.store.build import connected
 from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
+from tests.support.written_page import write_page
 
 HEAD: Final = """\
 # Data dictionary
@@ -74,12 +74,5 @@ def _row(table, column) -> str:
     return f"| `{column.name}` | {kind} | {described(table, column.name)}{links} |"
 
 
-@click.command("dictionary_page")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def write(out: Path) -> None:
-    """Write the page to OUT."""
-    out.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    write_page(page)

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
-
-import click
 
 import schemas
 from audit.gate.policy import PACKAGED, load_policy
+from tests.support.written_page import write_page
 
 Schema = Mapping[str, Any]
 HEAD: Final = """\
@@ -119,12 +117,5 @@ def _packaged() -> Iterator[str]:
     yield ""
 
 
-@click.command("policy_page")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def write(out: Path) -> None:
-    """Write the page to OUT."""
-    out.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    write_page(page)

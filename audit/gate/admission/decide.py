@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from audit.attest.statement import SHORT
 from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Review, denied, names
 from audit.gate.admission.signed import SignedRun
 from audit.gate.subjects import DIGEST
@@ -80,7 +81,7 @@ def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime
         problems = ["the signed decision is about other models"]
     else:
         problems = list(_problems(newest, models, digests.get(CONFIGURATION), rules, now))
-    policy, at = newest.policy_sha256[:12], f"{newest.decided_at:%Y-%m-%d %H:%M:%S}"
+    policy, at = newest.policy_sha256[:SHORT], f"{newest.decided_at:%Y-%m-%d %H:%M:%S}"
     made = f"run {newest.run}, policy sha256:{policy}, decided {at} UTC"
     return denied(f"{'; '.join(problems)} ({made})") if problems else Answer(True, f"allowed by the gate ({made})")
 
@@ -144,4 +145,4 @@ def _names(run: DecidedRun, models: Mapping[str, str], role: str) -> bool:
 
 
 def _words(models: Mapping[str, str]) -> str:
-    return ", ".join(f"{role} sha256:{digest[:12]}" for role, digest in models.items())
+    return ", ".join(f"{role} sha256:{digest[:SHORT]}" for role, digest in models.items())

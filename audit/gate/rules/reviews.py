@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from audit.attest.waivers import SHORT, ReviewOutcome, SignedReview
+from audit.attest.statement import SHORT
+from audit.attest.waivers import ReviewOutcome, SignedReview
 from audit.gate.authority import expiry, moment, newest_by_key, problem_of, spoken
 from audit.gate.decision import Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts

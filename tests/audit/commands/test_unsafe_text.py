@@ -17,7 +17,7 @@ from tests.audit.invoke import invoke
 from tests.audit.store.build import COUNTS, generation, start
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\r\x9b2J\u202eevil\u200b\ud7ff\n=HYPERLINK(1)"
-FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd", "@SUM(A1)", "\uff1d1")
+FORMULAS = ("=1+1", " =1", "\n=1", "+cmd|' /C calc'!A0", "-2+3+cmd", "@SUM(A1)", "\uff1d1")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,26 @@ def test_no_formula_reaches_a_spreadsheet(url, text):
     assert rows[1] == [f"'{text}"]
 
 
+def test_raw_cells_are_as_stored_in_a_pipe_or_a_file_and_never_on_a_terminal(url, tmp_path, monkeypatch):
+    query = ("query", "--sql", "SELECT suite_name AS found FROM run LIMIT 1", "--store", url)
+    stored = f'found\n"{HOSTILE}"\n'
+    assert invoke(*query, "--format", "csv", "--raw").stdout_bytes.decode() == stored
+    assert invoke(*query, "--format", "csv", "--raw", "--out", str(tmp_path / "raw.csv")).exit_code == 0
+    assert (tmp_path / "raw.csv").read_bytes().decode() == stored
+    assert "--raw is for --format csv" in invoke(*query, "--raw").stderr
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: True, raising=False)
+    refused = invoke(*query, "--format", "csv", "--raw")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("arguments", [(f"--{HOSTILE}",), (HOSTILE,), ("show", f"--{HOSTILE}"), ("list", HOSTILE)])
+def test_click_quotes_arguments_visibly(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "\\x1b[31mred" in result.stderr
+    assert not {each for each in result.stderr.replace("\n", "") if not each.isprintable()}
+
+
 def test_what_a_spreadsheet_skips_does_not_hide_a_formula():
     assert inert("\t=1") == "\\t=1"
     assert inert("\r=1") == "\\r=1"
@@ -100,4 +120,6 @@ def test_numbers_and_plain_text_stay_as_they_are(value):
 def test_every_hidden_character_shows_as_its_escape():
     assert visible("a\x1bb\u202ec\u200bd\ne") == "a\\x1bb\\u202ec\\u200bd\\ne"
     assert visible_lines("a\x07\nb") == "a\\x07\nb"
+    assert visible("a\u3164b\ufe0fc\U000e0101") == "a\\u3164b\\ufe0fc\\U000e0101"
+    assert visible("\ud800\x00") == "\\ud800\\x00"
     assert visible("Grüße, 日本 🙂") == "Grüße, 日本 🙂"
