@@ -13,7 +13,7 @@ from typing import Final
 
 from audit.report.pieces import pieces_of
 from audit.store import Store, migrate
-from tests.support.written_page import write_page
+from tests.support.written_page import page_writer
 
 STORE: Final = Path(__file__).parents[1] / "audit" / "store" / "before_layers" / "before.db.xz"
 HEAD: Final = """\
@@ -86,5 +86,7 @@ def _cell(value: object) -> str:
     return repr(value)[1:-1] if isinstance(value, str) else str(value)
 
 
+write = page_writer(page)
+
 if __name__ == "__main__":
-    write_page(page)
+    write()

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from audit.cli import main
-from tests.support.written_page import write_page
+from tests.support.written_page import page_writer
 
 WIDTH: Final = 100
 """Columns of the help, fixed so that the page does not depend on a terminal."""
@@ -61,5 +61,7 @@ def page() -> str:
     return "\n".join([HEAD, *(section(each) for each in contexts(root))])
 
 
+write = page_writer(page)
+
 if __name__ == "__main__":
-    write_page(page)
+    write()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from audit.report.controls import WORDS, Controls, Framework, load_controls
-from tests.support.written_page import write_page
+from tests.support.written_page import page_writer
 
 HEAD: Final = """\
 # Controls
@@ -57,5 +57,7 @@ def _framework(framework: Framework) -> Iterator[str]:
     yield ""
 
 
+write = page_writer(page)
+
 if __name__ == "__main__":
-    write_page(page)
+    write()

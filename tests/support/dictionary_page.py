@@ -17,7 +17,7 @@ from audit.store import migrate
 from audit.store.models import Base
 from tests.audit.store.build import connected
 from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
-from tests.support.written_page import write_page
+from tests.support.written_page import page_writer
 
 HEAD: Final = """\
 # Data dictionary
@@ -74,5 +74,7 @@ def _row(table, column) -> str:
     return f"| `{column.name}` | {kind} | {described(table, column.name)}{links} |"
 
 
+write = page_writer(page)
+
 if __name__ == "__main__":
-    write_page(page)
+    write()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import schemas
 from audit.gate.policy import PACKAGED, load_policy
-from tests.support.written_page import write_page
+from tests.support.written_page import page_writer
 
 Schema = Mapping[str, Any]
 HEAD: Final = """\
@@ -117,5 +117,7 @@ def _packaged() -> Iterator[str]:
     yield ""
 
 
+write = page_writer(page)
+
 if __name__ == "__main__":
-    write_page(page)
+    write()

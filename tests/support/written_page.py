@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 
-def write_page(page: Callable[[], str]) -> None:
-    """Run the command line of a module that makes this page."""
+def page_writer(page: Callable[[], str]) -> click.Command:
+    """The command that writes what a function makes."""
 
-    @click.command(Path(sys.argv[0]).stem)
+    @click.command()
     @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
     def write(out: Path) -> None:
         """Write the page to OUT."""
         out.write_text(page(), encoding="utf-8")
 
-    write()
+    return write
