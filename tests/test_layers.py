@@ -103,5 +103,6 @@ def test_things_go_where_the_page_says():
         "an output format of the gate",
         "a safety filter",
         "an engine to audit",
+        "a section of the report",
     ]
     assert [path for _, path in rows if not (ROOT / path).exists()] == []
