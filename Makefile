@@ -24,9 +24,12 @@ ATTACHENV := $(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NO
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
+CASES ?= 10000
+KILLS ?= 300
+KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm venv-ort quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-attach selftest check format bench docs docs-integrations wheel clean
+.PHONY: docs-picture venv-vllm venv-ort quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -127,6 +130,23 @@ docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations
 wheel: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m build --wheel
+
+lock: $(INSTALLED)  ## Pin what a release is tested with, with digests (requirements.lock).
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --report $(VENV)/report.json --constraint constraints.txt .
+	$(BIN)/python -m tests.support.lock_file lock $(VENV)/report.json requirements.lock
+
+sbom: $(INSTALLED)  ## Bill of materials of the release, CycloneDX, from requirements.lock.
+	@mkdir -p dist
+	$(BIN)/python -m tests.support.lock_file bom requirements.lock dist/specaudit.cdx.json
+
+# without SEED the seed is fresh; the run prints it
+fuzz: $(INSTALLED)  ## Mutated suites, policies, reports, bundles, stores, models, answers, arguments: CASES of them, from SEED.
+	$(TESTENV) $(BIN)/python -m tests.fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+# 300 and 50 kills take an hour on 2 cores
+kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_PG on PostgreSQL: nothing is lost, nothing repeated.
+	$(TESTENV) $(BIN)/python -m pytest -m slow -s --kills $(KILLS) tests/audit/runs/test_kills.py -k sqlite
+	$(TESTENV) $(BIN)/python -m pytest -m slow -s --kills $(KILLS_PG) tests/audit/runs/test_kills.py -k postgresql
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

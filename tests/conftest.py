@@ -32,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Skips that a run may turn into failures, the share of the tests that run, and the number of kills."""
     parser.addoption("--require-postgres", action="store_true", help="fail, not skip, where PostgreSQL is missing")
     parser.addoption("--kills", type=int, default=5, help="kills of a run per database (test_kills.py)")
+    parser.addoption("--points", type=int, default=3, help="moments of a full disk and of locks (test_hard_times.py)")
+    parser.addoption("--figures", metavar="FOLDER", help="where slow tests write figures for docs/promises.md")
     parser.addoption("--honest", type=int, default=10, help="stores without damage (test_honest_stores.py)")
     parser.addoption("--share", metavar="K/N", help="run every N-th test, starting at the K-th")
 

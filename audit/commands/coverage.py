@@ -23,11 +23,11 @@ def command(run: str, by_check: bool, everything: bool, as_json: bool, store: st
     """Show the situations that RUN met and how often its checks examined each."""
     with Store.open(store, create=False, read_only=True) as opened:
         coverage = opened.coverage(opened.resolve(run))
+        ordered = in_order(coverage, everything=everything)
+        rows = check_rows(ordered) if by_check else situation_rows(ordered)
     if as_json:
         echo_json(coverage)
     elif not coverage:
         note("the record of this run shows no steps of speculation")
-    elif by_check:
-        echo_rows(BY_CHECK, check_rows(in_order(coverage, everything=everything)))
     else:
-        echo_rows(SITUATIONS, situation_rows(in_order(coverage, everything=everything)))
+        echo_rows(BY_CHECK if by_check else SITUATIONS, rows)

@@ -13,7 +13,7 @@ COLUMNS = ("run", "suite", "status", "started (UTC)", "arms", "requests", "token
 
 
 @click.command("list")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Runs to print at most.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Most runs to print.")
 @json_option
 @wide_option
 @store_option

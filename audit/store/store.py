@@ -7,10 +7,9 @@ turns database errors into one clear line.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import URL, Engine
@@ -30,6 +29,7 @@ from audit.store import (
     integrity,
     log,
     migrate,
+    odd_rows,
     outcomes,
     proof,
     reader,
@@ -106,10 +106,9 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, place: object) -> None:
+        with closing(self):
+            odd_rows.blame(error, self._engine, self.url, self.damage)
 
     def close(self) -> None:
         """Close every connection. Loaded arms remain readable."""

@@ -27,7 +27,7 @@ from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
 from audit.suite.streams import require_streams
 from audit.suite.structured import each_case, require_case_grammars, require_grammars
 from audit.suite.tools import offers_tools, require_tool_choices
-from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
+from audit.text.documents import Document, Place, is_file, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
@@ -76,7 +76,7 @@ def _refuse_seeds(document: Document) -> None:
 def find_suite(name: str | Path) -> Path:
     """The file of a suite: the path itself if it is a file, else the packaged suite of that name."""
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         return path
     parts = PurePosixPath(str(name)).parts
     inside = PurePosixPath(*(parts[1:] if parts[:1] == ("suites",) else parts))

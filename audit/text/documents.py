@@ -63,6 +63,18 @@ def quoted(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:56]}..."
 
 
+def is_file(path: Path) -> bool:
+    """True if there is a file at the path.
+
+    Raises:
+        UserError: no path can be like that.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise mistake(str(path)[:80], None, f"not a path of a file ({error.strerror}); check it") from error
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
     """A regular file's bytes.
 

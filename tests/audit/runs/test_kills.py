@@ -10,32 +10,19 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from audit.runs.prepare import PreparedRun, prepare
+from audit.runs.prepare import PreparedRun
 from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
-from audit.suite.loader import load_suite
-from tests.audit.runs.scripted_suites import suite_file
-from tests.audit.store.build import connected
+from tests.audit.runs.remembering import committed, prepared_suite
 from tests.audit.store.conftest import any_url, cluster, postgres
+from tests.support.figures import keep
 from tests.support.observers import Silent
 from tests.support.processes import ended, forked, kill
 
 __all__ = ["any_url", "cluster", "postgres"]
-
-MEMORY = "proposer: {kind: suffix, gamma: 2, options: {cached_requests: 4}}"
-
-
-def prepared_suite(folder: Path) -> PreparedRun:
-    """An arm that remembers finished requests, and checks, so that some kills hit the judging; 32 requests in all."""
-    path = suite_file(folder)
-    text = path.read_text().replace("proposer: {kind: ngram, gamma: 2}", MEMORY)
-    text = text.replace("max_new_tokens: 12", "max_new_tokens: 6")
-    path.write_text(text[: text.index("  - name: greedy")] + text[text.index("  - name: chain") :])
-    return prepare(load_suite(path))
 
 
 @dataclass
@@ -75,14 +62,6 @@ class Execution:
         began = time.monotonic()
         assert ended(forked(self.once)) == 0
         return time.monotonic() - began
-
-
-def committed(url: str) -> dict[str, str]:
-    """Record hashes of the newest run's requests, by row."""
-    query = """SELECT request.id, record_hash FROM request
-    WHERE run_id = (SELECT MAX(id) FROM run)"""
-    with connected(url) as connection:
-        return {str(row): digest for row, digest in connection.exec_driver_sql(query)}
 
 
 def newest(url: str) -> str | None:
@@ -127,4 +106,6 @@ def test_kills_lose_and_repeat_nothing(any_url, tmp_path, pytestconfig):
         interruptions = sum(event.detail == "resumed" for name in finished for event in store.load_run(name).events)
         print(f"{execution.kills} kills, {len(finished)} runs finished, {interruptions} resumed, {duration:.1f} s each")
         assert interruptions >= kills // 2
+        figures = {"kills": execution.kills, "finished": len(finished), "resumed": interruptions}
+        keep(pytestconfig, f"kills_{'sqlite' if 'sqlite' in any_url else 'postgresql'}", figures)
         assert store.damage() == ()
