@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from audit.checks.acceptance_theory import expected_acceptance
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.ranges import CONFIDENCE
 from audit.errors import UserError
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -165,13 +166,24 @@ def _recorded(params: Params) -> dict[str, RecordedRate]:
     """The recorded rates; a mapping of names to `rate`, `low`, `high` and `confidence` (0.99)."""
     found = {}
     for name, entry in params["expected"].items():
-        if not isinstance(entry, Mapping) or not {"rate", "low", "high"} <= set(entry):
-            raise UserError(f"acceptance_drift: expected.{name} is {entry!r}; write {{rate: .., low: .., high: ..}}")
+        keys = {"rate": None, "low": None, "high": None, "confidence": 0.99}
+        given = [entry.get(key, absent) for key, absent in keys.items()] if isinstance(entry, Mapping) else [None]
+        if not all(isinstance(each, int | float) for each in given):
+            raise UserError(
+                f"acceptance_drift: expected.{name} is {str(entry)[:60]!r}; write {{rate: .., low: .., high: ..}}"
+            )
         rate, low, high = (float(entry[key]) for key in ("rate", "low", "high"))
         if not 0.0 <= low <= rate <= high <= 1.0:
             raise UserError(f"acceptance_drift: expected.{name} needs 0 <= low <= rate <= high <= 1")
-        found[name] = RecordedRate(rate, low, high, float(entry.get("confidence", 0.99)))
+        confidence = float(entry.get("confidence", 0.99))
+        if not CONFIDENCE.least <= confidence <= CONFIDENCE.most:
+            raise UserError(f"acceptance_drift: expected.{name} needs a confidence from 0.5 to below 1")
+        found[name] = RecordedRate(rate, low, high, confidence)
     return found
+
+
+def _accept(params: Params) -> None:
+    _recorded(params)
 
 
 def _rate(found: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
@@ -317,4 +329,5 @@ CHECK = Check(
     null="the acceptance rate is the recorded one, and is what p and q give from the first request to the last",
     effect="change in the share of drafted tokens that are accepted",
     plan=needs_nothing,
+    accept=_accept,
 )

@@ -87,6 +87,11 @@ def examine_all(evidence: Evidence) -> Examined:
     return every_token
 
 
+def accept_all(params: Params) -> None:
+    """`accept` of a check whose parameters are numbers within their ranges (`audit.checks.ranges`)."""
+    del params
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A named instrument.
@@ -121,6 +126,8 @@ class Check:
     foresee: Callable[[Params, Design], str | None] = always_applies
     covers: frozenset[Group] = frozenset()
     """Groups of situations that the claim is about; empty for a claim that is not about speculation."""
+    accept: Callable[[Params], None] = accept_all
+    """Raises a `UserError` for parameters that the check cannot use, before anything runs."""
     examines: Callable[[Evidence], Examined] = examine_all
     """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare
 from audit.checks.interface import Check, NoEvidence, Params, needs_nothing
+from audit.errors import UserError
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
@@ -135,6 +136,12 @@ def _row(each: CompanionComparison) -> dict[str, Any]:
     }
 
 
+def _accept(params: Params) -> None:
+    unknown = [str(name) for name in params["arms"] if name not in list(map(str, ARMS))]
+    if unknown:
+        raise UserError(f"seed: there is no companion {unknown[0][:60]!r}; there are: {', '.join(map(str, ARMS))}")
+
+
 CHECK = Check(
     name="seed",
     claim="seed",
@@ -151,4 +158,5 @@ CHECK = Check(
     effect="share of requests that differ",
     plan=needs_nothing,
     companions=ARMS,
+    accept=_accept,
 )

@@ -18,6 +18,7 @@ from audit import checks
 from audit.checks.standard import standard_checks, stream_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
+from audit.suite.check_parameters import parameters_of
 from audit.suite.filters import FiltersParser
 from audit.suite.matrix import cells
 from audit.suite.models import ModelsParser
@@ -324,16 +325,10 @@ class _Loader:
         return {name: {**defaults.get(name, {}), **values} for name, values in own.items()}
 
     def _parameters(self, place: Place, entry: Mapping[str, Any]) -> Parameters:
-        """Check parameters by check, each known and of the type of its default."""
-        for name, values in entry.items():
+        """Check parameters by check."""
+        for name in entry:
             self._known((*place, name), "check", name, checks.REGISTRY)
-            known = checks.load(name).defaults
-            for key, value in values.items():
-                self._known((*place, name, key), f"parameter of {name}", key, known)
-                if not _same_type(value, known[key]):
-                    problem = f"{key} is {quoted(value)}; write something like its default, {quoted(known[key])}"
-                    raise self._document.error((*place, name, key), problem)
-        return {name: dict(values) for name, values in entry.items()}
+        return {name: parameters_of(self._document, (*place, name), name, values) for name, values in entry.items()}
 
     def _fault(self, place: Place, name: str | None) -> str | None:
         if name is not None:
@@ -363,19 +358,6 @@ def _proposer_problem(spec: ProposerSpec) -> str | None:
     if needed is None or spec.model:
         return None
     return f"proposer {spec.kind} needs {needed}; add model: with the name of one of the suite's models"
-
-
-def _same_type(value: object, default: object) -> bool:
-    """Compare JSON types: numbers are one type, booleans are not numbers; a null default accepts anything."""
-    if default is None:
-        return True
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    if isinstance(default, (int, float)):
-        return isinstance(value, (int, float))
-    if isinstance(default, (list, tuple)):
-        return isinstance(value, (list, tuple))
-    return isinstance(value, type(default))
 
 
 def _typed(key: str, value: Any) -> Any:

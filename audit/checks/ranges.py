@@ -1,0 +1,79 @@
+"""The values that parameters of checks may have. Statistics beyond them are undefined, or need endless samples.
+
+A parameter of one name means the same in every check. Policies limit further what certifies (`audit.gate.parameters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The smallest and the largest accepted number."""
+
+    least: float
+    most: float
+
+
+SHARE: Final = Range(1e-6, 0.999999)
+"""Of a margin: a bound on it needs about its inverse square of tokens, and one of 1 bounds nothing."""
+ERROR: Final = Range(1e-9, 0.5)
+COUNT: Final = Range(0, 1e9)
+SIZE: Final = Range(0.0, 1e9)
+ALMOST: Final = 1 - 1e-9
+CONFIDENCE: Final = Range(0.5, ALMOST)
+
+RANGES: Final[Mapping[str, Range]] = {
+    **dict.fromkeys("bias_margin leak_margin margin position_margin rank_margin".split(), SHARE),
+    **dict.fromkeys("half_tolerance max_numerical max_untriaged tolerance".split(), Range(0.0, 1.0)),
+    **dict.fromkeys("distance_factor lead_factor lead_margin least_distance least_lead times_floor".split(), SIZE),
+    **dict.fromkeys("max_numerical_per_1000 max_p99_ratio max_single min_speedup min_tokens_per_forward".split(), SIZE),
+    **dict.fromkeys("max_findings maximum min_answers min_bits min_decisions min_noise min_positions".split(), COUNT),
+    **dict.fromkeys("min_prompts min_tokens slack".split(), COUNT),
+    "alpha": ERROR,
+    "confidence": CONFIDENCE,
+    "noise_bound": Range(-1.0, 1e9),
+    "permutations": Range(1, 1e6),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrongParameter:
+    """A value that a parameter may not have, in words with the fix."""
+
+    key: str
+    problem: str
+
+
+def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[WrongParameter]:
+    """The numbers outside their ranges, and the fractions of what is counted."""
+    for key, value in values.items():
+        accepted = RANGES.get(key)
+        # liveness has a margin of 1 by default: its claim is about every single request
+        if accepted is None or not isinstance(value, int | float) or value == defaults[key]:
+            continue
+        if not accepted.least <= value <= accepted.most:
+            bounds = f"a number from {_shown(accepted.least)} to {_shown(accepted.most)}"
+            yield WrongParameter(key, f"{key} is {value}; write {bounds}")
+        elif _whole(defaults[key]) and value != int(value):
+            yield WrongParameter(key, f"{key} is {value}; write a whole number")
+
+
+def as_declared(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with whole numbers where the defaults are whole: 20.0 is an integer in JSON."""
+    return {key: int(value) if _counted(key, value, defaults) else value for key, value in values.items()}
+
+
+def _counted(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
+    return key in RANGES and _whole(defaults[key]) and isinstance(value, float)
+
+
+def _whole(default: Any) -> bool:
+    return isinstance(default, int) and not isinstance(default, bool)
+
+
+def _shown(number: float) -> str:
+    return "0.999999999" if number == ALMOST else f"{number:g}"
