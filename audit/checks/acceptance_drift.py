@@ -169,9 +169,8 @@ def _recorded(params: Params) -> dict[str, RecordedRate]:
         keys = {"rate": None, "low": None, "high": None, "confidence": 0.99}
         given = [entry.get(key, absent) for key, absent in keys.items()] if isinstance(entry, Mapping) else [None]
         if not all(isinstance(each, int | float) for each in given):
-            raise UserError(
-                f"acceptance_drift: expected.{name} is {str(entry)[:60]!r}; write {{rate: .., low: .., high: ..}}"
-            )
+            shown = f"acceptance_drift: expected.{name} is {str(entry)[:60]!r}"
+            raise UserError(f"{shown}; write {{rate: .., low: .., high: ..}}")
         rate, low, high = (float(entry[key]) for key in ("rate", "low", "high"))
         if not 0.0 <= low <= rate <= high <= 1.0:
             raise UserError(f"acceptance_drift: expected.{name} needs 0 <= low <= rate <= high <= 1")

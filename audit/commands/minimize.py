@@ -57,7 +57,7 @@ class _MinimizeResult:
 )
 @click.option("--fresh", is_flag=True, help="Start another program's engine anew for every trial.")
 @click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @allow_options
 @wide_option
 @store_option

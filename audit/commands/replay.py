@@ -16,7 +16,7 @@ CHANGES = ("environment", "then", "now")
 
 @click.command("replay")
 @click.argument("run", default="latest", shell_complete=complete_runs)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @json_option
 @wide_option
 @store_option

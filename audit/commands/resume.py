@@ -19,7 +19,7 @@ from audit.suite.loader import load_suite
 
 @click.command("resume")
 @click.argument("run", default="latest", shell_complete=complete_runs)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @click.option("--accept-changes", is_flag=True, help="Resume in another environment, and record what differs.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @allow_options

@@ -20,7 +20,7 @@ from audit.suite.loader import load_suite
 
 @click.command("run")
 @click.argument("suite", shell_complete=complete_suites)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @click.option("--until", type=click.Choice(["decided"]), help="Run in rounds until every check is decided.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of --until over all arms.")

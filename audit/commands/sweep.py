@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="Interleaved rounds.")
 @click.option("--max-prompts", type=click.IntRange(min=1), help="Maximum number of cases, spread over the suite.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
 @allow_options
 @wide_option

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.check_parameters import parameters_of
 from audit.suite.filters import FiltersParser
-from audit.suite.matrix import cells
+from audit.suite.matrix import MOST_CELLS, cell_count, cells
 from audit.suite.models import ModelsParser
 from audit.suite.prompts import Workload, WorkloadCases, read_prompts
 from audit.suite.record_level import AUTO, effective_level
-from audit.suite.spec import CandidateSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.suite.streams import require_streams
 from audit.suite.structured import each_case, require_case_grammars, require_grammars
 from audit.suite.tools import offers_tools, require_tool_choices
@@ -39,6 +39,8 @@ from engine.core.types import Protocol, SamplingParams
 from engine.proposers import options as proposer_options
 
 LONGEST_NAME: Final = 64
+MOST_REQUESTS: Final = 200_000
+"""Of one arm; a run keeps them in memory."""
 PACKAGED: Final = "suites:"
 
 SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
@@ -112,6 +114,7 @@ class _Loader:
         prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
         cases = tuple(case for each in prompts for case in each.cases)
         self._defaults, self._offers = each_case(cases, ours=self._kind.ours), offers_tools(cases)
+        self._require_requests(cases)
         arms = [
             arm for index, entry in enumerate(data["arms"]) for arm in self._matrix(("arms", index), entry, defaults)
         ]
@@ -135,6 +138,13 @@ class _Loader:
             document=data,
             mixed=self._mixed(data.get("mixed")),
         )
+
+    def _require_requests(self, cases: Sequence[Case]) -> None:
+        samples = int(self._document.data.get("samples", 1))
+        count = sum(samples if case.samples is None else len(case.samples) for case in cases)
+        if count > MOST_REQUESTS:
+            problem = f"{samples} samples of {len(cases)} cases are {count} requests per arm, more than {MOST_REQUESTS}"
+            raise self._document.error(("samples",), f"{problem}; lower samples, or use rounds (--until decided)")
 
     def _mixed(self, entry: bool | None) -> bool:
         """Only our engines are deterministic enough for unrecorded neighbours."""
@@ -183,6 +193,10 @@ class _Loader:
                 part = {"$ref": f"#/$defs/sampling/properties/{key}", "$defs": schemas.load("suite")["$defs"]}
                 self._known((*place, "vary", key), "sampling parameter", key, part["$defs"]["sampling"]["properties"])
                 check_value(self._document, (*place, "vary", key, index), value, part)
+        count = cell_count(vary, pairs=entry.get("pairs", False))
+        if count > MOST_CELLS:
+            problem = f"the matrix has {count} arms, more than {MOST_CELLS}; vary fewer values, or leave out pairs"
+            raise self._document.error((*place, "vary"), problem)
         for cell in cells(vary, pairs=entry.get("pairs", False)):
             name = entry["name"] + cell.suffix
             if len(name) > LONGEST_NAME:

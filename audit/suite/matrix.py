@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
+
+MOST_CELLS: Final = 1000
+"""Arms of one matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,12 @@ def cells(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> Iterator[MatrixC
             for one in single[first]
             for two in single[second]
         )
+
+
+def cell_count(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> int:
+    """The number of `cells`, without making them."""
+    sizes = [len(values) for values in vary.values()]
+    return 1 + sum(sizes) + (sum(one * two for one, two in combinations(sizes, 2)) if pairs else 0)
 
 
 def _cell(key: str, index: int, value: Any) -> MatrixCell:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
@@ -22,7 +23,8 @@ from audit.errors import UserError
 
 MIB: Final = 2**20
 MAX_YAML_BYTES: Final = MIB
-MAX_NODES: Final = 100_000
+MAX_NODES: Final = 20_000
+"""Values of a document. The parser is slow: it takes seconds for as many."""
 MAX_DEPTH: Final = 50
 PLAIN_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
 TEXT_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "timestamp"))
@@ -128,10 +130,13 @@ def parse_yaml(path: str, raw: bytes) -> Document:
     """
     text = decode_text(path, raw)
     yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _CountingComposer
     try:
         root = yaml.compose(text)
     except YAMLError as error:
         raise _yaml_mistake(path, text, error) from error
+    except _TooMany as error:
+        raise mistake(path, error.line, f"more than {MAX_NODES} values; split the file") from error
     except RecursionError as error:
         raise mistake(path, 1, f"nested deeper than {MAX_DEPTH} levels; flatten it") from error
     if root is None:
@@ -139,6 +144,24 @@ def parse_yaml(path: str, raw: bytes) -> Document:
     reader = _Reader(path, yaml)
     data = reader.value(root, ())
     return Document(path, raw, data, reader.lines)
+
+
+class _TooMany(Exception):
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class _CountingComposer(Composer):
+    """Ends a document of too many values before the rest of it is parsed."""
+
+    count = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise _TooMany(self.parser.peek_event().start_mark.line + 1)
+        return super().compose_node(parent, index)
 
 
 def _yaml_mistake(path: str, text: str, error: YAMLError) -> UserError:
