@@ -37,7 +37,7 @@ WRITES = {
 }
 STORE_LOG = ("audit/cli.py", "audit/store/run_lock.py", "audit/store/waiting.py")
 """The log of the store, which the command line prints with `note`."""
-MAY_IMPORT = {"audit/commands/running.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
+MAY_IMPORT = {"audit/commands/live_table.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
 """The table of a run in progress makes its texts visible itself."""
 
 # one process parses every module

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.api.reading import RunResult, StoreView
 from audit.errors import UserError
+from audit.evidence.verdicts import Verdict
 from audit.runs.interim_looks import RunStopRule
 from audit.runs.prepare import prepare, require_engines
 from audit.runs.reused_baseline import reused_run
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 class Quiet:
     """Discards progress."""
 
+    def planned(self, totals: Mapping[str, int]) -> None:
+        """Nothing."""
+
     def arm(self, name: str, total: int, done: int) -> None:
         """Nothing."""
 
@@ -30,6 +35,9 @@ class Quiet:
         """Nothing."""
 
     def judging(self, arm: str) -> None:
+        """Nothing."""
+
+    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
         """Nothing."""
 
 

@@ -11,6 +11,7 @@ from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
 from audit.suite.loader import load_suite
 from audit.suite.reach import warnings
+from audit.text.durations import duration
 from audit.text.printer import echo, note
 
 if TYPE_CHECKING:
@@ -88,12 +89,3 @@ def _row(each: PlannedCheck) -> tuple[object, ...]:
         *(each.arm, each.check, units, each.given),
         *(each.need.unit, each.outcome.replace("_", " "), each.basis, each.mend or None),
     )
-
-
-def duration(seconds: float) -> str:
-    """A duration in a readable unit."""
-    if seconds < 60.0:
-        return f"{seconds:.0f} s"
-    if seconds < 3600.0:
-        return f"{seconds / 60.0:.1f} min"
-    return f"{seconds / 3600.0:.1f} h"

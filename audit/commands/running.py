@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from types import FrameType, MappingProxyType
+from typing import Final
 
 from audit.commands.tables import cell, echo_rows
+from audit.evidence.verdicts import Verdict
 from audit.report.coverage import coverage_lines
 from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
@@ -35,58 +34,45 @@ from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome
 from audit.store import Store
 from audit.store.connection import data_folder
-from audit.text.printer import echo, note
+from audit.text.printer import Painted, echo, echo_painted, live, note
 
 CANNOT_DECIDE = 3
-
-
-class BarProgress:
-    """Shows one bar per arm on a terminal."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._task: TaskID | None = None
-
-    def arm(self, name: str, total: int, done: int) -> None:
-        """Start a new bar."""
-        self._task = self._bars.add_task(name, total=total, completed=done)
-
-    def advance(self, tokens: int) -> None:  # noqa: ARG002 - the bar counts requests
-        """Advance by one request."""
-        if self._task is not None:
-            self._bars.advance(self._task)
-
-    def judging(self, arm: str) -> None:
-        """Add a bar without a length."""
-        self._bars.update(self._bars.add_task(f"checks of {arm}", total=1), completed=1)
+OUTCOME_COLOURS: Final = MappingProxyType({"PASS": "green", "FAIL": "red", "UNDECIDED": "yellow"})
 
 
 class LineProgress:
     """Prints one line per arm if stderr is no terminal."""
 
+    def planned(self, totals: Mapping[str, int]) -> None:
+        """Do nothing: every arm has a line of its own."""
+
     def arm(self, name: str, total: int, done: int) -> None:
         """Print the start of this part."""
         again = f", {done} already done" if done else ""
-        note(f"running {cell(name)}: {total} requests{again}")
+        note(f"running {name}: {total} requests{again}")
 
     def advance(self, tokens: int) -> None:
         """Do nothing: a log needs no bar."""
 
     def judging(self, arm: str) -> None:
         """Print the start of this part."""
-        note(f"checking {cell(arm)}")
+        note(f"checking {arm}")
+
+    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
+        """Do nothing: the verdicts follow on stdout."""
 
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Bars on a terminal, lines elsewhere; both on stderr."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    """A table on a terminal, lines elsewhere; both on stderr."""
+    if not live(sys.stderr):
         yield LineProgress()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
-        yield BarProgress(bars)
+    # imported late: rich is for terminals only
+    from audit.commands.live_table import live_table
+
+    with live_table() as table:
+        yield table
 
 
 def announce(line: str) -> None:
@@ -141,4 +127,7 @@ def print_results(found: Results) -> None:
     lines += coverage_lines(found.coverage)
     if lines:
         echo("", *lines)
-    echo("", conclusion(found.run.exit_code), *look_lines(found.run, found.checks), f"run {found.run.ulid}")
+    word, colon, rest = conclusion(found.run.exit_code).partition(":")
+    echo("")
+    echo_painted([Painted(word, OUTCOME_COLOURS.get(word)), Painted(colon + rest)])
+    echo(*look_lines(found.run, found.checks), f"run {found.run.ulid}")

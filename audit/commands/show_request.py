@@ -12,7 +12,7 @@ from audit.report.generation import REJECTED, UNREACHED, TokenLine, events, toke
 from audit.report.pieces import Pieces, pieces_of
 from audit.store import Store, StoredRun
 from audit.store.request_names import requests_named
-from audit.text.printer import Painted, echo, echo_painted
+from audit.text.printer import Painted, echo, echo_painted, painted_lines
 
 COLUMNS = ("step", "position", "token", "text", "role", "after", "p", "q", "number", "margin")
 COLOURS: Final = MappingProxyType({"accepted": "green", "recovered": "yellow", "bonus": "cyan", REJECTED: "red"})
@@ -39,7 +39,8 @@ def show_request(store: Store, run: StoredRun, name: str, *, as_json: bool) -> N
     if pieces.text is None:
         echo(f"no texts  {cell(pieces.why)}")
     echo("")
-    echo_painted(_painted(lines, pieces))
+    for part in painted_lines(list(_painted(lines, pieces))):
+        echo_painted(part)
     echo("")
     echo_painted(_legend())
     echo("")

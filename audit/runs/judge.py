@@ -43,9 +43,19 @@ class ArmJudgement:
     results: Mapping[str, CheckResult]
 
 
-def judge(
-    arms: Iterable[Arm], store: Store, run: str, announce: Callable[[str], None], look: InterimLook | None = None
-) -> None:
+class Judging(Protocol):
+    """Receives the progress of judging."""
+
+    def judging(self, arm: str) -> None:
+        """The arm's checks begin."""
+        ...
+
+    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
+        """A check of the arm has its verdict."""
+        ...
+
+
+def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: InterimLook | None = None) -> None:
     """Run every candidate's checks and store their results.
 
     A `look` gives its share of the error probabilities, and only the checks that no earlier look decided run.
@@ -57,7 +67,8 @@ def judge(
         if planned.spec is not None:
             checks = {name: given for name, given in planned.spec.checks.items() if (planned.name, name) not in decided}
             going[planned.name] = ArmChecks(checks, planned.spec.coverage)
-    for check in judged_checks([arm.links for arm in listed], going, partial(store.load_arm, run), announce, look):
+    links, load_arm = [arm.links for arm in listed], partial(store.load_arm, run)
+    for check in judged_checks(links, going, load_arm, progress.judging, look, progress.judged):
         store.add_check(run, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
 
 
@@ -67,6 +78,7 @@ def judged_checks(
     load_arm: Callable[[str], ArmRecord],
     announce: Callable[[str], None],
     look: InterimLook | None = None,
+    judged: Callable[[str, str, Verdict], None] | None = None,
 ) -> Iterator[NewCheck]:
     """The results of the arms with `wanted` checks, in the order of the arms."""
     record_of = lru_cache(maxsize=NEIGHBOURS)(load_arm)
@@ -76,10 +88,10 @@ def judged_checks(
             continue
         announce(arm.name)
         evidence = evidence_for(arm, arms, record_of)
-        judged = judge_arm(evidence, judging, look)
-        for name, result in judged.results.items():
+        judgement = judge_arm(evidence, judging, look, judged)
+        for name, result in judgement.results.items():
             check = load(name)
-            counts = coverage_of(check, result, judged.coverage, judged.floors)
+            counts = coverage_of(check, result, judgement.coverage, judgement.floors)
             yield NewCheck(arm.name, name, check.claim, evidence.candidate.level, result, counts)
 
 
@@ -88,8 +100,16 @@ def _decided(check: StoredCheck) -> bool:
     return check.verdict is not Verdict.INCONCLUSIVE and not check.lacking
 
 
-def judge_arm(evidence: Evidence, judging: ArmChecks, look: InterimLook | None = None) -> ArmJudgement:
-    """Run the checks of one arm on its evidence, and hold back what coverage does not support."""
+def judge_arm(
+    evidence: Evidence,
+    judging: ArmChecks,
+    look: InterimLook | None = None,
+    judged: Callable[[str, str, Verdict], None] | None = None,
+) -> ArmJudgement:
+    """Run the checks of one arm on its evidence, and hold back what coverage does not support.
+
+    `judged` hears of every verdict.
+    """
     checks = {name: load(name) for name in judging.checks}
     # a check whose claim is not about speculation needs no counts, and neither does an arm with such checks only
     about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
@@ -100,6 +120,8 @@ def judge_arm(evidence: Evidence, judging: ArmChecks, look: InterimLook | None =
         result = evaluate(check, evidence, at_interim_look(check, judging.checks[name], look))
         result = held_back(result, check.covers, coverage.examined.get(name, {}), floors)
         results[name] = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
+        if judged is not None:
+            judged(evidence.candidate.name, name, results[name].verdict)
     return ArmJudgement(coverage, floors, results)
 
 

@@ -21,7 +21,7 @@ from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import slots
 from audit.runs.interim_looks import InterimLook, InterimResult, RunStopRule, interim_results, share, spent
-from audit.runs.judge import exit_code, judge
+from audit.runs.judge import Judging, exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, for_round
 from audit.store import RequestKey, RunStatus, Store, StoredCheck
 from audit.suite.spec import Suite
@@ -42,7 +42,7 @@ class Rounds:
     run: str
     generate: Callable[[PreparedArm], None]
     """Runs those requests of an arm that the store lacks."""
-    announce: Callable[[str], None]
+    progress: Judging
 
 
 def require_first_round(prepared: PreparedRun, rule: RunStopRule) -> None:
@@ -71,7 +71,7 @@ def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
     if last is not None:
         number, arms = last.look + 1, _arms(rounds.prepared, last.open)
     repetitions = repeat_suite(rounds, arms, 0 if last is None else last.repetitions)
-    judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.announce, InterimLook(number))
+    judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.progress, InterimLook(number))
     found = _interim_look(rounds, number, repetitions)
     rounds.store.set_status(rounds.run, RunStatus.RUNNING, found.detail())
     return found

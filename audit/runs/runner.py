@@ -6,11 +6,13 @@ most the requests in flight, and `resume` continues from there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from audit.errors import UserError
+from audit.evidence.verdicts import Verdict
 from audit.runs.continuity import remaining
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
@@ -27,6 +29,10 @@ from engine.record.effective import Effective
 class Progress(Protocol):
     """Receives the progress of a run."""
 
+    def planned(self, totals: Mapping[str, int]) -> None:
+        """The run begins; the number of requests of each arm, in the order in which they run."""
+        ...
+
     def arm(self, name: str, total: int, done: int) -> None:
         """An arm of `total` requests begins; `done` of them are already stored."""
         ...
@@ -37,6 +43,10 @@ class Progress(Protocol):
 
     def judging(self, arm: str) -> None:
         """The arm's checks begin."""
+        ...
+
+    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
+        """A check of the arm has its verdict."""
         ...
 
 
@@ -138,6 +148,7 @@ def require_unfinished(record: StoredRun) -> None:
 def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None) -> RunOutcome:
     with stops_recorded(store, name, resumable=prepared.suite.text):
         finished = store.finished(name)
+        progress.planned({arm.planned.name: len(arm.requests) for arm in prepared.arms})
 
         def generate(arm: PreparedArm) -> None:
             memory = _generate(arm, store, name, finished, progress)
@@ -146,11 +157,11 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule
                 store.set_status(name, RunStatus.RUNNING, memory)
 
         if rule is not None:
-            run_rounds(Rounds(prepared, rule, store, name, generate, progress.judging))
+            run_rounds(Rounds(prepared, rule, store, name, generate, progress))
         else:
             for arm in prepared.arms:
                 generate(arm)
-            judge([arm.planned for arm in prepared.arms], store, name, progress.judging)
+            judge([arm.planned for arm in prepared.arms], store, name, progress)
         code = exit_code(store.checks(name))
         store.finish_run(name, RunStatus.FINISHED, code)
     return RunOutcome(name, code)

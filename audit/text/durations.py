@@ -1,4 +1,4 @@
-"""Durations as users write them, and how far two clocks may be apart."""
+"""Durations as users write and read them, and how far two clocks may be apart."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ def age_option(text: str) -> timedelta:
     if not age:
         raise UserError(f"--max-age {quoted(text)}: {HINT}")
     return age
+
+
+def duration(seconds: float) -> str:
+    """A duration in a readable unit."""
+    if seconds < 60.0:
+        return f"{seconds:.0f} s"
+    if seconds < 3600.0:
+        return f"{seconds / 60.0:.1f} min"
+    return f"{seconds / 3600.0:.1f} h"

@@ -1,14 +1,16 @@
 """The one printer: what reaches a terminal or a log goes through here, and it moves no cursor and hides nothing.
 
 A line is one line: a control, bidi or invisible character in it, a line break too, shows as its escape. A document
-(JSON, XML, Markdown, CSV) keeps its line breaks. Colours come from here only, on a terminal that has them.
+(JSON, XML, Markdown, CSV) keeps its line breaks. Colours come from here only, on a terminal that has them. There a
+long line is broken between words, and a command at its end begins a line of its own, so that it can be copied whole.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -17,6 +19,8 @@ import click
 from audit.errors import UserError
 from audit.text.unsafe import shortened, visible, visible_lines
 
+WORD: Final = re.compile(r" *[^ ]+ *| +")
+COMMAND: Final = re.compile(r"(?<=[:;] )audit [a-z].*")
 LONGEST_NOTE: Final = 8000
 """Characters of a message; a name or a server's answer may be a megabyte."""
 
@@ -33,7 +37,7 @@ class Painted:
 def echo(*lines: str) -> None:
     """Print lines on stdout, which is for data."""
     for line in lines:
-        _write(visible(line), err=False)
+        _write_line(visible(line), err=False)
 
 
 def echo_document(text: str) -> None:
@@ -54,15 +58,34 @@ def echo_raw(text: str) -> None:
 
 
 def echo_painted(pieces: Iterable[Painted]) -> None:
-    """Print one line on stdout, in colours if the terminal has them."""
+    """Print one line on stdout, in colours if the terminal has them. It is not broken between words."""
     coloured = colours(sys.stdout)
     _write("".join(map(_styled if coloured else _plain, pieces)), err=False)
+
+
+def painted_lines(pieces: Sequence[Painted]) -> Iterator[list[Painted]]:
+    """The pieces of one long line by lines that fit the terminal; all in one elsewhere."""
+    shown = [Painted(visible(piece.text), piece.colour, piece.dim) for piece in pieces]
+    start = 0
+    for line in _broken("".join(piece.text for piece in shown), _width(sys.stdout)):
+        yield list(_cut(shown, start, start + len(line)))
+        start += len(line)
+
+
+def _cut(pieces: Sequence[Painted], start: int, stop: int) -> Iterator[Painted]:
+    """The part of a line between two of its characters."""
+    at = 0
+    for piece in pieces:
+        text = piece.text[max(0, start - at) : max(0, stop - at)]
+        if text:
+            yield Painted(text, piece.colour, piece.dim)
+        at += len(piece.text)
 
 
 def note(*lines: str) -> None:
     """Print messages on stderr; a very long one is cut."""
     for line in lines:
-        _write(visible(shortened(line, LONGEST_NOTE)), err=True)
+        _write_line(visible(shortened(line, LONGEST_NOTE)), err=True)
 
 
 def colours(stream: TextIO) -> bool:
@@ -82,6 +105,41 @@ def _plain(piece: Painted) -> str:
 def _styled(piece: Painted) -> str:
     text = visible(piece.text)
     return click.style(text, fg=piece.colour, dim=piece.dim or None) if piece.colour or piece.dim else text
+
+
+def _width(stream: TextIO) -> int | None:
+    """Columns of a terminal; None for a pipe or a file."""
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a stream that has no descriptor
+        return None
+
+
+def _write_line(text: str, *, err: bool) -> None:
+    width = _width(sys.stderr if err else sys.stdout)
+    if width is None or len(text) <= width:
+        _write(text, err=err)
+        return
+    command = COMMAND.search(text)
+    prose = text[: command.start()] if command else text
+    indent = len(text) - len(text.lstrip())
+    for number, line in enumerate(_broken(prose, width - indent)):
+        _write((" " * indent if number else "") + line.rstrip(), err=err)
+    if command:
+        _write(text[command.start() :], err=err)
+
+
+def _broken(text: str, width: int | None) -> Iterator[str]:
+    """The text in parts of at most `width` characters that end after a space; a longer word stays whole."""
+    line = ""
+    for word in WORD.findall(text):
+        if width is not None and line and len(line) + len(word.rstrip()) > width:
+            yield line
+            line = ""
+        line += word
+    yield line
 
 
 def _write(text: str, *, err: bool) -> None:

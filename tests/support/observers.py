@@ -4,6 +4,9 @@ from __future__ import annotations
 
 
 class Silent:
+    def planned(self, totals):
+        pass
+
     def arm(self, name, total, done):
         pass
 
@@ -11,6 +14,9 @@ class Silent:
         pass
 
     def judging(self, arm):
+        pass
+
+    def judged(self, arm, check, verdict):
         pass
 
 
