@@ -15,6 +15,8 @@ from audit.store.queries import named
 from engine.core.types import Role
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from engine.record.trace import StepView, Trace
 
 TIMEOUT_S: Final = 30.0
@@ -115,6 +117,33 @@ class RunResult:
     def query(self, name: str, **params: Any) -> list[Row]:
         """The rows of a named query about this run; raises as `StoreView.query`."""
         return self.store.query(name, self.id, **params)
+
+    def frame(self, name: str, **params: Any) -> DataFrame:
+        """The rows of a named query about this run as a pandas data frame.
+
+        Raises:
+            UserError: pandas is not installed, or as `StoreView.query`.
+        """
+        from audit.api.notebook import frame
+
+        return frame(self.query(name, **params))
+
+    def acceptance(self) -> DataFrame:
+        """Acceptance by arm and domain, as a data frame; raises as `frame`."""
+        return self.frame("acceptance")
+
+    def positions(self) -> DataFrame:
+        """Acceptance by arm and draft position, as a data frame; raises as `frame`."""
+        return self.frame("positions")
+
+    def lengths(self) -> DataFrame:
+        """How many steps emitted how many tokens, by arm, as a data frame; raises as `frame`."""
+        return self.frame("steps")
+
+    def _repr_html_(self) -> str:
+        from audit.api.notebook import html_of
+
+        return html_of(self.record(), self.checks())
 
     def requests(self, arm: str) -> Sequence[RequestRecord]:
         """All requests of an arm; traces are loaded on access.

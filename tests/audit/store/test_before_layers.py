@@ -19,6 +19,7 @@ from audit.runs.judge import exit_code, judge
 from audit.store import Store, migrate
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
+from tests.support.observers import Silent
 
 FOLDER = Path(__file__).parent / "before_layers"
 NUMBERS = ("verdict", "n", "statistic", "p_value", "effect", "bound", "margin")
@@ -57,7 +58,7 @@ def test_judged_again_it_has_the_same_verdicts_and_numbers(url):
     with Store.open(url, create=False) as store:
         run = store.resolve("latest")
         before = results(store, run)
-        judge(arms_without_floors(), store, run, lambda name: None)
+        judge(arms_without_floors(), store, run, Silent())
         after = results(store, run)
         assert len({check.arm for check in store.checks(run)}) == 4
         assert exit_code(store.checks(run)) == store.load_run(run).exit_code == 1
