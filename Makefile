@@ -68,10 +68,16 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
+
+.PHONY: test-browser
+# STORE=FILE shows the quickstart of that store and does not run one
+test-browser: $(INSTALLED)  ## Every page in Chromium: quiet, inert, accessible; screenshots in build/screenshots.
+	@test -x /usr/bin/chromium || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
+	$(TESTENV) $(BIN)/python -m pytest -m browser $(if $(STORE),--quickstart-store $(STORE)) tests/browser
 
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy $(ONLY) tests/engine/numerics $(BITWISE)
@@ -120,9 +126,10 @@ docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
 	$(BIN)/python -m tests.support.readme_transcripts README.md
 
-docs-picture: $(INSTALLED)  ## Take the picture of the report; needs Chromium.
+docs-picture: $(INSTALLED)  ## Take the pictures of the report and the viewer; needs Chromium.
 	$(BIN)/audit run quickstart --store $(VENV)/picture.db --results $(VENV)/picture.json
 	$(BIN)/python -m tests.support.report_picture docs/report.png --store $(VENV)/picture.db
+	$(BIN)/python -m tests.browser.picture docs/pictures/viewer.png --store $(VENV)/picture.db
 
 docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and write what they print.
 	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jinja2 import Environment
+from markupsafe import Markup
 
 from audit.errors import UserError
-from audit.report.html.section import ReportSource
+from audit.report.html.registry import sections
+from audit.report.html.render import render_section
+from audit.report.html.section import ReportSection, ReportSource
 from audit.report.results import Results, results
 from audit.store import Store
 from audit.store.browse.browser import Browser
@@ -55,6 +58,7 @@ class ViewState:
         self.sums: Kept[tuple[ArmSums, ...]] = Kept(4096)
         self.places: Kept[RequestPlaces] = Kept(256)
         self._results: Kept[Results] = Kept(RUNS)
+        self._bodies: Kept[Markup] = Kept(RUNS)
 
     @contextmanager
     def reading(self) -> Iterator[OpenForPage]:
@@ -81,3 +85,10 @@ class ViewState:
         version = reading.browser.version_of(run)
         kept = self._results.get(version, lambda: results(reading.store, run))
         return ReportSource(reading.store, run, kept, brief=True)
+
+    def section(self, reading: OpenForPage, source: ReportSource, chosen: ReportSection) -> Markup:
+        """A section of a run, kept by the run's version once it has ended; never the board, where waivers expire."""
+        if source.results.run.exit_code is None or chosen.name == sections()[0].name:
+            return render_section(source, chosen, self.templates)
+        key = (reading.browser.version_of(source.run), chosen.name)
+        return self._bodies.get(key, lambda: render_section(source, chosen, self.templates))

@@ -12,7 +12,6 @@ from audit.evidence.records import RequestRecord
 from audit.report.choice import findings_by_request
 from audit.report.explored import explored
 from audit.report.html import registry
-from audit.report.html.render import render_section
 from audit.report.pieces import recorded_pieces
 from audit.store import Store, StoredRun
 from audit.store.browse.request_list import request_key
@@ -46,7 +45,7 @@ def section(state: ViewState, request: Request) -> ViewPage:
     chosen = registry.section(name)
     with state.reading() as reading:
         source = state.source(reading, _whole(reading.store, request))
-        body = render_section(source, chosen, state.templates)
+        body = state.section(reading, source, chosen)
     return ViewPage("section_page.html", {"run": source.results.run, "here": name, "body": body})
 
 

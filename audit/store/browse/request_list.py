@@ -120,6 +120,8 @@ def page(session: Session, ulid: str, wanted: RequestFilter, cursor: int, *, bac
     """
     run = find_run(session, ulid)
     arms, flagged = _arms(session, run), findings_of(session, run)
+    if wanted.check and not any(wanted.check in (ANY_CHECK, *checks) for checks in flagged.values()):
+        return RequestPage((), None, None)
     divergent = _divergent(arms.baselines)
     query = select(*COLUMNS, divergent.label("divergent")).where(*_conditions(run, wanted, arms, flagged, divergent))
     start = _start(session, run, cursor)

@@ -1,0 +1,56 @@
+"""Text of strangers in a real browser: nothing of it runs, loads, asks or hides the page."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from audit.report.html.registry import sections
+from audit.store import Store
+from tests.browser.chrome import served, watching
+from tests.browser.stores import MARKUP
+
+pytestmark = pytest.mark.browser
+
+
+def test_nothing_in_a_store_runs(shown, chrome):
+    one = shown["hostile"]
+    with Store.open(one.store, create=False, read_only=True) as store:
+        names = [key.name for key in store.finished(one.run)]
+    paths = ["/", "/trends", f"/diff?a={one.run}&b={one.run}&whole=1", f"/runs/{one.run}/requests"]
+    paths += [f"/runs/{one.run}/{section.name}" for section in sections()]
+    paths += [f"/runs/{one.run}/request?{urlencode({'name': name})}" for name in names]
+    with served(one.store) as viewer, watching(chrome, viewer) as tab:
+        for path in paths:
+            assert tab.go(path) == 200, (path, viewer.reported)
+            assert_quiet(tab, path)
+
+
+def test_nothing_in_an_address_runs(shown, chrome):
+    one = shown["hostile"]
+    words = [text.replace("\x00", "") for text in MARKUP]
+    queries = [urlencode({"suite": text, "actor": text, "older": text}) for text in words]
+    paths = [f"/?{query}" for query in queries] + [f"/trends?{query}" for query in queries]
+    refused = [f"/{quote(text, safe='')}" for text in words]
+    refused += [f"/runs/{quote(text, safe='')}/verdicts" for text in words]
+    refused += [f"/runs/{one.run}/request?{urlencode({'name': text})}" for text in words]
+    refused += [f"/runs/{one.run}/requests?{urlencode({'arm': text})}" for text in words[1:]]
+    refused += ["/?since=<script>", "/%ff%fe", "/?end=%00", f"/?suite={'x' * 20_000}&since=x"]
+    with served(one.store) as viewer, watching(chrome, viewer) as tab:
+        for path in paths:
+            assert tab.go(path) == 200, path
+            assert_quiet(tab, path)
+        for path in refused:
+            assert tab.go(path) in (400, 404), path
+            # the browser notes every status from 400 on; nothing else may be there
+            tab.troubles[:] = [line for line in tab.troubles if "the server responded with a status of 40" not in line]
+            assert_quiet(tab, path)
+    assert viewer.reported == []
+
+
+def assert_quiet(tab, path):
+    assert tab.troubles == [], path
+    assert tab.page.evaluate("window.hit") is None, path
+    assert tab.page.locator("script, iframe, object, embed").count() == 0, path
+    assert tab.page.locator("main").is_visible(), path
