@@ -38,6 +38,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.controls:command",
         "Show which checks and records are evidence for which clauses of laws and standards.",
     ),
+    "convert": (
+        "audit.commands.convert:command",
+        "Convert MODEL, a folder or another source of models, for another engine.",
+    ),
     "coverage": (
         "audit.commands.coverage:command",
         "Show the situations that RUN met and how often its checks examined each.",

@@ -1,7 +1,6 @@
 """Conversions: a manifest ties the result to its source, and nothing is left of one that fails."""
 
 import json
-import sys
 
 import pytest
 
@@ -12,29 +11,12 @@ from engine.backends.onnxruntime_genai.models import OrtBackend
 from engine.core.errors import ModelError
 from engine.models.loading import open_source
 
-CONFIG = {"model": {"eos_token_id": 0, "decoder": {"filename": "model.onnx", "session_options": {}}}}
-BUILDER = f"""#!{sys.executable}
-import json, pathlib, sys
-if sys.argv[1] == "-c":
-    print(json.dumps(dict.fromkeys(sys.argv[3:], "1")))
-elif sys.argv[1:3] == ["-m", "onnxruntime_genai.models.builder"]:
-    out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
-    out.mkdir(parents=True)
-    (out / "model.onnx").write_bytes(b"graph")
-    (out / "genai_config.json").write_text(json.dumps({CONFIG!r}))
-"""
-REFUSING = "#!/bin/sh\necho 'NotImplementedError: no such model' >&2\nexit 1\n"
+from .builders import BUILDER, REFUSING, write_program
 
 
 @pytest.fixture
 def program(tmp_path):
-    def write(text):
-        path = tmp_path / "python"
-        path.write_text(text)
-        path.chmod(0o755)
-        return str(path)
-
-    return write
+    return lambda text: write_program(tmp_path, text)
 
 
 @pytest.fixture
