@@ -347,6 +347,18 @@ class TestVerify:
         assert "mismatch: the report is sha256:" in result.stdout
         assert says in result.stdout
 
+    @pytest.mark.parametrize("place", [1, 2])
+    def test_another_name_of_the_second_or_third_subject_fails(self, url, report, place):
+        out = attached(url, report)
+        path = out.with_name(f"{out.name}.intoto.json")
+        statement = json.loads(path.read_text())
+        name = statement["subject"][place]["name"]
+        statement["subject"][place]["name"] = "other"
+        path.write_text(json.dumps(statement))
+        result = verify(url, out)
+        assert result.exit_code == 1
+        assert f"mismatch: the statement's subject other should be {name}" in result.stdout
+
     def test_report_and_statement_edited_together_fail_against_the_store(self, url, report):
         out = attached(url, report)
         out.write_text(out.read_text().replace("0.30", "0.99"))
