@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import JSON, Boolean, Column, DateTime, Engine, Float, Integer, LargeBinary, String, Table
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from audit.errors import CannotDecide
@@ -33,7 +34,7 @@ WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
 }
 """Columns that hold one of a few words."""
 SHOWN: Final = 60
-UNFORESEEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+UNFORESEEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, InvalidRequestError)
 """What code raises on values that it does not expect; the harness's own exceptions are none of them."""
 
 

@@ -40,6 +40,15 @@ def test_an_odd_value_is_named_with_its_row(tmp_path, table, column, value):
         assert f": {column} is " in str(first_odd(connection.engine))
 
 
+def test_a_row_that_is_gone_is_named(tmp_path):
+    made_store(tmp_path)
+    edited(tmp_path / "audit.db", "DELETE FROM environment")
+    done = invoke("show", "latest", "--store", str(tmp_path / "audit.db"))
+    assert done.exit_code == 3
+    assert "environment" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_store_without_odd_values_has_none(tmp_path):
     made_store(tmp_path)
     url = f"sqlite:///{tmp_path / 'audit.db'}"
