@@ -6,6 +6,7 @@ input, 3 cannot decide. stdout is data, stderr is messages.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import logging
@@ -194,7 +195,7 @@ class LazyGroup(click.Group):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; UserError prints one line and exits with 2, CannotDecide or Ctrl-C one line and with 3."""
+        """Run a command; UserError or an impossible path is one line and exit code 2, CannotDecide or Ctrl-C 3."""
         notes = logging.getLogger("audit.store")
         handler = _Notes()
         notes.addHandler(handler)
@@ -207,6 +208,12 @@ class LazyGroup(click.Group):
         except CannotDecide as error:
             note(f"audit: {error}")
             ctx.exit(3)
+        except OSError as error:
+            # every place that takes a path would have to look for these two
+            if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+                raise
+            note(f"audit: {str(error.filename)[:60]}: {error.strerror}; name another path")
+            ctx.exit(2)
         except KeyboardInterrupt:
             # click itself would exit with 1, which means that a claim is broken
             note("audit: interrupted")

@@ -51,3 +51,28 @@ def test_a_number_of_threads_that_no_machine_has_is_a_usage_error(tmp_path, comm
     result = invoke(command, str(suite_file(tmp_path)), "--threads", "1" + "0" * 20)
     assert result.exit_code == 2
     assert "--threads" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("validate", "{long}"),
+        ("validate", "{loop}"),
+        ("validate", "\udcff\udcfe.yaml"),
+        ("list", "--store", "{long}"),
+        ("list", "--store", "{loop}"),
+        ("list", "--store", "{store}", "--limit", "1" + "0" * 30),
+        ("gate", "latest", "--policy", "{long}", "--store", "{store}"),
+        ("verify", "{long}"),
+        ("run", "quickstart", "--results", "{long}", "--store", "{store}"),
+    ],
+    ids=lambda arguments: " ".join(arguments[::2])[:30].encode("ascii", "replace").decode(),
+)
+def test_arguments_that_no_file_has_are_one_line(tmp_path, arguments):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    places = {"long": "x" * 300, "loop": str(tmp_path / "loop"), "store": str(tmp_path / "audit.db")}
+    result = invoke(*(each.format(**places) for each in arguments))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("audit: ") + result.stderr.count("Error: ") == 1
+    assert not (tmp_path / "audit.db").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import audit
+import schemas
 from audit.errors import UserError
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
@@ -18,6 +19,7 @@ from audit.store import Store
 from audit.suite.allowances import Allowances, config_file, configured, require_host
 from audit.suite.loader import load_suite
 from audit.suite.outside import outside_of, require_allowed
+from engine.backends import REGISTRY, outside_access
 from engine.backends.outside import OutsideAccess, OutsideKind
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file
@@ -263,3 +265,15 @@ def test_the_python_interface_has_the_same_allowances(tmp_path):
     path = served(tmp_path, {"url": "http://b.example/v1", "api_key_env": "K"})
     with pytest.raises(UserError, match=r"read the variable K \(engine.api_key_env of arm a\); if"):
         audit.run(path, str(tmp_path / "audit.db"), allowed=audit.Allowances(hosts=("b.example",)))
+
+
+def test_every_backend_lists_the_settings_that_name_programs_variables_and_addresses():
+    for name, kind in REGISTRY.items():
+        known = schemas.load(kind.options)["properties"] if kind.options else {}
+        given = {
+            key: "http://a.example" if key.endswith("url") or key == "proxy" else "A"
+            for key in known
+            if key in ("python", "proxy") or key.endswith(("url", "_env"))
+        }
+        listed = {access.key for access in outside_access(name, given, {})}
+        assert listed == {f"engine.{key}" for key in given}, name
