@@ -45,7 +45,7 @@ class TerminalSession:
         """Read until the screen fulfils a condition; returns what it shows."""
         end = time.monotonic() + timeout_s
         while not seen(self.text()):
-            assert time.monotonic() < end, self.text()
+            self._require_time(end)
             if not self._read(0.2) and self.process.poll() is not None:
                 break
         return self.text()
@@ -54,7 +54,7 @@ class TerminalSession:
         """Read to the end; returns the exit code."""
         end = time.monotonic() + timeout_s
         while self._read(0.2) or self.process.poll() is None:
-            assert time.monotonic() < end, self.text()
+            self._require_time(end)
         os.close(self._ours)
         return self.process.wait()
 
@@ -81,6 +81,12 @@ class TerminalSession:
             for at in range(len(line))
             if line.startswith(word, at)
         }
+
+    def _require_time(self, end: float) -> None:
+        if time.monotonic() >= end:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(self.text())
 
     def _size(self, width: int) -> None:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, width, 0, 0))
