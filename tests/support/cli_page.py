@@ -28,9 +28,9 @@ On a terminal, and wherever `COLUMNS` is set, tables fit that width: the last co
 columns that do not fit move to an indented line of their row. In a pipe or a file, and with `--wide`, each row is one
 line.
 
-On a terminal, `audit run` and `audit resume` show one table with a row per arm: requests, tokens/s, the time that is left,
-and verdicts as they come. Verdicts and the tokens of `audit show RUN REQUEST` are coloured. `NO_COLOR` removes the colours,
-`TERM=dumb` the table too; a pipe or a file gets plain lines.
+On a terminal, `audit run` and `audit resume` show one table with a row per arm: requests, tokens/s, the time that is
+left, and verdicts as they come. Verdicts and the tokens of `audit show RUN REQUEST` are coloured. `NO_COLOR` removes
+the colours, `TERM=dumb` the table too; a pipe or a file gets plain lines.
 
 | exit code | meaning |
 |---|---|
