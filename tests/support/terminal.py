@@ -41,7 +41,7 @@ class TerminalSession:
         )
         os.close(theirs)
 
-    def until(self, seen: Callable[[str], bool], timeout_s: float = 60.0) -> str:
+    def until(self, seen: Callable[[str], bool], timeout_s: float = 240.0) -> str:
         """Read until the screen fulfils a condition; returns what it shows."""
         end = time.monotonic() + timeout_s
         while not seen(self.text()):
@@ -50,7 +50,7 @@ class TerminalSession:
                 break
         return self.text()
 
-    def end(self, timeout_s: float = 60.0) -> int:
+    def end(self, timeout_s: float = 240.0) -> int:
         """Read to the end; returns the exit code."""
         end = time.monotonic() + timeout_s
         while self._read(0.2) or self.process.poll() is None:
