@@ -228,7 +228,7 @@ def _command(name: str, at: int) -> _Command:
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     # no file outside the case's folder, and no character that an argument cannot have
-    return text.replace("../", "").replace("/etc/", "etc-").replace("\ud800", "\udcff")
+    return text.replace("../", "").replace("/etc/", "etc-").replace("\ud800", "\udcff").replace("\0", "")
 
 
 def _stored(fixtures: Fixtures, folder: Path) -> str:
