@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from audit.gate.decision import Decision, Reason
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
-from audit.text.unsafe import visible
-
-MOST: Final = 10
+from audit.text.workflow_commands import MOST, annotation
 
 
 def render(judgement: GateJudgement) -> str:
@@ -29,10 +25,4 @@ def render(judgement: GateJudgement) -> str:
 def _command(level: str, reason: Reason, run: str) -> str:
     step = next_step(reason, run)
     text = f"{reason.text}. Next: {step}" if step else reason.text
-    title = _escaped(f"audit gate: {reason.requirement}").replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={title}::{_escaped(text)}"
-
-
-def _escaped(text: str) -> str:
-    """Text in the data of a command; what is not printable is visible already, so no line can end."""
-    return visible(text).replace("%", "%25")
+    return annotation(level, f"audit gate: {reason.requirement}", text)

@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from xml.etree import ElementTree
 
 from audit.gate.decision import Decision, Reason
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
 from audit.gate.policy import Policy
-from audit.text.unsafe import visible
+from audit.text.junit import CaseTag, JunitCase, JunitSuite, junit
 
-TAGS = {Decision.BLOCK: "failure", Decision.CANNOT_DECIDE: "error", Decision.ALLOW: "system-out"}
+TAGS = {Decision.BLOCK: CaseTag.FAILURE, Decision.CANNOT_DECIDE: CaseTag.ERROR, Decision.ALLOW: CaseTag.OUTPUT}
 
 
 def render(judgement: GateJudgement) -> str:
     """The document."""
-    by_requirement = _grouped(judgement)
     run = judgement.run.ulid if judgement.run else "RUN"
-    suite = ElementTree.Element("testsuite", name=f"audit gate {judgement.request.policy.name}")
-    counts = {"failure": 0, "error": 0}
-    for requirement, reasons in by_requirement.items():
-        case = ElementTree.SubElement(suite, "testcase", classname=run, name=visible(requirement))
-        # a reader of JUnit counts one outcome per case: the worst
-        worst = min(reasons, key=lambda reason: list(TAGS).index(reason.answer), default=None)
-        if worst is not None:
-            tag = TAGS[worst.answer]
-            element = ElementTree.SubElement(case, tag)
-            if tag in counts:
-                counts[tag] += 1
-                element.set("message", visible(worst.text))
-            element.text = "\n".join(_line(reason, run) for reason in reasons)
-    suite.set("tests", str(len(by_requirement)))
-    suite.set("failures", str(counts["failure"]))
-    suite.set("errors", str(counts["error"]))
-    suite.set("timestamp", judgement.request.now.isoformat(timespec="seconds"))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
+    cases = [_case(run, requirement, reasons) for requirement, reasons in _grouped(judgement).items()]
+    request = judgement.request
+    return junit([JunitSuite(f"audit gate {request.policy.name}", cases, request.now)])
+
+
+def _case(run: str, requirement: str, reasons: Sequence[Reason]) -> JunitCase:
+    """A requirement with the worst of its reasons: a reader of JUnit counts one outcome per case."""
+    worst = min(reasons, key=lambda reason: list(TAGS).index(reason.answer), default=None)
+    if worst is None:
+        return JunitCase(run, requirement)
+    return JunitCase(run, requirement, TAGS[worst.answer], worst.text, [_line(each, run) for each in reasons])
 
 
 def _line(reason: Reason, run: str) -> str:
     step = next_step(reason, run)
-    return visible(reason.text) + (f"; next: {step}" if step else "")
+    return reason.text + (f"; next: {step}" if step else "")
 
 
 def _grouped(judgement: GateJudgement) -> Mapping[str, Sequence[Reason]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
-from audit.text.unsafe import visible
+from audit.text.markdown_table import as_it_is, table_lines
 
 MOST: Final = 200
 """Reasons in one table: a job summary above 1 MiB is thrown away."""
-SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@-])")
 
 
 def render(judgement: GateJudgement) -> str:
@@ -22,22 +20,18 @@ def render(judgement: GateJudgement) -> str:
     lines = [
         f"### audit gate: {judgement.outcome.answer.words}{warned}",
         "",
-        f"* run `{name}`" + (f" of suite {_safe(run.suite_name)}, record root `{run.record_root}`" if run else ""),
+        f"* run `{name}`" + (f" of suite {as_it_is(run.suite_name)}, record root `{run.record_root}`" if run else ""),
         f"* policy `{request.policy.name}` sha256:`{request.policy.sha256}`",
         f"* verdicts {'as stored' if request.trust_verdicts else 'recomputed from the record'}",
-        *(f"* subject {_safe(part.role)} sha256:`{part.sha256}`" for part in request.subjects),
+        *(f"* subject {as_it_is(part.role)} sha256:`{part.sha256}`" for part in request.subjects),
     ]
     reasons = judgement.outcome.reasons
     if reasons:
-        lines += ["", "| decision | requirement | reason | next step |", "|---|---|---|---|"]
-    for reason in reasons[:MOST]:
-        cells = (reason.answer.words, reason.requirement, reason.text, next_step(reason, name) or "")
-        lines.append(f"| {' | '.join(map(_safe, cells))} |")
+        columns = ("decision", "requirement", "reason", "next step")
+        rows = (
+            (each.answer.words, each.requirement, each.text, next_step(each, name) or "") for each in reasons[:MOST]
+        )
+        lines += ["", *table_lines(columns, rows)]
     if len(reasons) > MOST:
         lines += ["", f"{len(reasons) - MOST} more reasons are in the store: `audit show {name}`"]
     return "\n".join(lines)
-
-
-def _safe(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return SPECIAL.sub(r"\\\1", visible(text))

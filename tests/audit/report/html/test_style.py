@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from audit.report.html.render import stylesheet
+from tests.support.contrast import contrast
 
 TEXT = 4.5
 DRAWN = 3.0
@@ -18,19 +19,6 @@ PAIRS = {
     "open": ("open-back", "paper"),
     "none": ("none-back", "paper"),
 }
-
-
-def luminance(colour: str) -> float:
-    digits = colour.removeprefix("#")
-    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
-    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_text_and_drawings_have_contrast_in_light_dark_and_print():

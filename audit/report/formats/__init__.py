@@ -1,0 +1,23 @@
+"""Output formats of a run's verdicts for programs, one per module. A format is a function from results to text."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+from audit.report.results import Results
+
+REGISTRY: Final[Mapping[str, str]] = {
+    "junit": "audit.report.formats.junit:render",
+    "github": "audit.report.formats.github:render",
+    "sarif": "audit.report.formats.sarif:render",
+    "summary": "audit.report.formats.summary:render",
+}
+
+
+def render(name: str, shown: Results) -> str:
+    """A run in a registered format, without a newline at the end."""
+    module, _, attribute = REGISTRY[name].partition(":")
+    text: str = getattr(importlib.import_module(module), attribute)(shown)
+    return text
