@@ -104,5 +104,6 @@ def test_things_go_where_the_page_says():
         "a safety filter",
         "an engine to audit",
         "a section of the report",
+        "a format of a run's verdicts",
     ]
     assert [path for _, path in rows if not (ROOT / path).exists()] == []
