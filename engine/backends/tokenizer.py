@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backends.call_grammar import Write
+from engine.backends.chat_text import chat_text
 from engine.backends.interface import Prompt
 from engine.backends.spelling import spelling_of
 from engine.constraints.interface import TokenSpelling
@@ -41,16 +42,14 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
         template: dict[str, Any] = {"tools": list(prompt.tools)} if prompt.tools else {}
         if prompt.tools and prompt.tool_choice != "auto":
             template["tool_choice"] = prompt.tool_choice
-        text = tokenizer.apply_chat_template(
-            list(prompt.messages), tokenize=False, add_generation_prompt=True, **template
-        )
+        text = chat_text(tokenizer, prompt.messages, source, add_generation_prompt=True, **template)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def write(messages: Sequence[Mapping[str, Any]]) -> str:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False))
+        return chat_text(tokenizer, messages, source)
 
     return PromptTokenizer(
         encode,
