@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from engine.backends.engine_process import Failure, Launch
 from engine.backends.onnxruntime_genai.process import OrtProcesses
@@ -56,6 +54,10 @@ def leaking(given, share):
 
 
 def _graph(path, table):
+    # imported here, because only the environment of the engine has it
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
     rows = numpy_helper.from_array(table.astype(np.float32), "table")
     shapes = {"input_ids": ["batch", "sequence"], "attention_mask": ["batch", "total"]}
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name, shape in shapes.items()]

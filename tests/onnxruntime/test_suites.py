@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from engine.backends.onnxruntime_genai.convert import MANIFEST, digests
 
@@ -100,6 +98,10 @@ def test_a_speculating_engine_with_other_weights_is_caught(tmp_path, converted):
 def _change_weights(folder):
     """Noise of a fifth of their own spread on the weights of the head."""
     path = folder / "model.onnx"
+    # imported here, because only the environment of the engine has it
+    import onnx
+    from onnx import numpy_helper
+
     model = onnx.load(path)
     (head,) = (each for each in model.graph.initializer if each.name == HEAD)
     weights = numpy_helper.to_array(head)

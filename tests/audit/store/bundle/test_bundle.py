@@ -81,7 +81,8 @@ def test_an_imported_run_is_whole_shown_judged_and_not_imported_twice(bundle, an
         # keys stay free for the next run
         fill_finished(store)
     assert "certified" in invoke("show", run, "--store", any_url).stdout
-    events = invoke("query", "--sql", "SELECT detail FROM run_event", "--store", any_url).stdout
+    owner = ("--superuser",) if any_url.startswith("postgresql") else ()
+    events = invoke("query", "--sql", "SELECT detail FROM run_event", "--store", any_url, *owner).stdout
     assert events.count("imported from bundle sha256:") == 1
     assert invoke("diff", run, "latest", "--store", any_url).exit_code in (0, 1)
 
