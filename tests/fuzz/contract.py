@@ -23,7 +23,9 @@ from click.testing import Result
 from tests.audit.invoke import invoke
 
 SECONDS: Final = 20.0
-"""Of one command. Typical ones take a hundredth; the machine may be busy."""
+"""Of processor time, of one command. Typical ones take a hundredth."""
+PASSED: Final = 180.0
+"""Seconds that may pass, for a command that waits; the machine may be busy."""
 MEMORY: Final = 2**29
 """Bytes by which one command may raise the most that the process ever used."""
 NOTES: Final = re.compile(r"(running|checking|reading|only the first|store|results) ")
@@ -38,18 +40,22 @@ class TooSlow(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `TooSlow` after some seconds."""
+    """Raise `TooSlow` after some seconds of processor time, or after `PASSED`."""
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise TooSlow(f"more than {seconds:g} s")
+    def stop(number: int, _frame: FrameType | None) -> None:
+        busy = f"more than {seconds:g} s of processor time"
+        raise TooSlow(busy if number == signal.SIGPROF else f"more than {PASSED:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)}
+    signal.setitimer(signal.ITIMER_REAL, PASSED)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)
