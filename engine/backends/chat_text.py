@@ -30,7 +30,7 @@ FAILURES: Final = (
     ValueError,
 )
 """What templates raise: by themselves, or by operations on values that they did not expect."""
-FIX: Final = "mend its chat template, or use prompts with raw text (key prompt)"
+FIX: Final = "correct its chat template, or use prompts with raw text (key prompt)"
 
 
 class _TooSlow(Exception):

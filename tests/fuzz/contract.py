@@ -67,7 +67,7 @@ class Violation:
 
     @property
     def cause(self) -> str:
-        """Equal for violations that one mend would end."""
+        """Equal for violations with one cause."""
         return self.place or re.sub(r"[0-9]+|'.*?'", "", self.what)[:60]
 
 

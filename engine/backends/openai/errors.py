@@ -50,8 +50,8 @@ class AttemptError(Exception):
 
     def facts(self, attempts: int) -> dict[str, Any]:
         """For the record of a request that failed for good."""
-        told: dict[str, Any] = {"kind": self.kind.value, "message": self.message, "attempts": attempts}
-        return told if self.status is None else told | {"status": self.status}
+        document: dict[str, Any] = {"kind": self.kind.value, "message": self.message, "attempts": attempts}
+        return document if self.status is None else document | {"status": self.status}
 
 
 def malformed(message: str) -> AttemptError:
@@ -61,12 +61,12 @@ def malformed(message: str) -> AttemptError:
 
 def of_status(status: int, words: str, after: float | None) -> AttemptError:
     """The error for a status other than 200; `words` are the server's, in one line."""
-    told = f"status {status}: {words}"
+    message = f"status {status}: {words}"
     if status in AGAIN or status >= 500:
-        return AttemptError(FailureKind.HTTP, told, again=True, status=status, after=after)
+        return AttemptError(FailureKind.HTTP, message, again=True, status=status, after=after)
     if 300 <= status < 400:
-        told = f"status {status}: the server answers from another address; write that one as url"
-    return AttemptError(FailureKind.REFUSED, told, again=False, status=status)
+        message = f"status {status}: the server answers from another address; write that one as url"
+    return AttemptError(FailureKind.REFUSED, message, again=False, status=status)
 
 
 def said(text: str, secret: Secret) -> str:

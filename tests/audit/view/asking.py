@@ -38,7 +38,7 @@ class Asking:
         return anyio.run(asked)
 
     def page(self, path):
-        """The text of a page that there is."""
+        """The text of a page, which must exist."""
         answer = self.get(path)
         assert answer.status_code == 200, (path, answer.status_code, sentence(answer), self.reported)
         return answer.text
