@@ -222,6 +222,20 @@ def _revision(connection: Connection) -> str:
     return BASE if row is None else str(row[0])
 
 
+def opened(engine: Engine, url: URL) -> Engine:
+    """The engine, if its store has the code's revision; disposed of otherwise.
+
+    Raises:
+        UserError: it cannot be read, is no store, or has another revision.
+    """
+    try:
+        require_current(revision_of(engine, url), url)
+    except UserError:
+        engine.dispose()
+        raise
+    return engine
+
+
 def require_current(revision: str, url: URL) -> None:
     """Require that the store has the code's revision.
 

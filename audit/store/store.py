@@ -95,13 +95,7 @@ class Store:
         """
         target = parse_url(url)
         migrate.make_ready(url, target, create and not read_only)
-        engine = open_readonly(target) if read_only else open_engine(target)
-        try:
-            migrate.require_current(migrate.revision_of(engine, target), target)
-        except UserError:
-            engine.dispose()
-            raise
-        return cls(engine, target)
+        return cls(migrate.opened(open_readonly(target) if read_only else open_engine(target), target), target)
 
     def __enter__(self) -> Self:
         return self

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Final
 
 from audit.gate.judgement import GateJudgement
+from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, str]] = {
     "text": "audit.gate.formats.text:render",
@@ -20,6 +20,5 @@ REGISTRY: Final[Mapping[str, str]] = {
 
 def render(name: str, judgement: GateJudgement) -> str:
     """A decision in a registered format, without a newline at the end."""
-    module, _, attribute = REGISTRY[name].partition(":")
-    text: str = getattr(importlib.import_module(module), attribute)(judgement)
+    text: str = resolve(REGISTRY, name, "format")(judgement)
     return text

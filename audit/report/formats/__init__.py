@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Final
 
 from audit.report.results import Results
+from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, str]] = {
     "junit": "audit.report.formats.junit:render",
@@ -18,6 +18,5 @@ REGISTRY: Final[Mapping[str, str]] = {
 
 def render(name: str, shown: Results) -> str:
     """A run in a registered format, without a newline at the end."""
-    module, _, attribute = REGISTRY[name].partition(":")
-    text: str = getattr(importlib.import_module(module), attribute)(shown)
+    text: str = resolve(REGISTRY, name, "format")(shown)
     return text

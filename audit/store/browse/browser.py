@@ -10,7 +10,6 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.errors import UserError
 from audit.store import failures, migrate
 from audit.store.browse import request_list, run_list, trends
 from audit.store.browse.request_list import RequestFilter, RequestPage, RequestPlaces
@@ -38,13 +37,7 @@ class Browser:
         """
         target = parse_url(url)
         migrate.make_ready(url, target, create=False)
-        engine = open_readonly(target)
-        try:
-            migrate.require_current(migrate.revision_of(engine, target), target)
-        except UserError:
-            engine.dispose()
-            raise
-        return cls(engine, target)
+        return cls(migrate.opened(open_readonly(target), target), target)
 
     def __enter__(self) -> Self:
         return self
