@@ -1,7 +1,7 @@
 """Alembic's environment: the table metadata and the database connection.
 
-`audit db upgrade` passes its own connection. A developer's `alembic` command
-names the database with `-x url=...`.
+`audit db upgrade` passes its own connection; `audit.store.view_texts` passes a kind of
+database, to read the SQL. A developer's `alembic` command names the database with `-x url=...`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def developer_url() -> str:
 
 def run_offline() -> None:
     """Write the SQL instead of running it."""
-    context.configure(url=developer_url(), target_metadata=Base.metadata, literal_binds=True)
+    dialect = context.config.attributes.get("dialect")
+    place = {"url": developer_url()} if dialect is None else {"dialect_name": dialect}
+    context.configure(**place, target_metadata=Base.metadata, literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()
 

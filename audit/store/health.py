@@ -1,4 +1,4 @@
-"""Check a store's health: triggers as they were made, references valid, every run and every row of the log unchanged.
+"""Check a store's health: triggers and views as they were made, references valid, every run and every row of the log unchanged.
 
 This module only reads; nothing repairs a damaged store.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import select, text
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.store import integrity, log_check, log_scan, trigger_texts
+from audit.store import integrity, log_check, log_scan, trigger_texts, view_texts
 from audit.store.contents import IntegrityViolation
 from audit.store.models import RunRow
 from audit.store.values import RunStatus
@@ -29,8 +30,25 @@ def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:
             yield IntegrityViolation(name, "the append-only trigger was altered")
 
 
+def damaged_views(engine: Engine) -> Iterator[IntegrityViolation]:
+    """The store's own views that are missing or altered; a user may add others."""
+    queries = view_texts.expected(engine.dialect.name)
+    with engine.connect() as connection:
+        try:
+            expected, stored = view_texts.rewritten(connection, queries), view_texts.stored(connection)
+        except DBAPIError as error:
+            reason = str(error.orig).strip().splitlines()[0]
+            yield IntegrityViolation("views", f"cannot be compared with those of this version: {reason}")
+            return
+    for name in expected:
+        if name not in stored:
+            yield IntegrityViolation(name, "the view is missing")
+        elif expected[name] != stored[name]:
+            yield IntegrityViolation(name, "the view was altered")
+
+
 def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViolation]:
-    """All damage of the store; of its runs the named ones or all."""
+    """All damage of the store but its views; of its runs the named ones or all."""
     yield from damaged_guards(session)
     if session.get_bind().dialect.name == "sqlite":
         yield from _sqlite_damage(session)

@@ -93,6 +93,27 @@ def test_a_statement_is_named(url, statement, message):
     assert message in first(url)
 
 
+@pytest.mark.parametrize(
+    ("statements", "message"),
+    [
+        (("DROP VIEW v_gate",), "v_gate: the view is missing"),
+        (("DROP VIEW v_gate", "CREATE TABLE v_gate (run TEXT, decision TEXT)"), "v_gate: the view is missing"),
+        (
+            ("DROP VIEW v_gate", "CREATE VIEW v_gate AS SELECT run_id AS run, 'allow' AS decision FROM gate_decision"),
+            "v_gate: the view was altered",
+        ),
+    ],
+)
+def test_a_view_that_says_something_else_is_named(url, statements, message):
+    tamper(url, *statements)
+    assert damage(url) == [message]
+
+
+def test_a_view_of_the_users_own_is_no_damage(url):
+    tamper(url, "CREATE VIEW blocked AS SELECT * FROM v_gate WHERE decision = 'block'")
+    assert damage(url) == []
+
+
 def test_rows_inserted_past_the_log_are_named(url):
     columns = "run_id, status, at, detail"
     tamper(url, f"INSERT INTO run_event (id, {columns}) SELECT 50, {columns} FROM run_event WHERE id = 1")
