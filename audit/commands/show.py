@@ -48,8 +48,13 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
 
             show_request(opened, opened.load_run(ulid), request, as_json=as_json)
             return
-        shown, drafts, judged = results(opened, ulid), opened.draft_versions(ulid), opened.judgements(ulid)
-        erasure_lines = _erasures(opened, ulid)
+        _show(opened, ulid, as_json)
+
+
+def _show(store: Store, ulid: str, as_json: bool) -> None:
+    """Print a run while its store is open, because the store names the odd value behind a failure."""
+    shown, drafts, judged = results(store, ulid), store.draft_versions(ulid), store.judgements(ulid)
+    erasure_lines = _erasures(store, ulid)
     if as_json:
         echo_json(shown)
         return

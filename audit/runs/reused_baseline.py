@@ -69,7 +69,10 @@ def reused_run(store: Store, name: str) -> ReusedRun:
         raise UserError(f"run {record.ulid} is {record.status}; finish it first: audit resume {record.ulid}")
     broken = store.broken_places(record.ulid)
     if broken:
-        raise CannotDecide(f"run {record.ulid} has changed since it finished; see: audit verify {record.ulid}")
+        raise CannotDecide(
+            f"run {record.ulid} has changed since it finished ({broken[0].place}: {broken[0].message}); "
+            f"list every place: audit db check {record.ulid}"
+        )
     names = [arm.name for arm in record.arms if arm.kind in PLAIN]
     return ReusedRun(record, {arm: store.load_arm(record.ulid, arm) for arm in names})
 

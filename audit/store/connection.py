@@ -50,6 +50,8 @@ def parse_url(text: str) -> URL:
     """
     if "\0" in text:
         raise UserError(f"{text}: a store's name has no NUL; name a file, or a URL")
+    if any("\ud800" <= character <= "\udfff" for character in text):  # bytes of an argument that are no text
+        raise UserError(f"{text}: not UTF-8, which the name of a store is; name another file, or a URL")
     if "://" not in text:
         if not text.strip():
             raise UserError("--store is empty; give a path or a URL such as sqlite:///audit.db")

@@ -12,6 +12,7 @@ from audit.runs.reused_baseline import reused_run
 from audit.runs.runner import run
 from audit.store import Store
 from audit.suite.loader import load_suite
+from tests.audit.gate.attacks.honest import edited
 from tests.audit.invoke import invoke
 from tests.support.observers import Silent, StopsAfter
 from tests.support.tiers import fast_first
@@ -177,11 +178,14 @@ def test_a_run_that_is_not_finished_is_refused(path, store):
     assert f"is interrupted; finish it first: audit resume {stopped.value.run}" in done.stderr
 
 
-def test_a_run_that_was_changed_decides_nothing(path, first, monkeypatch):
-    monkeypatch.setattr(Store, "broken_places", lambda _self, run: (f"{run}: requests",))
+def test_a_run_that_was_changed_decides_nothing(path, first):
+    edited(path.parent / "audit.db", "UPDATE request SET n_output = n_output + 1 WHERE id = 1")
     done = audit(path, "--baseline", first)
-    assert done.exit_code == 3
-    assert f"audit verify {first}" in done.stderr
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
+    assert "the request's row, steps or trace digest were changed" in done.stderr
+    advice = done.stderr.rstrip().rpartition("list every place: audit ")[2]
+    check = invoke(*advice.split(), "--store", str(path.parent / "audit.db"))
+    assert (check.exit_code, "were changed" in check.stdout) == (1, True)
 
 
 def test_rounds_and_a_missing_store_are_refused(unrun):

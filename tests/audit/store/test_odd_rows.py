@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 
 import pytest
 
 from audit.errors import CannotDecide
 from audit.store import Store
+from audit.store.models import Base
 from audit.store.odd_rows import first_odd
 from tests.audit.gate.attacks.honest import edited
 from tests.audit.invoke import invoke
@@ -38,6 +40,54 @@ def test_an_odd_value_is_named_with_its_row(tmp_path, table, column, value):
         assert done.exit_code < 2 or done.stderr.count("\n") == 1
     with connected(f"sqlite:///{store}", read_only=True) as connection:
         assert f": {column} is " in str(first_odd(connection.engine))
+
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("list",),
+    ("show", "latest"),
+    ("coverage", "latest"),
+    ("gate", "latest", "--policy", "standard"),
+    ("db", "check"),
+    ("report", "latest", "--html", "{folder}/page.html", "--force"),
+    ("report", "latest", "--markdown"),
+    ("export", "latest", "--out", "{folder}/run.zip"),
+    ("query", "SELECT * FROM v_token"),
+)
+STRANGE = ("X'FF00'", "-1e308", "'\u202e\x1b]0;x\x07'", "NULL")
+
+
+def columns():
+    """Every column of every table that the made store fills, without the keys that rows refer to."""
+    for table in Base.metadata.sorted_tables:
+        for column in table.columns:
+            if not column.primary_key:
+                yield table.name, column.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", STRANGE)
+def test_no_value_of_any_column_is_a_traceback_or_lets_a_run_through(tmp_path, value):
+    made_store(tmp_path)
+    fill_every_table(f"sqlite:///{tmp_path / 'audit.db'}")
+    wrong: list[str] = []
+    for table, column in columns():
+        copy = tmp_path / f"{table}.{column}.db"
+        shutil.copyfile(tmp_path / "audit.db", copy)
+        try:
+            edited(copy, f"UPDATE {table} SET {column} = {value}")
+        except sqlite3.IntegrityError:
+            continue  # the schema itself refuses the value
+        for words in COMMANDS:
+            done = invoke(*(word.format(folder=tmp_path) for word in words), "--store", str(copy))
+            if not bounded(done) or (words[0] == "gate" and done.exit_code == 0):
+                wrong.append(f"{table}.{column} {words[0]}: {done.exit_code} {done.exception!r} {done.stderr[:200]!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def bounded(done):
+    """True if a command ended as documented: a code of 0 to 3, at most one line of an error, nothing to be obeyed."""
+    ended = isinstance(done.exception, SystemExit | None) and done.exit_code in range(4)
+    return ended and bool(done.output) and done.stderr.count("\n") <= 1 and not set(done.output) & set("\x1b\u202e")
 
 
 def test_a_row_that_is_gone_is_named(tmp_path):

@@ -333,3 +333,13 @@ def test_a_crash_between_two_requests_keeps_the_first(tmp_path):
         # No finish and no close: what is on disk now is what a crash leaves.
         with Store.open(url, create=False) as after:
             assert [key.case_id for key in after.finished(run)] == ["a"]
+
+
+def test_a_power_cut_takes_back_no_commit(tmp_path):
+    url = str(tmp_path / "audit.db")
+    migrate.upgrade(url)
+    engine = open_engine(parse_url(url))
+    with engine.connect() as connection:
+        full = 2
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == full
+    engine.dispose()

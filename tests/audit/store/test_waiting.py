@@ -93,7 +93,7 @@ def test_postgresql_ends_the_wait_in_one_line(any_url, monkeypatch):
         other.rollback()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "long", "NUL"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "long", "NUL", "bytes"])
 def test_what_is_no_file_is_no_store(tmp_path, kind):
     place = tmp_path / "place"
     if kind == "pipe":
@@ -101,7 +101,7 @@ def test_what_is_no_file_is_no_store(tmp_path, kind):
     elif kind == "device":
         place = "/dev/null"
     else:
-        place = tmp_path / {"long": "a" * 300, "NUL": "a\0b"}[kind]
+        place = tmp_path / {"long": "a" * 300, "NUL": "a\0b", "bytes": "\udcff"}[kind]
     for create in (True, False):
         with pytest.raises(UserError) as caught:
             Store.open(str(place), create=create)

@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,16 +98,15 @@ def copied(store: Path, folder: Path) -> Path:
 
 def edited(store: Path, *statements: str, guards: bool = False) -> None:
     """Run statements on a store past its facade; the triggers are put away first and back afterwards."""
-    database = sqlite3.connect(store)
-    kept = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for name, _ in () if guards else kept:
-        database.execute(f'DROP TRIGGER "{name}"')
-    for statement in statements:
-        database.execute(statement)
-    for _, sql in () if guards else kept:
-        database.execute(sql)
-    database.commit()
-    database.close()
+    with closing(sqlite3.connect(store)) as database:
+        kept = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in () if guards else kept:
+            database.execute(f'DROP TRIGGER "{name}"')
+        for statement in statements:
+            database.execute(statement)
+        for _, sql in () if guards else kept:
+            database.execute(sql)
+        database.commit()
 
 
 Attack = Callable[[Path], None]
