@@ -1,4 +1,4 @@
-"""Check a store's health: triggers and views as they were made, references valid, every run and every row of the log unchanged.
+"""Check a store's health: triggers and views as made, references valid, every run and every row of the log unchanged.
 
 This module only reads; nothing repairs a damaged store.
 """
