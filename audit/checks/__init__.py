@@ -38,6 +38,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "law": "audit.checks.law.check:CHECK",
     "honoured": "audit.checks.honoured.check:CHECK",
     "q_contract": "audit.checks.q_contract.check:CHECK",
+    "token_law": "audit.checks.token_law.check:CHECK",
     "anchor": "audit.checks.anchor.check:CHECK",
     "transcript": "audit.checks.transcript.check:CHECK",
     "draft_anchor": "audit.checks.draft_anchor:CHECK",

@@ -35,6 +35,7 @@ RANGES: Final[Mapping[str, Range]] = {
     **dict.fromkeys("min_prompts min_tokens slack".split(), COUNT),
     "alpha": ERROR,
     "confidence": CONFIDENCE,
+    "max_tokens": Range(1, 1e9),
     "noise_bound": Range(-1.0, 1e9),
     "permutations": Range(1, 1e6),
 }

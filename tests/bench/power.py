@@ -83,6 +83,12 @@ PLANS = {
     "gamma_invariance": Plan(
         ("noise_keyed_by_draw", "sqrt_acceptance", "resample_from_p"), 2048, (*PAIRED, ArmKind.OTHER_GAMMA)
     ),
+    "token_law": Plan(
+        ("target_rows_shifted", "argmax_draft_soft_q", "first_draft_unverified", "lenient_10_percent"),
+        4096,
+        (ArmKind.ANCHOR,),
+        32,
+    ),
     "law": Plan(("stale_q", "first_draft_unverified", "resample_from_p", "lenient_10_percent"), 4096),
     "q_contract": Plan(("argmax_draft_soft_q", "draft_top_10_raw_q", "draft_from_bf16_logits"), 2048, length=16),
     "anchor": Plan(

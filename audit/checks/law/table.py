@@ -82,7 +82,7 @@ def request_by_request(requests: Sequence[RequestRecord], generator: np.random.G
     for request in requests:
         made = decisions(request)
         impossible = tuple(_impossible(made))
-        part = _part(made, generator)
+        part = table_of(made, generator)
         process = alternatives.extend(process, _chunk(made))
         yield TabulatedRequest(part, process, impossible)
 
@@ -154,7 +154,8 @@ def _bonus(made: Decisions) -> NDArray[np.bool_]:
     return np.asarray((made.candidates == 0) & (made.depth > 0))
 
 
-def _part(made: Decisions, generator: np.random.Generator) -> LawTable:
+def table_of(made: Decisions, generator: np.random.Generator) -> LawTable:
+    """One request's rows. `generator` randomises the transforms."""
     p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
     known, exact = made.known, exact_of(made)
     v = generator.random(len(token))

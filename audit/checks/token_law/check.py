@@ -1,0 +1,240 @@
+"""Token law: tokens alone, of any engine, follow the law of the target, whose files are here.
+
+Claim: law. Null: each emitted token is drawn from p of the anchor's row (a pass of the target's own files over the same
+text) given all that came before. Statistics: a sequential mixture over declared alternatives, valid at any stopping
+time, and one-sample tests of all tokens (transforms in rank and id order, log p, the most likely token), Holm-adjusted;
+each half of `alpha`. Effect: the largest difference between the frequency of a declared event (the most likely token,
+the two most likely, a repeat, a copy from the text) and its probability, per token; bound: 99 % for all events
+together. Assumes that the engine's arithmetic agrees with the reference up to rounding, that the tokens are those that
+were drawn, and independent random numbers between requests. Cannot see: shifts of mass that keep ranks, ids and log p,
+single places that are rare, faults of random numbers, and alternatives below the detectable difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import scipy
+
+from audit.checks.anchor.check import NO_ANCHOR
+from audit.checks.interface import Check, Design, Params
+from audit.checks.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
+from audit.checks.law.check import GREEDY
+from audit.checks.law.table import moments_of
+from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
+from audit.evidence.coverage.examined import anchored
+from audit.evidence.coverage.groups import Group
+from audit.evidence.decisions import unreadable
+from audit.evidence.pairing import pair_arms
+from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.confidence import percent
+from audit.stats.events import EventDeviation, event_deviation, radius
+from audit.stats.multiplicity import holm
+from audit.stats.power import POWER
+from audit.stats.sample_size import SampleSize
+from audit.stats.scores import score_test
+from audit.stats.token_mixture import MixtureResult, mixture
+from engine.backends.evidence import Part
+from engine.core.types import FinishReason
+
+POOLED: Final = "all requests"
+MAX_FINDINGS: Final = 20
+SPREAD: Final = 0.4
+"""Standard deviation of one event that `plan` expects: at most 0.5."""
+STEP: Final = 1.0
+NAMED: Final = ("server", "log-probabilities")
+"""Origins of token ids that are those which were drawn."""
+
+
+def _applies(evidence: Evidence) -> str | None:
+    if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
+        return GREEDY
+    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if design.greedy:
+        return GREEDY
+    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
+
+
+def not_drawn(arm: ArmRecord) -> str | None:
+    """Why an arm's tokens may be others than those which were drawn, or None."""
+    for request in arm.requests:
+        origin = str(request.trace.header.facts.get("tokens", NAMED[0]))
+        if origin not in NAMED:
+            return f"request {request.request_id}: its tokens are by {origin}, and may not be those that were drawn"
+        if origin != NAMED[0] and request.finish_reason is FinishReason.STOP:
+            return f"request {request.request_id}: a stop string ended it, and the tokens of that string are not named"
+    return None
+
+
+def _unusable(evidence: Evidence) -> str | None:
+    arm, anchor = evidence.candidate, evidence.companions[ArmKind.ANCHOR]
+    pairs = pair_arms(arm, anchor).pairs
+    if not pairs:
+        return "the anchor arm has no request of the candidate's"
+    other = next((pair for pair in pairs if pair.candidate.tokens != pair.baseline.tokens), None)
+    if other is not None:
+        return f"request {other.candidate.request_id}: the anchor was made over other tokens"
+    return unreadable(anchor, cells=True) or not_drawn(arm) or shared_numbers(arm)
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    reason = _unusable(evidence)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    requests = _ordered(evidence)
+    generator = np.random.default_rng(seed_of(evidence.candidate.requests))
+    found = gather(requests, int(params["max_tokens"]), generator)
+    alpha = float(params["alpha"]) / 2.0
+    process = mixture(found.ratios, alpha)
+    tests = tuple(_tests(found, generator))
+    adjusted = holm([test.p for test in tests])
+    findings = [*found.impossible, *_departures(process, alpha), *_failed(tests, adjusted, alpha)]
+    error = (1.0 - float(params["confidence"])) / len(EVENTS)
+    deviations = [
+        event_deviation(found.events.happened[:, at], found.events.expected[:, at], found.tokens, error)
+        for at in range(len(EVENTS))
+    ]
+    bound = max(deviation.bound for deviation in deviations)
+    enough = found.tokens >= int(params["min_tokens"]) and bound <= float(params["margin"])
+    smallest = min([process.test.p, *adjusted])
+    return CheckResult(
+        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
+        summary=_summary(findings, found, deviations, len(tests), params),
+        n=found.tokens,
+        statistic=process.test.log_max,
+        p_value=0.0 if found.impossible else min(1.0, 2.0 * float(smallest)),
+        effect=max(abs(deviation.difference) for deviation in deviations),
+        bound=bound,
+        margin=float(params["margin"]),
+        detectable=_detectable(found, alpha),
+        findings=tuple(findings[:MAX_FINDINGS]),
+        details=_details(found, process, tests, deviations),
+    )
+
+
+def _ordered(evidence: Evidence) -> tuple[Any, ...]:
+    """The anchor's requests with the candidate's names and ends, which the anchor does not know."""
+    ours = evidence.candidate.by_key()
+    return tuple(
+        dataclasses.replace(
+            request, request_id=ours[request.key].request_id, finish_reason=ours[request.key].finish_reason
+        )
+        for request in evidence.companions[ArmKind.ANCHOR].requests
+    )
+
+
+def _tests(found: TokenEvidence, generator: np.random.Generator) -> Iterator[ComponentTest]:
+    """The tests of a number of tokens that was fixed beforehand."""
+    yield from token_tests(found.table, "all", generator)
+    columns = found.table.argmax
+    if len(columns) >= MIN_TOKENS:
+        test = score_test(columns[:, 0], moments_of(columns), STEP)
+        yield ComponentTest("most likely token", "all", test.n, test.z, test.p, test.effect, "mean 1 / (1 + p)")
+
+
+def _departures(process: MixtureResult, alpha: float) -> Iterator[Finding]:
+    if process.test.log_max >= -math.log(alpha):
+        name, share = process.leaders[0]
+        crossed = f"p {process.test.p:.2g} at any stopping time, crossed at token {process.test.crossing}"
+        yield Finding(POOLED, 0, f"{MIXTURE}, led by {name} (share {share:.2g}): {crossed} of {process.test.n}")
+
+
+def _failed(tests: tuple[ComponentTest, ...], adjusted: Any, alpha: float) -> Iterator[Finding]:
+    for at in np.argsort(adjusted, kind="stable"):
+        if adjusted[at] < alpha:
+            test = tests[at]
+            numbers = f"statistic {test.statistic:.4g}, adjusted p {adjusted[at]:.2g}, n {test.n}"
+            yield Finding(POOLED, 0, f"{test.title}: {numbers}, effect {test.effect:.3g} {test.unit}")
+
+
+def _detectable(found: TokenEvidence, alpha: float) -> float | None:
+    """The smallest leak of the most likely token, in total variation per token, that the score shows at `POWER`."""
+    columns = found.table.argmax
+    if len(columns) < MIN_TOKENS:
+        return None
+    # of a leak l the score's mean moves by l (s(top) - E_p s), the law by l (1 - p of the most likely token)
+    span, distance = float(np.sum(columns[:, 4] - columns[:, 1])), float(np.sum(found.table.distance[:, 1]))
+    spread = math.sqrt(float(np.sum(columns[:, 2])))
+    if span <= 0.0:
+        return None
+    return min(1.0, _quantiles(alpha / 4.0) * spread / span) * distance / len(columns)
+
+
+def _quantiles(alpha: float) -> float:
+    return float(scipy.stats.norm.isf(alpha / 2.0) + scipy.stats.norm.ppf(POWER))
+
+
+def _summary(
+    findings: list[Finding], found: TokenEvidence, deviations: list[EventDeviation], tests: int, params: Params
+) -> str:
+    edge = f"; {found.edge} tokens at the edge of a truncation are left out" if found.edge else ""
+    if findings:
+        return f"{len(findings)} departures from the law in {found.tokens} tokens; {findings[0].message}{edge}"
+    worst = max(range(len(EVENTS)), key=lambda at: deviations[at].bound)
+    level = percent(float(params["confidence"]))
+    most = f"{deviations[worst].bound:.3g} ({EVENTS[worst]}, {level})"
+    bound = f"frequencies of {len(EVENTS)} events differ by at most {most}"
+    tested = f"no departure in {tests + 1} tests of {found.tokens} tokens"
+    if found.tokens < int(params["min_tokens"]):
+        return f"{tested}, fewer than {params['min_tokens']}; {bound}{edge}"
+    return f"{tested}; {bound}{edge}"
+
+
+def _details(
+    found: TokenEvidence, process: MixtureResult, tests: tuple[ComponentTest, ...], deviations: list[EventDeviation]
+) -> dict[str, Any]:
+    sequential = {"name": MIXTURE, "stratum": "all", "n": process.test.n, "p": process.test.p}
+    return {
+        "tests": [
+            sequential,
+            *({"name": test.name, "stratum": test.stratum, "n": test.n, "p": test.p} for test in tests),
+        ],
+        "alternatives": [{"alternative": name, "share": share} for name, share in process.leaders],
+        "log_e": process.test.log_final,
+        "crossed_at": process.test.crossing,
+        "edge": found.edge,
+        "events": {
+            name: {"trials": one.trials, "difference": one.difference, "bound": one.bound}
+            for name, one in zip(EVENTS, deviations, strict=True)
+        },
+    }
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    """Tokens until the bound of every event is within the margin."""
+    if design.greedy:
+        return None
+    error, margin = (1.0 - float(params["confidence"])) / len(EVENTS), float(params["margin"])
+    units = int(params["min_tokens"])
+    spread = design.assumed.spread or SPREAD
+    # nine of ten clean runs deviate by less than 1.65 standard deviations
+    while 1.65 * spread * math.sqrt(units) + radius(spread**2 * units, error) > margin * units:
+        units = math.ceil(1.1 * units) + 1
+    return SampleSize(units, "tokens", margin, 1.0 - float(params["confidence"]), POWER)
+
+
+CHECK = Check(
+    name="token_law",
+    claim="law",
+    needs=Level.L0,
+    defaults={"alpha": 0.005, "confidence": 0.99, "margin": 0.06, "min_tokens": 500, "max_tokens": 100_000},
+    run=_run,
+    applies=_applies,
+    foresee=_foresee,
+    null="each emitted token is drawn from p that the target alone has after the text before it",
+    effect="difference between the frequency and the probability of an event, per token",
+    plan=_plan,
+    companions=(ArmKind.ANCHOR,),
+    covers=frozenset({Group.DRAFTING, Group.PARAMETERS, Group.BATCH}),
+    examines=anchored,
+)

@@ -1,0 +1,214 @@
+"""The numbers that the test of tokens needs: the anchor's rows on the candidate's tokens.
+
+A token outside the truncated law is impossible, unless the engine's own arithmetic may have kept it: then it is near
+the edge and left out. Where the engine does not name its end tokens, every law is that of a token that ends nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.checks.anchor.rows import row_at
+from audit.checks.law.cells import exact_of, previous_rows, top_of
+from audit.checks.law.table import LawTable, table_of
+from audit.evidence.decisions import Decisions, decisions, own_cell
+from audit.evidence.draft_places import NO_NODE
+from audit.evidence.records import RequestRecord
+from audit.evidence.verdicts import Finding
+from audit.stats.token_mixture import NO_TOKEN, TokenRows, log_ratios
+from engine.core.types import FinishReason, Floats
+from engine.record.trace import Trace
+
+EDGE: Final = 0.1
+"""Relative error of a probability that may move a token over the threshold of top-k or min-p."""
+EDGE_MASS: Final = 0.01
+"""The same for the mass before a token, which top-p compares."""
+LOOKUP: Final = 2
+"""Tokens that a lookup compares with the text before them."""
+EVENTS: Final = ("most likely token", "two most likely tokens", "previous token again", "token copied from the text")
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """[n, len(EVENTS)] whether each event happened, and its probability; NaN where the event is not defined."""
+
+    happened: Floats
+    expected: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvidence:
+    """All requests: tokens inside the law, tokens near the edge of a truncation, and impossible ones."""
+
+    table: LawTable
+    ratios: Floats
+    """[n, K] of `audit.stats.token_mixture`."""
+    events: Events
+    edge: int
+    impossible: tuple[Finding, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Judged tokens."""
+        return len(self.ratios)
+
+
+def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Generator) -> TokenEvidence:
+    """Read the anchor's requests in order, up to `most` tokens. `generator` randomises the transforms."""
+    hidden = any(map(_end_hidden, requests))
+    parts: list[TokenEvidence] = []
+    left = most
+    for request in requests:
+        if left <= 0:
+            break
+        parts.append(_request(request, hidden, left, generator))
+        left -= parts[-1].tokens
+    columns = {
+        field.name: np.concatenate([getattr(part.table, field.name) for part in parts])
+        for field in dataclasses.fields(LawTable)
+    }
+    return TokenEvidence(
+        table=LawTable(**columns),
+        ratios=np.concatenate([part.ratios for part in parts]),
+        events=Events(*(np.concatenate(each) for each in zip(*(_both(part.events) for part in parts), strict=True))),
+        edge=sum(part.edge for part in parts),
+        impossible=tuple(finding for part in parts for finding in part.impossible),
+    )
+
+
+def _both(events: Events) -> tuple[Floats, Floats]:
+    return events.happened, events.expected
+
+
+def _end_hidden(request: RequestRecord) -> bool:
+    """The answer ended by an end token that is not on record."""
+    ended = request.finish_reason is FinishReason.EOS
+    return ended and not (request.tokens and request.tokens[-1] in request.trace.header.eos_ids)
+
+
+def _request(request: RequestRecord, hidden: bool, most: int, generator: np.random.Generator) -> TokenEvidence:
+    trace = request.trace
+    made = decisions(request)
+    made = _without_ends(made, trace.header.eos_ids) if hidden else made
+    exact = exact_of(made)
+    inside = (exact.p > 0) & (np.arange(len(made.token)) < most)
+    outside = np.flatnonzero(exact.p <= 0)
+    impossible = [int(i) for i in outside if not _near_edge(trace, int(i))]
+    table = table_of(made, generator)
+    kept = LawTable(**{field.name: getattr(table, field.name)[inside] for field in dataclasses.fields(LawTable)})
+    rows = _rows(made, trace)
+    return TokenEvidence(
+        table=kept,
+        ratios=log_ratios(_chosen(rows, inside)),
+        events=_events(made, rows, inside),
+        edge=len(outside) - len(impossible),
+        impossible=tuple(_impossible(request, made, i) for i in impossible),
+    )
+
+
+def _impossible(request: RequestRecord, made: Decisions, index: int) -> Finding:
+    token = int(request.trace.token[index])
+    return Finding(request.request_id, int(made.step[index]), f"token {token} was emitted, its p is 0")
+
+
+def _without_ends(made: Decisions, ends: Sequence[int]) -> Decisions:
+    """The laws given that the token ends nothing."""
+    ids = np.broadcast_to(np.arange(made.p.shape[1]), made.p.shape) if made.lumped is None else made.lumped.ids
+    end = np.isin(ids, np.asarray(ends, dtype=np.int64))
+    mass = np.where(end, made.p, 0.0).sum(axis=1)
+    rest = np.maximum(1.0 - mass, 1e-12)
+    p = np.where(end, 0.0, made.p) / rest[:, None]
+    if made.lumped is None:
+        return dataclasses.replace(made, p=p)
+    below = np.where(end & (ids < made.lumped.token[:, None]), made.p, 0.0).sum(axis=1)
+    lumped = dataclasses.replace(made.lumped, p=made.lumped.p / rest, p_below=(made.lumped.p_below - below) / rest)
+    return dataclasses.replace(made, p=p, lumped=lumped)
+
+
+def _near_edge(trace: Trace, index: int) -> bool:
+    """True if rounding may have kept a token that the truncation of the reference drops."""
+    row, sampling, token = row_at(trace, index), trace.header.sampling, int(trace.token[index])
+    place = np.flatnonzero(row.ids == token)
+    own = float(row.plain[place[0]]) if len(place) else float(row.plain.min())
+    if own <= 0.0:
+        return False
+    falling = np.sort(row.plain)[::-1]
+    least = sampling.min_p * falling[0]
+    if 0 < sampling.top_k <= len(falling):
+        least = max(least, falling[sampling.top_k - 1])
+    before = falling[(falling > own) & (falling >= least)].sum() / falling[falling >= least].sum()
+    return bool(own >= least * (1.0 - EDGE) and (sampling.top_p >= 1.0 or before < sampling.top_p + EDGE_MASS))
+
+
+def _rows(made: Decisions, trace: Trace) -> TokenRows:
+    exact, at = exact_of(made), np.arange(len(made.token))
+    top = top_of(made)
+    history = [*trace.header.prompt, *exact.token.tolist()]
+    start = len(trace.header.prompt)
+    sampling = trace.header.sampling
+    whole = sampling.plain_scores and sampling.temperature == 1.0
+    whole = whole and sampling.top_k == 0 and sampling.top_p == 1.0 and sampling.min_p == 0.0
+    return TokenRows(
+        cells=made.p,
+        cell=made.token,
+        p_token=exact.p,
+        top=(top == made.token) & (_ids(made)[at, top] == exact.token),
+        top_mass=made.p[at, top],
+        previous=previous_rows(made),
+        token=exact.token,
+        repeated=np.concatenate([[NO_TOKEN], exact.token[:-1]]),
+        copied=np.array(list(copies(history, start)), dtype=np.int64),
+        plain=np.full(len(at), np.nan) if whole else np.exp(trace.logprob),
+        vocabulary=trace.header.vocabulary,
+    )
+
+
+def _ids(made: Decisions) -> NDArray[np.int64]:
+    """[E, C] the token of each cell."""
+    return exact_of(made).ids
+
+
+def _chosen(rows: TokenRows, mask: NDArray[np.bool_]) -> TokenRows:
+    values: dict[str, Any] = {field.name: getattr(rows, field.name) for field in dataclasses.fields(TokenRows)}
+    return TokenRows(**{name: value if isinstance(value, int) else value[mask] for name, value in values.items()})
+
+
+def copies(history: Sequence[int], start: int) -> Iterator[int]:
+    """For each token from `start` on: the one that followed the last occurrence of the tokens before it."""
+    last: dict[tuple[int, ...], int] = {}
+    for index, token in enumerate(history):
+        key = tuple(history[max(0, index - LOOKUP) : index])
+        if index >= start:
+            yield last.get(key, NO_TOKEN) if index >= LOOKUP else NO_TOKEN
+        if index >= LOOKUP:
+            last[key] = token
+
+
+def _events(made: Decisions, rows: TokenRows, inside: NDArray[np.bool_]) -> Events:
+    """The events of each token inside the law."""
+    cells = made.p if made.lumped is None else made.p[:, :-1]
+    pair = np.argsort(-cells, axis=1, kind="stable")[:, :2]
+    two = np.take_along_axis(cells, pair, axis=1).sum(axis=1)
+    happened = [rows.top, (pair == rows.cell[:, None]).any(axis=1)]
+    expected = [rows.top_mass, two]
+    for point in (rows.repeated, rows.copied):
+        mass = _mass(made, point)
+        happened.append(np.where(np.isnan(mass), np.nan, point == rows.token))
+        expected.append(mass)
+    return Events(
+        np.stack([np.asarray(each, dtype=np.float64) for each in happened], axis=1)[inside],
+        np.stack(expected, axis=1)[inside],
+    )
+
+
+def _mass(made: Decisions, point: NDArray[np.int64]) -> Floats:
+    """[E] p of one token per row; NaN where there is none, or where the tail holds it."""
+    cell = own_cell(_ids(made), point)
+    mass = made.p[np.arange(len(point)), np.maximum(cell, 0)]
+    return np.asarray(np.where((cell == NO_NODE) | (point == NO_TOKEN), np.nan, mass))

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from audit.stats.token_mixture import DIRECTIONS, NO_TOKEN, TokenRows, log_ratios, mixture
+
+VOCABULARY = 12
+NAMES = [name for direction in DIRECTIONS for name in direction.names]
+
+
+def rows_of(laws, tokens, plain=None):
+    """Rows on whole laws [E, V]; the looked-up token is always 3."""
+    count, at = len(tokens), np.arange(len(tokens))
+    tokens = np.asarray(tokens)
+    other = np.full(count, np.nan) if plain is None else plain[at, tokens]
+    return TokenRows(
+        cells=laws,
+        cell=tokens,
+        p_token=laws[at, tokens],
+        top=laws.argmax(axis=1) == tokens,
+        top_mass=laws.max(axis=1),
+        previous=np.concatenate([np.full_like(laws[:1], np.nan), laws[:-1]]),
+        token=tokens,
+        repeated=np.concatenate([[NO_TOKEN], tokens[:-1]]),
+        copied=np.full(count, 3),
+        plain=other,
+        vocabulary=laws.shape[1],
+    )
+
+
+def drawn(rng, laws):
+    return (laws.cumsum(axis=1) < rng.random((len(laws), 1))).sum(axis=1).clip(max=laws.shape[1] - 1)
+
+
+def worlds(rng, count):
+    return rng.dirichlet(np.full(VOCABULARY, 0.4), size=count).clip(1e-6)
+
+
+def normalised(laws):
+    return laws / laws.sum(axis=1, keepdims=True)
+
+
+def test_every_alternative_has_mean_one_under_the_claim():
+    """Exact: the mean over the next token of r / p, for a text of two tokens before it."""
+    rng = np.random.default_rng(5)
+    laws = normalised(worlds(rng, 3))
+    plain = normalised(worlds(rng, 3))
+    ratios = [np.exp(log_ratios(rows_of(laws, [1, 4, token], plain))[-1]) for token in range(VOCABULARY)]
+    means = laws[-1] @ np.stack(ratios)
+    assert means == pytest.approx(np.ones(len(NAMES)), abs=1e-9)
+
+
+def test_masses_outside_a_truncated_law_never_raise_the_mean():
+    laws = normalised(worlds(np.random.default_rng(6), 3))
+    laws[:, :6] = 0.0
+    laws = normalised(laws)
+    ratios = [np.exp(log_ratios(rows_of(laws, [7, 8, token]))[-1]) for token in range(6, VOCABULARY)]
+    assert np.all(laws[-1, 6:] @ np.stack(ratios) <= 1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "faulty"),
+    [
+        ("argmax leak", lambda law: 0.8 * law + 0.2 * np.eye(VOCABULARY)[law.argmax(axis=1)]),
+        ("p to the power", lambda law: normalised(law**1.5)),
+        ("copy from the text", lambda law: 0.9 * law + 0.1 * np.eye(VOCABULARY)[3]),
+        ("any token", lambda law: 0.9 * law + 0.1 / VOCABULARY),
+    ],
+)
+def test_a_fault_is_found_and_named(name, faulty):
+    rng = np.random.default_rng(1)
+    laws = normalised(worlds(rng, 1500))
+    found = mixture(log_ratios(rows_of(laws, drawn(rng, faulty(laws)))), 0.005)
+    assert found.test.crossing is not None
+    assert found.leaders[0][0].startswith(name)
+
+
+def test_clean_texts_cross_no_more_often_than_the_level_at_any_time():
+    """200 texts of 60 tokens at level 0.05: inside the 99.9 % binomial band."""
+    rng = np.random.default_rng(2)
+    laws = normalised(worlds(rng, 60))
+    crossed = sum(
+        mixture(log_ratios(rows_of(laws, drawn(rng, laws))), 0.05).test.crossing is not None for _ in range(200)
+    )
+    assert crossed <= binom.ppf(0.999, 200, 0.05)
+
+
+def test_nothing_is_said_without_tokens():
+    assert mixture(np.empty((0, len(NAMES))), 0.01).test.p == 1.0
