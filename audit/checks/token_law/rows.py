@@ -176,7 +176,8 @@ def _ids(made: Decisions) -> NDArray[np.int64]:
 
 def _chosen(rows: TokenRows, mask: NDArray[np.bool_]) -> TokenRows:
     values: dict[str, Any] = {field.name: getattr(rows, field.name) for field in dataclasses.fields(TokenRows)}
-    return TokenRows(**{name: value if isinstance(value, int) else value[mask] for name, value in values.items()})
+    chosen: dict[str, Any] = {name: x if isinstance(x, int) else x[mask] for name, x in values.items()}
+    return TokenRows(**chosen)
 
 
 def copies(history: Sequence[int], start: int) -> Iterator[int]:
