@@ -61,7 +61,7 @@ class TokenRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
+class FaultFamily:
     """Alternatives of one kind. `ratios` gives r(Y) / p(Y) as logarithms [E, len(names)]."""
 
     names: tuple[str, ...]
@@ -78,12 +78,12 @@ class MixtureResult:
 
 def log_ratios(rows: TokenRows) -> Floats:
     """[E, K] log r(Y) / p(Y) of one request, 0 where an alternative does not differ from p."""
-    return np.concatenate([direction.ratios(rows) for direction in DIRECTIONS], axis=1)
+    return np.concatenate([family.ratios(rows) for family in DIRECTIONS], axis=1)
 
 
 def mixture(ratios: Floats, alpha: float) -> MixtureResult:
     """The average over all alternatives after `ratios` [E, K]; each kind has the same prior share."""
-    names = [name for direction in DIRECTIONS for name in direction.names]
+    names = [name for family in DIRECTIONS for name in family.names]
     weights = np.concatenate([np.full(len(one.names), 1.0 / len(DIRECTIONS) / len(one.names)) for one in DIRECTIONS])
     n = len(ratios)
     if not n:
@@ -159,12 +159,12 @@ def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
 
 
 DIRECTIONS: Final = (
-    Direction(_named("p to the power", EXPONENTS), _power),
-    Direction(_named("argmax leak", ARGMAX_LEAKS), _argmax),
-    Direction(_named("argmax loss", ARGMAX_LOSSES), _argmax_loss),
-    Direction(_named("repeat of the previous token", REPEATS), _repeat),
-    Direction(_named("previous row", ROW_LEAKS), _previous),
-    Direction(_named("copy from the text", COPIES), _copy),
-    Direction(_named("any token", UNIFORM_LEAKS), _uniform),
-    Direction(_named("law without parameters", PLAIN_LEAKS), _plain),
+    FaultFamily(_named("p to the power", EXPONENTS), _power),
+    FaultFamily(_named("argmax leak", ARGMAX_LEAKS), _argmax),
+    FaultFamily(_named("argmax loss", ARGMAX_LOSSES), _argmax_loss),
+    FaultFamily(_named("repeat of the previous token", REPEATS), _repeat),
+    FaultFamily(_named("previous row", ROW_LEAKS), _previous),
+    FaultFamily(_named("copy from the text", COPIES), _copy),
+    FaultFamily(_named("any token", UNIFORM_LEAKS), _uniform),
+    FaultFamily(_named("law without parameters", PLAIN_LEAKS), _plain),
 )

@@ -5,7 +5,7 @@ from scipy.stats import binom
 from audit.stats.token_mixture import DIRECTIONS, NO_TOKEN, TokenRows, log_ratios, mixture
 
 VOCABULARY = 12
-NAMES = [name for direction in DIRECTIONS for name in direction.names]
+NAMES = [name for family in DIRECTIONS for name in family.names]
 
 
 def rows_of(laws, tokens, plain=None):
