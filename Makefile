@@ -13,6 +13,11 @@ ORT ?= onnxruntime-genai==0.18.0
 ORT_VENV ?= .venv-ort
 ORT_BIN := $(ORT_VENV)/bin
 ORT_INSTALLED := $(ORT_VENV)/.installed-$(ORT)
+# So does OpenVINO GenAI.
+OPENVINO ?= openvino-genai==2026.4.1.0
+OPENVINO_VENV ?= .venv-openvino
+OPENVINO_BIN := $(OPENVINO_VENV)/bin
+OPENVINO_INSTALLED := $(OPENVINO_VENV)/.installed-$(OPENVINO)
 # The evaluations whose reports evidence is attached to bring much, so they have an environment of their own too.
 ATTACH_VENV ?= .venv-attach
 ATTACH_BIN := $(ATTACH_VENV)/bin
@@ -20,7 +25,7 @@ ATTACH_INSTALLED := $(ATTACH_VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ATTACHENV := $(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet
-# SHARE=K/N runs every N-th of the slow, the bitwise, the attach, the vLLM and the onnxruntime-genai tests, starting at the K-th
+# SHARE=K/N runs every N-th of the slow, the bitwise, the attach, the vLLM, the onnxruntime-genai and the OpenVINO tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
@@ -29,7 +34,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm venv-ort quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture venv-vllm venv-ort venv-openvino quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -55,6 +60,14 @@ $(ORT_INSTALLED): pyproject.toml constraints.txt
 	$(ORT_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 	@touch $@
 
+# torch first, as constrained
+$(OPENVINO_INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(OPENVINO_VENV)
+	$(OPENVINO_BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(OPENVINO_BIN)/python -m pip install --quiet --constraint constraints.txt "$(OPENVINO)"
+	$(OPENVINO_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
+	@touch $@
+
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
@@ -68,7 +81,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -101,6 +114,11 @@ test-ort: $(ORT_INSTALLED)  ## onnxruntime-genai as a backend: packaged suites, 
 	$(TESTENV) $(ORT_BIN)/python -m pytest -m ort -rP $(ONLY) tests/onnxruntime
 
 venv-ort: $(ORT_INSTALLED)  ## Install onnxruntime-genai into an environment of its own.
+
+test-openvino: $(OPENVINO_INSTALLED)  ## OpenVINO GenAI as a backend: packaged suites, conversions, an exactly known law.
+	$(TESTENV) $(OPENVINO_BIN)/python -m pytest -m openvino -rP $(ONLY) tests/openvino
+
+venv-openvino: $(OPENVINO_INSTALLED)  ## Install OpenVINO GenAI into an environment of its own.
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick
@@ -156,4 +174,4 @@ kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_P
 	$(TESTENV) $(BIN)/python -m pytest -m slow -s --kills $(KILLS_PG) tests/audit/runs/test_kills.py -k postgresql
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

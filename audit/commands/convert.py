@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -12,25 +11,23 @@ from audit.commands.tables import cell
 from audit.errors import UserError
 from audit.text.printer import echo
 from engine.core.errors import EngineError
-
-FORMATS: Final = ("onnx",)
+from engine.core.registry import CONVERTERS, resolve
 
 
 @click.command("convert")
 @click.argument("model")
-@click.option("--to", "kind", type=click.Choice(FORMATS), required=True, help="Format: onnx for onnxruntime-genai.")
+@click.option("--to", "kind", type=click.Choice(list(CONVERTERS)), required=True, help="Format.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="New folder.")
 @click.option("--python", metavar="PATH", help="Interpreter with the engine's converter. Default: the current one.")
 def command(model: str, kind: str, out: Path, python: str | None) -> None:
     """Convert MODEL, a folder or another source of models, for another engine.
 
-    The engine's own converter writes the new folder; conversion.json in it holds SHA-256 digests of the source's and
-    the result's files, the versions, and the rounding. A suite names the folder under `engine: {onnx: {...}}`.
+    The engine's Python writes the new folder; conversion.json in it holds SHA-256 digests of the source's and the
+    result's files, the versions, and the rounding. A suite names the folder under `engine: {FORMAT: {...}}`.
     """
     # imported late: the help imports no model code
+    from engine.backends.converted.conversion import ModelConverter, convert
     from engine.backends.engine_process import interpreter
-    from engine.backends.onnxruntime_genai.convert import convert
-    from engine.backends.onnxruntime_genai.process import PROGRAM
     from engine.models.loading import open_source
 
     if out.exists():
@@ -38,7 +35,9 @@ def command(model: str, kind: str, out: Path, python: str | None) -> None:
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: {out.parent} is no folder; make it first")
     try:
-        made = convert(open_source(model), interpreter(python or sys.executable, PROGRAM.name), out)
+        converter: ModelConverter = resolve(CONVERTERS, kind, "format")
+        path = interpreter(python or sys.executable, converter.program.name)
+        made = convert(converter, open_source(model), path, out)
     except EngineError as error:
         raise UserError(str(error)) from error
     echo(f"format     {kind}, precision {made.manifest['precision']}")

@@ -1,8 +1,8 @@
 """Backends, one file or folder each, behind one protocol.
 
 A backend is added by one file, one line in `engine.core.registry.BACKENDS` and its facts
-in `REGISTRY`. Each opens the models of a suite once: `open(models) -> Workshop`; a
-workshop then makes one backend per arm.
+in `REGISTRY`. Each opens the models of a suite once: `open(models) -> Backend`, which
+then makes one `Engine` per arm.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         rules=("greedy", "chain"),
         options="engine-onnxruntime_genai",
         outside="engine.backends.onnxruntime_genai.settings:outside",
+    ),
+    "openvino_genai": BackendKind(
+        BACKENDS["openvino_genai"],
+        EVIDENCE["openvino_genai"],
+        proposers=("draft_model", "prompt_lookup"),
+        rules=("greedy", "chain"),
+        options="engine-openvino_genai",
+        outside="engine.backends.openvino_genai.settings:outside",
     ),
 }
 

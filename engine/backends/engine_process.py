@@ -99,9 +99,7 @@ class EngineProcess:
         return self._launch.job
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        root = str(Path(engine.__file__).parents[1])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, **self._launch.environment, "PYTHONPATH": path}
+        environment = with_project(self._launch.environment)
         with self._log.open("wb") as log:
             try:
                 return subprocess.Popen(
@@ -220,6 +218,13 @@ def _end(child: subprocess.Popen[bytes], home: Path) -> None:
 def _says(line: str) -> bool:
     """True if a line with an error's name reports the error and does not just name a file or class."""
     return bool(re.match(r"[A-Za-z_.]*(Error|Exception)(: .+)?$", line))
+
+
+def with_project(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process and `more`, in which another Python finds this project."""
+    root = str(Path(engine.__file__).parents[1])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **more, "PYTHONPATH": path}
 
 
 def interpreter(python: str, name: str) -> str:

@@ -53,6 +53,7 @@ BACKENDS: Final[Mapping[str, str]] = {
     "vllm": "engine.backends.vllm:open_models",
     "openai": "engine.backends.openai:open_models",
     "onnxruntime_genai": "engine.backends.onnxruntime_genai:open_models",
+    "openvino_genai": "engine.backends.openvino_genai:open_models",
 }
 """Engines to audit: functions `open_models(models)`; their facts are in `engine.backends.REGISTRY`."""
 
@@ -63,8 +64,15 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "vllm": "engine.backends.vllm.evidence:DECLARED",
     "openai": "engine.backends.openai.evidence:DECLARED",
     "onnxruntime_genai": "engine.backends.onnxruntime_genai.evidence:DECLARED",
+    "openvino_genai": "engine.backends.openvino_genai.evidence:DECLARED",
 }
 """The evidence of each backend's records, by record level."""
+
+CONVERTERS: Final[Mapping[str, str]] = {
+    "onnx": "engine.backends.onnxruntime_genai.convert:CONVERTER",
+    "openvino": "engine.backends.openvino_genai.convert:CONVERTER",
+}
+"""Formats of `audit convert`: an `engine.backends.converted.conversion.ModelConverter` each."""
 
 GRAMMARS: Final[Mapping[str, str]] = {
     "llguidance": "engine.constraints.llguidance:LlguidanceLibrary",

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from engine.backends.converted.conversion import convert
 from engine.backends.engine_spec import ModelSource
-from engine.backends.onnxruntime_genai.convert import convert
+from engine.backends.onnxruntime_genai.convert import CONVERTER
 from engine.backends.onnxruntime_genai.models import OrtBackend
 from engine.models.loading import open_source
 
@@ -15,7 +16,9 @@ SOURCES = {"target": "bundled:target", "draft": "bundled:medium_draft"}
 @pytest.fixture(scope="session")
 def converted(tmp_path_factory):
     out = tmp_path_factory.mktemp("onnx")
-    return {name: convert(open_source(source), sys.executable, out / name) for name, source in SOURCES.items()}
+    return {
+        name: convert(CONVERTER, open_source(source), sys.executable, out / name) for name, source in SOURCES.items()
+    }
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from engine.backends.converted.processes import RestartedEngine
 from engine.backends.engine_process import Failure, Launch
-from engine.backends.onnxruntime_genai.process import OrtProcesses
+from engine.backends.onnxruntime_genai.program import PROGRAM
 from engine.backends.onnxruntime_genai.reconcile import Accounts, mismatches, speculation
 from engine.backends.onnxruntime_genai.sampling import search_options
 from engine.core.types import Request, SamplingParams
@@ -100,7 +101,9 @@ def write(folder, given, *, drafts):
 @contextmanager
 def running(folder):
     """The engine on a folder, in a process of its own."""
-    processes = OrtProcesses(Launch(sys.executable, {"op": "start", "folder": str(folder)}, 300, 300, {}), 0)
+    processes = RestartedEngine(
+        PROGRAM, Launch(sys.executable, {"op": "start", "folder": str(folder)}, 300, 300, {}), 0
+    )
     try:
         yield processes
     finally:

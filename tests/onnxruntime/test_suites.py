@@ -1,20 +1,15 @@
 """The packaged suites on the real engine, and a fault that is planted beside it."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engine.backends.onnxruntime_genai.convert import MANIFEST, digests
+from engine.backends.converted.conversion import MANIFEST, digests
+from tests.support.engine_suites import ROOT, uncertified, verdicts
 
 pytestmark = pytest.mark.ort
-ROOT = Path(__file__).parents[2]
-TIMEOUT = 1500
 HEAD = "lm_head.MatMul.weight"
 PLANTED = """
 version: 1
@@ -36,28 +31,6 @@ arms:
     engine: {{threads: 1, onnx: {{target: {changed}, draft: {draft}}}}}
     checks: [greedy_equality, anchor]
 """
-
-
-def verdicts(out, suite):
-    """The exit code, and verdicts and findings by arm and check."""
-    results = out / "results.json"
-    command = [str(Path(sys.executable).with_name("audit")), "run", str(suite)]
-    done = subprocess.run(
-        [*command, "--store", f"sqlite:///{out / 'audit.db'}", "--results", str(results)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode in (0, 1, 3), done.stderr[-4000:]
-    checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
-    return done.returncode, {(each["arm"], each["check"]): each for each in checks}
-
-
-def uncertified(found):
-    return {key: each["verdict"] for key, each in found.items() if each["verdict"] != "certified"}
 
 
 def test_greedy_decoding_is_certified(tmp_path):

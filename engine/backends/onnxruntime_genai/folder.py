@@ -6,9 +6,6 @@ The engine refuses paths that leave the folder, so both are links in it.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,18 +14,6 @@ from engine.core.errors import ModelError
 
 CONFIG: Final = "genai_config.json"
 SESSION: Final = "session_options"
-
-
-class WorkFolder:
-    """A temporary folder, removed with the last engine that uses it."""
-
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="specaudit-onnx-"))
-        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-    def new(self) -> Path:
-        """A new folder in it."""
-        return Path(tempfile.mkdtemp(prefix="composed-", dir=self.path))
 
 
 def compose(home: Path, target: Path, draft: Path | None, eos_ids: Sequence[int], threads: int | None) -> Path:

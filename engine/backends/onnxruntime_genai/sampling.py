@@ -6,10 +6,10 @@ that the engine lacks are refused: its setter would raise an error for unknown n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from engine.backends.converted.seeds import seed_of
 from engine.core.types import Request, SamplingParams
 
 REFUSED: Final[Mapping[str, Callable[[SamplingParams], bool]]] = {
@@ -33,12 +33,6 @@ REFUSED: Final[Mapping[str, Callable[[SamplingParams], bool]]] = {
 def refusal(sampling: SamplingParams) -> str | None:
     """The reason why a request cannot be served, or None."""
     return next((message for message, holds in REFUSED.items() if holds(sampling)), None)
-
-
-def seed_of(request: Request) -> int:
-    """A request's own seed, in [0, 2^31): a digest of seed and stream."""
-    text = f"{request.sampling.seed} {request.stream}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
 def search_options(request: Request, vocabulary: int) -> dict[str, Any]:

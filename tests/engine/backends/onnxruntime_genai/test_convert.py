@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from engine.backends.converted.conversion import MANIFEST, convert, read_converted
 from engine.backends.engine_spec import ModelSource
-from engine.backends.onnxruntime_genai.convert import MANIFEST, convert, head_size, read_converted
+from engine.backends.onnxruntime_genai.convert import CONVERTER, head_size
 from engine.backends.onnxruntime_genai.folder import compose
 from engine.backends.onnxruntime_genai.models import OrtBackend
 from engine.core.errors import ModelError
@@ -25,7 +26,7 @@ def opened():
 
 
 def test_the_manifest_names_source_result_versions_and_rounding(opened, program, tmp_path):
-    converted = convert(opened, program(BUILDER), tmp_path / "out")
+    converted = convert(CONVERTER, opened, program(BUILDER), tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert manifest["source"]["model_sha256"] == opened.facts["model_sha256"] == converted.source_sha256
     assert set(manifest["result"]["files"]) == {"model.onnx", "genai_config.json"}
@@ -36,7 +37,7 @@ def test_the_manifest_names_source_result_versions_and_rounding(opened, program,
 
 
 def test_a_changed_file_is_refused(opened, program, tmp_path):
-    convert(opened, program(BUILDER), tmp_path / "out")
+    convert(CONVERTER, opened, program(BUILDER), tmp_path / "out")
     (tmp_path / "out" / "model.onnx").write_bytes(b"other")
     with pytest.raises(ModelError, match=r"model\.onnx: not the file that was converted"):
         read_converted(tmp_path / "out")
@@ -46,7 +47,7 @@ def test_a_changed_file_is_refused(opened, program, tmp_path):
 
 def test_a_builder_that_fails_leaves_nothing(opened, program, tmp_path):
     with pytest.raises(ModelError, match="does not convert it: NotImplementedError: no such model"):
-        convert(opened, program(REFUSING), tmp_path / "out")
+        convert(CONVERTER, opened, program(REFUSING), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
 
 
@@ -58,7 +59,7 @@ def test_a_head_size_that_the_engine_lacks_is_refused_before_anything_runs():
 
 
 def test_the_composed_folder_links_both_models(opened, program, tmp_path):
-    folder = convert(opened, program(BUILDER), tmp_path / "out").folder
+    folder = convert(CONVERTER, opened, program(BUILDER), tmp_path / "out").folder
     home = tmp_path / "home"
     home.mkdir()
     compose(home, folder, folder, (0,), 2)

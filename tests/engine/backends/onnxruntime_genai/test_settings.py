@@ -9,7 +9,7 @@ from engine.backends import REGISTRY, declared, outside_access
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.backends.onnxruntime_genai.sampling import REFUSED, refusal, search_options
-from engine.backends.onnxruntime_genai.settings import settings_of
+from engine.backends.onnxruntime_genai.settings import bounded, settings_of
 from engine.backends.outside import OutsideKind
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
@@ -22,7 +22,7 @@ def test_options_keep_the_engines_names():
     assert settings_of(EngineSpec(Protocol.CHAIN)).speculative == {}
     assert settings_of(DRAFT).speculative == {"max_draft_tokens": 4, "min_adaptive_k": 0, "cooldown": False}
     assert settings_of(NGRAM).speculative["ngram_size"] == 4
-    assert not settings_of(replace(DRAFT, options={"min_adaptive_k": 2})).bounded
+    assert not bounded(settings_of(replace(DRAFT, options={"min_adaptive_k": 2})))
 
 
 @pytest.mark.parametrize(
