@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
-from audit.store.figures import DomainCounts, Latencies, SpanCounts, StepCounts
+from audit.store.sums import DomainCounts, Latencies, SpanCounts, StepCounts
 from audit.store.values import ArmCounts
 from engine.record.cost import expected_tokens
 
-SPANS: Final = 24
-"""Most points of acceptance over the requests of an arm."""
 THEORY: Final = "acceptance_theory"
 PERFORMANCE: Final = "performance"
 
@@ -155,9 +153,8 @@ class RunAcceptance:
 
 def run_acceptance(store: Store, run: StoredRun, checks: Sequence[StoredCheck]) -> RunAcceptance:
     """Acceptance, speed and latency of a run."""
-    figures = store.figures
-    steps, domains = _by_arm(figures.steps(run.ulid)), _by_arm(figures.domains(run.ulid))
-    spans, latencies = _by_arm(figures.spans(run.ulid, SPANS)), _by_arm(figures.latencies(run.ulid))
+    sums = store.figures.sums(run.ulid)
+    steps, domains, spans, latencies = map(_by_arm, (sums.steps, sums.domains, sums.spans, sums.latencies))
     arms = tuple(
         ArmAcceptance(
             arm=arm,

@@ -43,7 +43,9 @@ class Choice:
         )
 
 
-def chosen(keys: Iterable[RequestKey], findings: Collection[str], *, most: int, most_named: int) -> Choice:
+def chosen(
+    keys: Iterable[RequestKey], findings: Collection[str], *, most: int, most_named: int, of: int | None = None
+) -> Choice:
     """At most `most` requests: at most `most_named` that `findings` name, then others.
 
     Args:
@@ -51,13 +53,14 @@ def chosen(keys: Iterable[RequestKey], findings: Collection[str], *, most: int, 
         findings: names ARM/CASE#SAMPLE, the most important first.
         most: of all.
         most_named: of those with a finding.
+        of: number of all requests, if `keys` are only those that can be chosen.
     """
     by_name = {key.name: key for key in keys}
     named = [by_name[name] for name in dict.fromkeys(findings) if name in by_name]
     others = sorted((key for name, key in by_name.items() if name not in set(findings)), key=_digest)
     first = list(_in_turn(named))[:most_named]
     rest = list(_in_turn(sorted(others, key=lambda key: key.arm)))[: most - len(first)]
-    return Choice((*first, *rest), len(first), len(by_name), len(named))
+    return Choice((*first, *rest), len(first), len(by_name) if of is None else of, len(named))
 
 
 def _in_turn(keys: Iterable[RequestKey]) -> Iterator[RequestKey]:

@@ -130,6 +130,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "token_piece": DERIVED,
     "tool_event": "its request's trace gives it, and the check of a run recomputes it",
     "arm_speculation": "its arm's configuration gives it, and the check of a run recomputes it",
+    "run_sums": "the run's rows give them, and `audit db check` makes them again",
     "run": STATE,
     "log_entry": "it is the log",
 }

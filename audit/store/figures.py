@@ -1,54 +1,21 @@
-"""Sums over a run's requests and steps, made by the database: a page about a million tokens reads a few hundred rows.
-
-Steps of endpoints are left out, because nobody counted their drafts (`audit.store.accounts`).
-"""
+"""What a page shows of a whole run, from the sums that are kept of it or from its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
+from audit.store import kept_sums
+from audit.store.models import ArmRow, RequestRow, RunRow
+from audit.store.sums import ArmSample, RunSums, run_sums, samples
 from audit.store.values import RequestKey
 from audit.store.writer import find_run
 
-DOMAINS: Final = """
-SELECT arm, domain, requests, n_steps, n_drafted, n_accepted, n_output
-FROM v_acceptance WHERE run = :run ORDER BY arm, domain
-"""
-STEPS: Final = """
-SELECT arm, n_drafted, n_accepted, n_emitted, COUNT(*), SUM(draft_us), SUM(verify_us)
-FROM v_step WHERE run = :run AND n_drafted IS NOT NULL
-GROUP BY arm, n_drafted, n_accepted, n_emitted ORDER BY arm, n_drafted, n_accepted, n_emitted
-"""
-# the rows of requests grow in the order in which requests finished
-SPANS: Final = """
-SELECT arm, span, MIN(place), MAX(place), SUM(n_steps), SUM(n_drafted), SUM(n_accepted), SUM(n_output)
-FROM (
-  SELECT arm, n_steps, n_drafted, n_accepted, n_output,
-         ROW_NUMBER() OVER (PARTITION BY arm ORDER BY request_id) AS place,
-         ((ROW_NUMBER() OVER (PARTITION BY arm ORDER BY request_id) - 1) * :spans)
-           / COUNT(*) OVER (PARTITION BY arm) AS span
-  FROM v_request WHERE run = :run AND n_drafted IS NOT NULL
-) AS placed
-GROUP BY arm, span ORDER BY arm, span
-"""
-LATENCIES: Final = """
-SELECT arm, total, spent, output,
-       MIN(CASE WHEN place >= 0.5 * total THEN latency_us END),
-       MIN(CASE WHEN place >= 0.9 * total THEN latency_us END),
-       MIN(CASE WHEN place >= 0.99 * total THEN latency_us END), MAX(latency_us)
-FROM (
-  SELECT arm, latency_us, ROW_NUMBER() OVER (PARTITION BY arm ORDER BY latency_us, request_id) AS place,
-         COUNT(*) OVER (PARTITION BY arm) AS total, SUM(latency_us) OVER (PARTITION BY arm) AS spent,
-         SUM(n_output) OVER (PARTITION BY arm) AS output
-  FROM v_request WHERE run = :run AND latency_us > 0
-) AS placed
-GROUP BY arm, total, spent, output ORDER BY arm
-"""
 PAIRS: Final = """
 SELECT COUNT(*),
        SUM(CASE WHEN candidate.output_sha256 IS NULL OR baseline.output_sha256 IS NULL THEN 1 ELSE 0 END)
@@ -76,59 +43,6 @@ SELECT token, piece FROM token_piece WHERE tokenizer_id =
 
 
 @dataclass(frozen=True, slots=True)
-class DomainCounts:
-    """Counts of one arm in one domain; steps, drafted and accepted tokens are None for an endpoint."""
-
-    arm: str
-    domain: str
-    requests: int
-    steps: int | None
-    drafted: int | None
-    accepted: int | None
-    output: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepCounts:
-    """Number of an arm's steps that drafted, kept and emitted these numbers of tokens, with the sums of their times."""
-
-    arm: str
-    drafted: int
-    accepted: int
-    emitted: int
-    steps: int
-    draft_us: int
-    verify_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpanCounts:
-    """Counts of an arm's requests from number `first` to `last`, from 1 in the order in which they finished."""
-
-    arm: str
-    first: int
-    last: int
-    steps: int
-    drafted: int
-    accepted: int
-    output: int
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Microseconds per request of one arm: percentiles by nearest rank, the longest and the sum; `output` tokens."""
-
-    arm: str
-    requests: int
-    total_us: int
-    output: int
-    p50: int
-    p90: int
-    p99: int
-    longest: int
-
-
-@dataclass(frozen=True, slots=True)
 class ArmPairs:
     """Requests that two arms have both, and those of them that cannot be compared because an answer is erased."""
 
@@ -142,23 +56,34 @@ class Figures:
     def __init__(self, read: Callable[[Callable[[Session], Any]], Any]) -> None:
         self._read = read
 
-    def domains(self, run: str) -> tuple[DomainCounts, ...]:
-        """Counts by arm and domain."""
-        return tuple(DomainCounts(*row) for row in self._rows(DOMAINS, run))
+    def sums(self, run: str) -> RunSums:
+        """Sums over requests and steps by arm: those kept when the run ended, else summed now."""
 
-    def steps(self, run: str) -> tuple[StepCounts, ...]:
-        """Steps by arm and by the tokens that they drafted, kept and emitted."""
-        return tuple(StepCounts(row[0], *map(int, row[1:])) for row in self._rows(STEPS, run))
+        def work(session: Session) -> RunSums:
+            row = find_run(session, run)
+            return kept_sums.stored(session, row) or run_sums(session, run)
 
-    def spans(self, run: str, most: int) -> tuple[SpanCounts, ...]:
-        """Counts by arm over at most `most` spans of equally many requests, in the order in which they finished."""
-        rows = self._rows(SPANS, run, spans=most)
-        return tuple(SpanCounts(row[0], *map(int, row[2:])) for row in rows)
+        made: RunSums = self._read(work)
+        return made
 
-    def latencies(self, run: str) -> tuple[Latencies, ...]:
-        """Latencies by arm, of the requests that have a time."""
-        rows = self._rows(LATENCIES, run)
-        return tuple(Latencies(row[0], *map(int, row[1:])) for row in rows)
+    def samples(self, run: str, most: int) -> tuple[ArmSample, ...]:
+        """At least `most` sampled requests of each arm, or all of them."""
+
+        def work(session: Session) -> tuple[ArmSample, ...]:
+            kept = kept_sums.stored(session, find_run(session, run))
+            if kept is not None and all(sample.holds(most) for sample in kept.samples):
+                return kept.samples
+            return samples(session, run, most)
+
+        made: tuple[ArmSample, ...] = self._read(work)
+        return made
+
+    def present(self, run: str, keys: Collection[RequestKey]) -> frozenset[RequestKey]:
+        """Those of the keys that are requests of the run."""
+        made: frozenset[RequestKey] = self._read(
+            lambda session: frozenset(_present(session, find_run(session, run), keys))
+        )
+        return made
 
     def pairs(self, run: str, arm: str, baseline: str) -> ArmPairs:
         """Number of requests that both arms have, and of those among them whose content is erased."""
@@ -184,3 +109,13 @@ class Figures:
 
         rows: Sequence[Any] = self._read(work)
         return rows
+
+
+def _present(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Iterator[RequestKey]:
+    """A query per arm, which its unique index answers."""
+    arms = {name: row for row, name in session.execute(select(ArmRow.id, ArmRow.name).where(ArmRow.run_id == run.id))}
+    place = tuple_(RequestRow.case_id, RequestRow.sample)
+    for arm, group in groupby(sorted(keys), key=lambda key: key.arm):
+        wanted = [(key.case_id, key.sample) for key in group]
+        query = select(RequestRow.case_id, RequestRow.sample).where(RequestRow.arm_id == arms.get(arm))
+        yield from (RequestKey(arm, *row) for row in session.execute(query.where(place.in_(wanted))))

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.store import integrity, log_check, log_scan, trigger_texts, view_texts
+from audit.store import integrity, kept_sums, log_check, log_scan, trigger_texts, view_texts
 from audit.store.contents import IntegrityViolation
 from audit.store.models import RunRow
 from audit.store.values import RunStatus
@@ -56,6 +56,8 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
     query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
     for run in session.scalars(query.order_by(RunRow.id)):
         for broken in integrity.broken_places(session, run, rooted=bool(runs) or run.status == RunStatus.FINISHED):
+            yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
+        for broken in kept_sums.damage(session, run):
             yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
 
 

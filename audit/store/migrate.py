@@ -28,6 +28,8 @@ BASE: Final = "base"
 """Revision of a store after all migrations were reverted."""
 WITH_EVENTS: Final = "0012"
 """The first revision with tables of events."""
+WITH_SUMS: Final = "0013"
+"""The first revision with sums of runs."""
 FOREIGN: Final = "foreign"
 """Revision of a database with foreign tables."""
 
@@ -75,6 +77,8 @@ def upgrade(url: str, revision: str = "head") -> None:
                 filled(connection)
                 if before < WITH_EVENTS:
                     fill_events(connection)
+                if before < WITH_SUMS:
+                    _fill_sums(connection)
                 _adopt(connection)
             connection.commit()
     except DatabaseError as error:
@@ -154,6 +158,13 @@ def fill_events(connection: Connection) -> None:
         if log.size_of(session):
             log.seal(session)
         session.flush()
+
+
+def _fill_sums(connection: Connection) -> None:
+    # imported late, as above
+    from audit.store import kept_sums
+
+    kept_sums.fill(connection)
 
 
 def _adopt(connection: Connection) -> None:

@@ -1,8 +1,6 @@
 """The provenance store's tables, as SQLAlchemy mapped classes.
 
-Counts are stored, never rates. Every table is append-only (see `APPEND_ONLY`
-and the triggers in the migrations); of a run's row only the columns of
-`RUN_PROGRESS` change. Digests are hex SHA-256.
+Counts are stored, never rates. Digests are hex SHA-256. Tables are append-only (`APPEND_ONLY`), but for `RUN_PROGRESS`.
 """
 
 # no `from __future__ import annotations`: SQLAlchemy would evaluate every annotation from its text, at every start
@@ -29,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0012"
+REVISION: Final = "0013"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -37,6 +35,7 @@ APPEND_ONLY: Final = (
     "environment",
     "run_artifact",
     "run_event",
+    "run_sums",
     "arm",
     "arm_speculation",
     "request",
@@ -231,6 +230,7 @@ class RequestRow(Base):
         UniqueConstraint("arm_id", "case_id", "sample"),
         UniqueConstraint("run_id", "record_hash"),
         Index(None, "run_id", "case_id"),
+        Index(None, "run_id", "domain", "case_id"),
     )
 
     id: Mapped[int] = mapped_column(Key, primary_key=True)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.verdicts import CheckResult
-from audit.store import commitments, integrity, log, withheld
+from audit.store import commitments, integrity, kept_sums, log, withheld
 from audit.store.canonical import jsonable, number, storable
 from audit.store.erasable import FINDING, ErasureRow, FindingRow
 from audit.store.models import (
@@ -179,7 +179,7 @@ def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> N
 
 
 def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int, content_root: str | None) -> None:
-    """Close a run: status, end, tokens, exit code, record root and content root."""
+    """Close a run: status, end, tokens, exit code, record root, content root and sums."""
     run = find_run(session, ulid)
     total = select(func.coalesce(func.sum(RequestRow.n_output), 0)).where(RequestRow.run_id == run.id)
     run.tokens = int(session.execute(total).scalar_one())
@@ -188,6 +188,7 @@ def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int, c
     run.finished_at = now()
     run.exit_code = exit_code
     set_status(session, ulid, status, f"exit code {exit_code}")
+    kept_sums.keep(session, run)
 
 
 def add_check(session: Session, ulid: str, check: NewCheck) -> None:

@@ -32,6 +32,7 @@ TITLES: Final[Mapping[str, str]] = {
     "run": "One execution of a suite.",
     "run_artifact": "The role of an artifact in a run.",
     "run_event": "A change of a run's status.",
+    "run_sums": "Sums over the requests and steps of a run that has ended, made from its rows for pages.",
     "safety_event": "A decision of a safety filter other than to let text pass.",
     "token_piece": "The text of a token that occurs in some run, by its tokenizer.",
     "token_trace": "A request's whole exact record, compressed; erasable.",
@@ -239,6 +240,8 @@ OF_TABLE: Final[Mapping[str, str]] = {
     "arm.kind": "baseline, control, reread or candidate",
     "check_result.name": "name of the check",
     "arm.name": "name of the arm, unique in its run",
+    "run_sums.sums": "rows of the parts `domains`, `steps`, `spans`, `latencies` and `samples`, as "
+    "`audit.store.sums` defines their columns",
     "request_tokens.token": "ids",
     "request_tokens.role": "of each step a text with a letter per token: A accepted, R rejected, N not "
     "examined, C recovered, B bonus, P plain",

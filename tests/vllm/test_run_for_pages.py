@@ -37,7 +37,7 @@ def test_a_small_run_is_kept_as_a_bundle(tmp_path):
     assert done.returncode in (0, 3), done.stderr[-4000:]
     with Store.open(str(store), create=False, read_only=True) as opened:
         run = opened.load_run(opened.resolve("latest"))
-    assert {arm.effective.facts["backend"] for arm in run.arms} == {"vllm"}
+    assert {arm.effective.backend for arm in run.arms} == {"vllm"}
     assert run.arm("draft-model").counts.accepted > 0
     BUNDLE.parent.mkdir(parents=True, exist_ok=True)
     BUNDLE.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
         "alembic_version": "the manifest names the revision",
         "log_entry": "each store has its own log; an import logs what it copies",
         "checkpoint": "it is of the log",
+        "run_sums": "the store that imports a run makes them from its rows",
         "registration": "its place in the store's own log is what it shows; a run's statement carries the proof",
     }
 )

@@ -10,7 +10,7 @@ from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import log
+from audit.store import kept_sums, log
 from audit.store.bundle.rows import RunRows
 from audit.store.bundle.tables import Row, encoded, natural_key, parents
 from audit.store.canonical import to_json
@@ -44,6 +44,7 @@ def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
     _copy(RunRows(source, given.id), target)
     run = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
     target.add(RunEventRow(run_id=run.id, status=run.status, at=datetime.now(UTC), detail=f"{IMPORTED}{digest}"))
+    kept_sums.keep(target, run)
     for broken in broken_places(target, run):
         raise UserError(f"run {ulid}: {broken.place}: {broken.message}; nothing was imported")
     return True

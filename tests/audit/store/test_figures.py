@@ -6,12 +6,15 @@ import math
 from collections import Counter
 
 import pytest
+from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store import NewRequest, RunStatus, Store
 from audit.store.figures import ArmPairs
+from audit.store.sums import RunSums
+from audit.store.sums import spans as spans_of
 from audit.store.values import RequestKey
-from tests.audit.store.build import generation, start
+from tests.audit.store.build import connected, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.planned_runs import PLANS, filled
 
@@ -25,24 +28,25 @@ def own(rows, arm="spec"):
 def test_every_sum_is_that_of_the_plans(any_url):
     with Store.open(any_url, create=False) as store:
         run, other = filled(store), filled(store)
-        figures = store.figures
+        figures, sums = store.figures, store.figures.sums(run)
         counted = Counter((drafted, kept, kept + 1) for plan in PLANS for drafted, kept in plan)
-        steps = own(figures.steps(run))
+        steps = own(sums.steps)
         assert {(one.drafted, one.accepted, one.emitted): one.steps for one in steps} == counted
         assert sum(one.draft_us for one in steps) == sum(7 + drafted for plan in PLANS for drafted, _ in plan)
         assert sum(one.verify_us for one in steps) == 11 * sum(counted.values())
-        for domain in own(figures.domains(run)):
+        for domain in own(sums.domains):
             plans = [plan for index, plan in enumerate(PLANS) if (index % 3 > 0) == (domain.domain == "code")]
             assert (domain.requests, domain.steps) == (len(plans), sum(map(len, plans)))
             assert (domain.drafted, domain.accepted) == tuple(
                 sum(step[part] for plan in plans for step in plan) for part in (0, 1)
             )
-        spans = own(figures.spans(run, 4))
+        with connected(any_url) as connection, Session(connection) as session:
+            spans = own(spans_of(session, run, 4))
         assert [(one.first, one.last) for one in spans] == [(1, 3), (4, 6), (7, 9), (10, 11)]
         assert [one.drafted for one in spans] == [
             sum(drafted for plan in PLANS[one.first - 1 : one.last] for drafted, _ in plan) for one in spans
         ]
-        (latency,) = own(figures.latencies(run))
+        (latency,) = own(sums.latencies)
         times = sorted(1000 + index for index in range(11))
         assert (latency.p50, latency.p90, latency.p99, latency.longest) == (
             *(times[math.ceil(share * 11) - 1] for share in (0.5, 0.9, 0.99)),
@@ -76,6 +80,6 @@ def test_a_few_requests_are_read_without_the_others(store):
 def test_an_empty_arm_and_a_missing_run(store):
     run = store.begin_run(start())
     figures = store.figures
-    assert (figures.steps(run), figures.spans(run, 5), figures.latencies(run), figures.pieces(run)) == ((), (), (), {})
+    assert (figures.sums(run), figures.pieces(run)) == (RunSums((), (), (), (), ()), {})
     with pytest.raises(UserError, match="no run"):
-        figures.steps("NONE")
+        figures.sums("NONE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ from audit.report.explored import Explored, explored
 from audit.report.html.section import Nothing, ReportSection, ReportSource
 from audit.report.pieces import Pieces, recorded_pieces
 from audit.store import RequestKey
+from audit.store.browse.request_list import request_key
 
 MOST: Final = 12
 """Most requests of the page."""
@@ -37,14 +39,24 @@ class GenerationPage:
 def read(source: ReportSource) -> GenerationPage | Nothing:
     """The requests that the rule of `audit.report.choice` chooses; reads their traces and no others."""
     run, store = source.results.run, source.store
-    candidates = {arm.name for arm in run.candidates}
-    keys = sorted(key for key in store.finished(run.ulid) if key.arm in candidates)
-    if not keys:
-        return Nothing("No candidate of this run has a request.")
     findings = findings_by_request(source.results.checks)
-    choice = chosen(keys, list(findings), most=MOST, most_named=MOST_NAMED)
+    candidates = [arm.name for arm in run.candidates]
+    named = store.figures.present(run.ulid, _keys(candidates, findings))
+    samples = [one for one in store.figures.samples(run.ulid, MOST + len(named)) if one.arm in candidates]
+    if not samples:
+        return Nothing("No candidate of this run has a request.")
+    keys = sorted({*named, *(key for sample in samples for key in sample.keys)})
+    choice = chosen(
+        keys, list(findings), most=MOST, most_named=MOST_NAMED, of=sum(sample.requests for sample in samples)
+    )
     pieces = recorded_pieces(store, run)
     return GenerationPage(choice, tuple(_read(source, key, pieces, findings.get(key.name, ())) for key in choice.keys))
+
+
+def _keys(arms: Iterable[str], names: Iterable[str]) -> set[RequestKey]:
+    """What the names ARM/CASE#SAMPLE may stand for; several, where an arm's name begins with another's and a slash."""
+    keys = (request_key(arm, name) for name in names for arm in arms if name.startswith(f"{arm}/"))
+    return {key for key in keys if key is not None}
 
 
 def _read(
