@@ -37,6 +37,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
     with needs("view"):
         import uvicorn
 
+        from audit.report.html import charts
         from audit.store.browse.browser import Browser
         from audit.view.access import new_access
         from audit.view.app import Viewer, application
@@ -51,6 +52,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
             server_header=False,
             timeout_graceful_shutdown=DRAIN_S,
         )
+        charts.ready()
         note(f"the store is shown at {access.address} until Ctrl-C")
         if not no_open:
             webbrowser.open(access.address)

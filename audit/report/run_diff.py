@@ -103,14 +103,22 @@ class RunDiff:
         return not self.verdicts and not any(each.partings or each.unpaired or each.unlike for each in self.outputs)
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedRun:
+    """A run with its valid results."""
+
+    run: StoredRun
+    checks: tuple[StoredCheck, ...]
+
+
 def run_diff(store: Store, a: str, b: str) -> RunDiff:
     """Compare two runs of a store.
 
     Raises:
         CannotDecide: a trace is missing or cannot be decoded.
     """
-    compared = settings_diff(store, a, b)
     first, second = store.load_run(a), store.load_run(b)
+    compared = settings_diff(JudgedRun(first, store.checks(a)), JudgedRun(second, store.checks(b)))
     acceptance: list[AcceptanceChange] = []
     outputs: list[ArmOutputs] = []
     for name in _shared(first, second):
@@ -120,12 +128,11 @@ def run_diff(store: Store, a: str, b: str) -> RunDiff:
     return replace(compared, acceptance=tuple(acceptance), outputs=tuple(outputs))
 
 
-def settings_diff(store: Store, a: str, b: str) -> RunDiff:
+def settings_diff(a: JudgedRun, b: JudgedRun) -> RunDiff:
     """Compare settings and verdicts of two runs and read no record; nothing stands under acceptance and outputs."""
-    first, second = store.load_run(a), store.load_run(b)
-    settings = tuple(_changes(_settings(first), _settings(second)))
-    verdicts = tuple(_changes(_verdicts(store.checks(a)), _verdicts(store.checks(b))))
-    return RunDiff(a, b, settings, verdicts, (), (), _same_content(first, second))
+    settings = tuple(_changes(_settings(a.run), _settings(b.run)))
+    verdicts = tuple(_changes(_verdicts(a.checks), _verdicts(b.checks)))
+    return RunDiff(a.run.ulid, b.run.ulid, settings, verdicts, (), (), _same_content(a.run, b.run))
 
 
 def _same_content(a: StoredRun, b: StoredRun) -> bool | None:

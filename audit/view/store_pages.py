@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from audit.report.run_diff import run_diff, settings_diff
+from audit.report.run_diff import JudgedRun, run_diff, settings_diff
 from audit.store.browse.browser import Browser
 from audit.store.browse.trends import TrendRun
 from audit.view import fields, trend_charts
@@ -64,12 +64,15 @@ def diff(state: ViewState, request: Request) -> ViewPage:
     given = {"a": fields.text(query, "a"), "b": fields.text(query, "b"), "here": "diff"}
     if not (given["a"] and given["b"]):
         return ViewPage("diff.html", given | {"diff": None})
+    whole = bool(query.get("whole"))
     with state.reading() as reading:
         store = reading.store
-        a, b = (store.resolve(given[name]) for name in ("a", "b"))
-        tokens = sum(store.load_run(run).tokens or 0 for run in (a, b))
-        whole = bool(query.get("whole"))
-        difference = run_diff(store, a, b) if whole else settings_diff(store, a, b)
+        a, b = (state.source(reading, store.resolve(given[name])).results for name in ("a", "b"))
+        tokens = sum(shown.run.tokens or 0 for shown in (a, b))
+        if whole:
+            difference = run_diff(store, a.run.ulid, b.run.ulid)
+        else:
+            difference = settings_diff(*(JudgedRun(shown.run, shown.checks) for shown in (a, b)))
     return ViewPage("diff.html", given | {"diff": difference, "whole": whole, "tokens": tokens})
 
 

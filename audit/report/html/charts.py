@@ -78,6 +78,11 @@ class Chart:
     spec: Mapping[str, Any]
 
 
+def ready() -> None:
+    """Start the engine that draws, so that the first page of a server does not wait for it."""
+    svg(Chart("", "", ("n",), ("n",), ((0,),), {"mark": "point", "encoding": {"x": {"field": "n"}}}))
+
+
 def svg(chart: Chart) -> Markup:
     """The drawing, with its title and description inside."""
     # imported late: it starts a JavaScript engine, which takes most of a second

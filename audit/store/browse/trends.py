@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
+from audit.store import kept_sums, sums
 from audit.store.accounts import reports_steps
 from audit.store.browse import run_list
 from audit.store.browse.run_list import RunFilter
-from audit.store.models import ArmRow, RequestRow, RunRow
+from audit.store.models import ArmRow, RunRow
+from audit.store.sums import DomainCounts
 from audit.store.writer import find_run
 from engine.record.effective import Effective
 
@@ -68,10 +70,17 @@ def arm_sums(session: Session, ulid: str) -> tuple[ArmSums, ...]:
         ArmRow.run_id == run.id, ArmRow.kind == ArmKind.CANDIDATE.value
     )
     names = {row.id: row.name for row in session.execute(query) if reports_steps(Effective.from_json(row.effective))}
-    sums = [
-        func.sum(column)
-        for column in (RequestRow.n_drafted, RequestRow.n_accepted, RequestRow.n_output, RequestRow.n_steps)
-    ]
-    grouped = select(RequestRow.arm_id, *sums).where(RequestRow.run_id == run.id, RequestRow.arm_id.in_(names))
-    rows = session.execute(grouped.group_by(RequestRow.arm_id)).all()
-    return tuple(ArmSums(names[arm], *map(int, counts)) for arm, *counts in rows if counts[0])
+    kept = kept_sums.stored(session, run)
+    counts = sums.domains(session, ulid) if kept is None else kept.domains
+    made = (_arm_sums(name, [one for one in counts if one.arm == name]) for _, name in sorted(names.items()))
+    return tuple(one for one in made if one.drafted)
+
+
+def _arm_sums(arm: str, domains: Sequence[DomainCounts]) -> ArmSums:
+    return ArmSums(
+        arm,
+        drafted=sum(one.drafted or 0 for one in domains),
+        accepted=sum(one.accepted or 0 for one in domains),
+        output=sum(one.output for one in domains),
+        steps=sum(one.steps or 0 for one in domains),
+    )

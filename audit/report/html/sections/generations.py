@@ -18,6 +18,8 @@ MOST: Final = 12
 """Most requests of the page."""
 MOST_NAMED: Final = 7
 """Most of them that are chosen for a finding."""
+BRIEF: Final = 2
+"""A page that must come at once has a share of them: one in this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,15 @@ def read(source: ReportSource) -> GenerationPage | Nothing:
     """The requests that the rule of `audit.report.choice` chooses; reads their traces and no others."""
     run, store = source.results.run, source.store
     findings = findings_by_request(source.results.checks)
-    candidates = [arm.name for arm in run.candidates]
+    candidates, share = [arm.name for arm in run.candidates], BRIEF if source.brief else 1
+    most, most_named = MOST // share, -(-MOST_NAMED // share)
     named = store.figures.present(run.ulid, _keys(candidates, findings))
-    samples = [one for one in store.figures.samples(run.ulid, MOST + len(named)) if one.arm in candidates]
+    samples = [one for one in store.figures.samples(run.ulid, most + len(named)) if one.arm in candidates]
     if not samples:
         return Nothing("No candidate of this run has a request.")
     keys = sorted({*named, *(key for sample in samples for key in sample.keys)})
-    choice = chosen(
-        keys, list(findings), most=MOST, most_named=MOST_NAMED, of=sum(sample.requests for sample in samples)
-    )
+    total = sum(sample.requests for sample in samples)
+    choice = chosen(keys, list(findings), most=most, most_named=most_named, of=total)
     pieces = recorded_pieces(store, run)
     return GenerationPage(choice, tuple(_read(source, key, pieces, findings.get(key.name, ())) for key in choice.keys))
 
