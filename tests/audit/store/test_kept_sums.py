@@ -12,7 +12,7 @@ from audit.store.values import RequestKey
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill_finished
 from tests.audit.store.conftest import any_url, cluster, postgres
-from tests.audit.store.test_tampering import tamper
+from tests.audit.store.owner import tamper
 from tests.support.planned_runs import PLANS, filled
 
 __all__ = ["any_url", "cluster", "postgres"]
