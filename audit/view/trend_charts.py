@@ -129,7 +129,7 @@ def _over_time() -> dict[str, Any]:
 
 def _verdicts(lines: Sequence[TrendLine]) -> Chart:
     rows = tuple(
-        (place, line.run.ulid, verdict.value, line.run.verdicts[verdict])
+        (place, line.run.ulid, _words(verdict), line.run.verdicts[verdict])
         for place, line in enumerate(lines, start=1)
         for verdict in Verdict
         if line.run.verdicts.get(verdict)
@@ -140,12 +140,21 @@ def _verdicts(lines: Sequence[TrendLine]) -> Chart:
         columns=("place", "run", "verdict", "results"),
         fields=("place", "run", "verdict", "results"),
         rows=rows,
-        spec={"width": {"step": min(40, WIDTH // len(lines))}, "height": 160, "mark": "bar", "encoding": _stacked()},
+        spec={
+            "width": WIDTH,
+            "height": 160,
+            "mark": {"type": "bar", "width": min(40, max(2, WIDTH // len(lines) - 3))},
+            "encoding": _stacked(),
+        },
     )
 
 
+def _words(verdict: Verdict) -> str:
+    return verdict.value.replace("_", " ")
+
+
 def _stacked() -> dict[str, Any]:
-    scale = {"domain": [verdict.value for verdict in COLOURS], "range": list(COLOURS.values())}
+    scale = {"domain": [_words(verdict) for verdict in COLOURS], "range": list(COLOURS.values())}
     return {
         "x": {"field": "place", "type": "ordinal", "title": "run, oldest first", "axis": {"labelAngle": 0}},
         "y": {"field": "results", "type": "quantitative", "title": "results"},

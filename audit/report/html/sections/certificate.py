@@ -7,7 +7,7 @@ spread otherwise. The plan sees one check at a time: it knows neither interim lo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from engine.core.types import RecordLevel
 LOWER: Final = frozenset({"performance"})
 """Checks whose bound is a lower one: the claim holds where it is above the margin."""
 WIDEST: Final = 3.0
-"""Multiples of the margin that the drawing reaches; a longer interval ends there."""
+"""Multiples of the margin that the drawing reaches; a longer interval is drawn as ending there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +122,30 @@ def _chart(bounds: tuple[CheckBound, ...]) -> Chart | None:
         title="Bound against margin",
         description=(
             "Each line runs from the estimate (dot) to the bound, as multiples of the check's margin. A claim is "
-            "certified where the bound does not pass the margin, the rule at 1; for a speed-up, where it does."
+            "certified where the bound does not pass the margin, the rule at 1; for a speed-up, where it does. "
+            f"The drawing ends at {WIDEST:g} multiples; the numbers do not."
         ),
         columns=("arm and check", "estimate / margin", "bound / margin", "verdict"),
         fields=("name", "estimate", "bound", "verdict"),
         rows=rows,
-        spec=_spec(len(rows)),
+        spec=_spec(rows),
     )
 
 
 def _row(bound: CheckBound) -> tuple[Any, ...]:
     check = bound.check
     margin = check.margin or 1.0
-    drawn = (max(-WIDEST, min(WIDEST, (end or 0.0) / margin)) for end in (check.effect, check.bound))
-    return (f"{check.arm}: {check.check}", *drawn, check.verdict.value.replace("_", " "))
+    ends = ((end or 0.0) / margin for end in (check.effect, check.bound))
+    return (f"{check.arm}: {check.check}", *ends, check.verdict.value.replace("_", " "))
 
 
-def _spec(rows: int) -> dict[str, Any]:
+def _spec(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    ends = [0.0, 1.0, *(end for _, estimate, bound, _ in rows for end in (estimate, bound))]
+    scale = {"domain": [max(-WIDEST, min(ends)), min(WIDEST, max(ends))], "clamp": True}
     colours = {"certified": "var(--good)", "fault": "var(--bad)", "inconclusive": "var(--open)"}
     y = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"domain": False, "ticks": False}}
-    x = {"field": "estimate", "type": "quantitative", "title": "multiples of the margin", "axis": {"tickCount": 6}}
+    x = {"field": "estimate", "type": "quantitative", "title": "multiples of the margin"}
+    x |= {"axis": {"tickCount": 6}, "scale": scale}
     colour = {
         "field": "verdict",
         "type": "nominal",
@@ -151,7 +155,7 @@ def _spec(rows: int) -> dict[str, Any]:
     }
     return {
         "width": 420,
-        "height": {"step": 22} if rows > 2 else 60,
+        "height": {"step": 22} if len(rows) > 2 else 60,
         "encoding": {"y": y},
         "layer": [
             {"mark": {"type": "rule", "strokeDash": [4, 3]}, "encoding": {"x": {"datum": 1}, "y": None}},
