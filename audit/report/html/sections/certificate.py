@@ -144,7 +144,7 @@ def _spec(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     scale = {"domain": [max(-WIDEST, min(ends)), min(WIDEST, max(ends))], "clamp": True}
     colours = {"certified": "var(--good)", "fault": "var(--bad)", "inconclusive": "var(--open)"}
     y = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"domain": False, "ticks": False}}
-    x = {"field": "estimate", "type": "quantitative", "title": "multiples of the margin"}
+    x: dict[str, Any] = {"field": "estimate", "type": "quantitative", "title": "multiples of the margin"}
     x |= {"axis": {"tickCount": 6}, "scale": scale}
     colour = {
         "field": "verdict",
