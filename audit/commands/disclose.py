@@ -8,10 +8,11 @@ import click
 
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option
-from audit.commands.tables import MARKED, echo_json
+from audit.commands.tables import echo_json
 from audit.report.disclosure import read_disclosure
 from audit.report.disclosure_words import Section, document, sections
 from audit.store import Store
+from audit.text.markdown import as_it_is
 from audit.text.printer import echo
 from audit.text.unsafe import visible
 
@@ -48,14 +49,10 @@ def _text(page: tuple[Section, ...]) -> Iterator[str]:
 
 def _markdown(page: tuple[Section, ...]) -> Iterator[str]:
     for number, section in enumerate(page):
-        yield f"{'##' if number else '#'} {_escaped(section.title)}"
+        yield f"{'##' if number else '#'} {as_it_is(section.title)}"
         yield ""
-        yield from (f"* {_escaped(sentence)}" for sentence in section.sentences)
+        yield from (f"* {as_it_is(sentence)}" for sentence in section.sentences)
         yield from ([""] if number < len(page) - 1 else [])
-
-
-def _escaped(text: str) -> str:
-    return MARKED.sub(r"\\\g<0>", visible(text)).replace("<", "&lt;")
 
 
 FORMS = {"text": _text, "markdown": _markdown}

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import click
 
 from audit.commands import layout
 from audit.store.canonical import jsonable
+from audit.text.markdown import table_lines
 from audit.text.parquet import parquet_bytes
 from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw
 from audit.text.unsafe import inert, shortened, visible
@@ -35,8 +35,6 @@ RAW_CSV: Final = "csv --raw"
 LONGEST_CELL: Final = 2000
 """Characters of a cell on a terminal."""
 VERDICT_COLOURS: Final = MappingProxyType({"certified": "green", "fault": "red", "inconclusive": "yellow"})
-MARKED: Final = re.compile(r"[\\`*|\[\]]")
-"""Characters that mean something in a cell of a Markdown table."""
 
 
 def echo_json(value: Any) -> None:
@@ -129,19 +127,12 @@ def _width() -> int | None:
 
 def _markdown(columns: Sequence[str], rows: Rows) -> None:
     numbers = [all(_numeric(row[index]) for row in rows) for index in range(len(columns))]
-    lines = [[_escaped(column) for column in columns], ["--:" if each else "---" for each in numbers]]
-    lines += [[_escaped(cell(value)) for value in row] for row in rows]
-    for line in lines:
-        echo(f"| {' | '.join(line)} |")
+    for line in table_lines(columns, (list(map(cell, row)) for row in rows), numbers):
+        echo(line)
 
 
 def _numeric(value: Any) -> bool:
     return value is None or isinstance(value, int | float | Decimal)
-
-
-def _escaped(text: str) -> str:
-    """Text that a Markdown table shows as it is: no cell ends early, and nothing becomes a link, code or HTML."""
-    return MARKED.sub(r"\\\g<0>", visible(text)).replace("<", "&lt;")
 
 
 def _json(columns: Sequence[str], rows: Rows) -> None:

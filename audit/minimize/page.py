@@ -13,7 +13,7 @@ from audit.minimize.start import MinimizeStart
 from audit.minimize.steps import MOST_PROMPTS, keys_of
 from audit.runs.prepare import PreparedRun
 from audit.suite.spec import Case, Suite
-from audit.text.unsafe import visible
+from audit.text.markdown import as_cell, as_code, as_it_is
 from engine.core.types import SamplingParams
 
 MOST_FINDINGS: Final = 3
@@ -105,25 +105,27 @@ def reproduces(results: Sequence[CheckResult]) -> str:
 def _verdict(content: PageContent) -> list[str]:
     result = next((each for each in content.results if each.verdict is Verdict.FAULT), content.results[0])
     lines = [
-        f"Check `{content.start.fault.check}`, arm `{content.start.fault.arm}`: **{result.verdict.value}**, "
+        f"Check {as_code(content.start.fault.check)}, arm {as_code(content.start.fault.arm)}: "
+        f"**{result.verdict.value}**, "
         f"{reproduces(content.results)} from these files.",
         "",
-        f"> {_inline(result.summary)}",
+        f"> {as_it_is(_line(result.summary))}",
     ]
-    findings = [f"* `{each.request}` step {each.step}: {_inline(each.message)}" for each in result.findings]
+    findings = [
+        f"* {as_code(each.request)} step {each.step}: {as_it_is(_line(each.message))}" for each in result.findings
+    ]
     return [*lines, "", *findings[:MOST_FINDINGS]]
 
 
-def _inline(text: str) -> str:
-    """Put an engine's text on one line, so that it cannot form headings or tables."""
-    return visible(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _sizes(content: PageContent) -> Iterator[str]:
     yield f"| | run {content.start.run.ulid} | here |"
     yield "|---|---|---|"
     for row in rows(content.start, content.found):
-        yield f"| {row.what} | {row.before or '-'} | {row.after or '-'} |"
+        yield f"| {' | '.join(map(as_cell, (row.what, row.before or '-', row.after or '-')))} |"
     yield ""
     yield f"Found in {content.found.trials} trials, {content.found.tokens} tokens. {minimal(content.found)}"
     if only_just(content.start, content.found):
@@ -152,10 +154,10 @@ def minimal(found: SearchResult) -> str:
 
 
 def _how(content: PageContent) -> list[str]:
-    lines = ["```", "audit run suite.yaml", "```", "", f"From request `{content.start.request}`."]
+    lines = ["```", "audit run suite.yaml", "```", "", f"From request {as_code(content.start.request)}."]
     for case in content.found.suite.cases[:MOST_FINDINGS]:
         if 0 < len(case.tokens) <= MOST_TOKENS:
-            lines.append(f"Prompt of `{case.id}` as token ids: {', '.join(map(str, case.tokens))}.")
+            lines.append(f"Prompt of {as_code(case.id)} as token ids: {', '.join(map(str, case.tokens))}.")
     return lines
 
 
@@ -164,10 +166,10 @@ def _versions(content: PageContent) -> Iterator[str]:
     yield "| what ran | |"
     yield "|---|---|"
     for model in content.prepared.models:
-        yield f"| model `{model.name}` | `{_inline(model.source)}` sha256:{model.sha256[:16]} |"
+        yield f"| model {as_code(model.name)} | {as_code(model.source)} sha256:{model.sha256[:16]} |"
     yield f"| backend | {content.found.suite.backend} |"
     for name, version in here.packages.items():
-        yield f"| {name} | {version} |"
+        yield f"| {as_cell(name)} | {as_cell(version)} |"
     commit = here.code.get("commit")
-    yield f"| code | {commit or here.code.get('version') or 'unknown'} |"
+    yield f"| code | {as_cell(str(commit or here.code.get('version') or 'unknown'))} |"
     yield f"| environment | {'equals' if here.sha256 == then.sha256 else 'differs from'} the run's |"

@@ -6,7 +6,7 @@ from typing import Final
 
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
-from audit.text.markdown_table import as_it_is, table_lines
+from audit.text.markdown import as_code, as_it_is, table_lines
 
 MOST: Final = 200
 """Reasons in one table: a job summary above 1 MiB is thrown away."""
@@ -21,7 +21,7 @@ def render(judgement: GateJudgement) -> str:
         f"### audit gate: {judgement.outcome.answer.words}{warned}",
         "",
         f"* run `{name}`" + (f" of suite {as_it_is(run.suite_name)}, record root `{run.record_root}`" if run else ""),
-        f"* policy `{request.policy.name}` sha256:`{request.policy.sha256}`",
+        f"* policy {as_code(request.policy.name)} sha256:`{request.policy.sha256}`",
         f"* verdicts {'as stored' if request.trust_verdicts else 'recomputed from the record'}",
         *(f"* subject {as_it_is(part.role)} sha256:`{part.sha256}`" for part in request.subjects),
     ]

@@ -7,7 +7,7 @@ from typing import Final
 from audit.evidence.verdicts import Verdict
 from audit.report.results import Results
 from audit.report.verdicts import conclusion
-from audit.text.markdown_table import as_it_is, table_lines
+from audit.text.markdown import as_it_is, table_lines
 
 MOST: Final = 200
 """Rows: a job summary above 1 MiB is thrown away."""

@@ -6,18 +6,16 @@ page has made it visible, so that a text of the store is no link, no image, no m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from typing import Final
+
+from audit.text.markdown import as_cell, as_it_is
 
 HEADINGS: Final = {"h1": "#", "h2": "##", "h3": "###", "h4": "####"}
 SKIPPED: Final = frozenset(("head", "nav", "svg", "footer", "summary"))
 """Elements without facts of their own: a drawing's numbers are in its table."""
 BLOCKS: Final = frozenset("p li dt dd figcaption caption h1 h2 h3 h4 th td pre".split())
-SPECIAL: Final = re.compile(r"[\\`*\[\]<&@|~$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=\bwww)\.|^[#>+=-]|(?<=^\d)[.)]")
-"""Characters that Markdown, its GitHub dialect or HTML may read as markup."""
-ENTITIES: Final = {"<": "&lt;", "&": "&amp;", ":": "&#58;", "@": "&#64;"}
 
 
 def markdown_of(page: str) -> str:
@@ -30,11 +28,7 @@ def markdown_of(page: str) -> str:
 
 def escaped(text: str) -> str:
     """One line of text that Markdown shows as it is."""
-    return SPECIAL.sub(_escape, " ".join(text.split()))
-
-
-def _escape(match: re.Match[str]) -> str:
-    return ENTITIES.get(match[0], f"\\{match[0]}")
+    return as_it_is(" ".join(text.split()))
 
 
 class _Reader(HTMLParser):
@@ -71,7 +65,7 @@ class _Reader(HTMLParser):
         elif self.skip:
             return
         elif tag in ("th", "td"):
-            self.row.append(escaped("".join(self.text)))
+            self.row.append(as_cell(" ".join("".join(self.text).split())))
         elif tag == "tr":
             self.rows.append(self.row)
         elif tag == "table":
