@@ -27,6 +27,7 @@ from audit import checks
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord
 from audit.evidence.verdicts import Verdict
+from audit.stats.binomial import clopper_pearson
 from audit.stats.multiplicity import holm
 from audit.stats.two_sample import TwoSampleData, bigram_test, first_token_test, hamming_test, pooled
 from engine import faults
@@ -34,6 +35,7 @@ from engine.core.types import Protocol, SamplingParams
 from engine.faults.interface import Scenario
 from tests.bench.growing import Growing
 from tests.bench.two_sample import PROMPTS, Peer, load_peer
+from tests.support.served import served_evidence
 
 PAGE = Path(__file__).parents[2] / "docs" / "comparison.md"
 FAULTS = (
@@ -55,7 +57,22 @@ TEXT_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16_384)
 MANY_SEEDS_UP_TO = 1024
 ALPHA, POWER = 0.01, 0.9
 OURS = (hamming_test, bigram_test, first_token_test)
-BATTERY, TEXT, THEIRS = "battery", "two-sample", "model-equality-testing"
+BATTERY, TOKENS, TEXT, THEIRS = "battery", "token_law", "two-sample", "model-equality-testing"
+COLUMNS = {
+    BATTERY: "engine evidence (best check)",
+    TOKENS: "tokens and the target's files: `token_law`",
+    TEXT: "text: our two-sample tests",
+    THEIRS: "text: theirs",
+}
+ALARMS = {
+    BATTERY: "engine evidence, best check",
+    TOKENS: "tokens and the target's files",
+    TEXT: "text: ours",
+    THEIRS: "text: theirs",
+}
+TOKEN_SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+CLEAN_TOKENS = 256
+"""Tokens of each of the many clean arms that `token_law` judges."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +156,37 @@ def battery(arms: Sequence[Arms], sizes: Sequence[int]) -> Found:
     return Found(hits, best)
 
 
+def endpoint(fault: str | None, seed: int) -> Growing:
+    """A candidate with the target's rows on its tokens; every request has a prompt of its own."""
+    scenario = replace(faults.load(fault).scenario if fault else Scenario(), protocol=Protocol.CHAIN, sampling=SAMPLING)
+    return Growing(scenario, fault, seed, (ArmKind.ANCHOR,))
+
+
+def seen_through_an_endpoint(arm: Growing, tokens: int) -> bool:
+    """The check at its default level, on the tokens of an arm."""
+    return evaluate(checks.load(TOKENS), served_evidence(arm.grown(tokens)), {}).verdict is Verdict.FAULT
+
+
+def token_law(fault: str | None, seeds: int, most: int) -> Found:
+    """Sizes until the check has the power, or all of them without a fault."""
+    arms = [endpoint(fault, seed) for seed in range(seeds)]
+    hits: dict[int, tuple[int, int]] = {}
+    for size in (size for size in TOKEN_SIZES if size <= most):
+        tried = arms if size <= MANY_SEEDS_UP_TO else arms[: max(1, len(arms) // 2)]
+        hits[size] = (sum(seen_through_an_endpoint(arm, size) for arm in tried), len(tried))
+        if fault and hits[size][0] >= math.ceil(POWER * len(tried)):
+            break
+    return Found(hits)
+
+
+def clean_alarms(arms: int) -> str:
+    """How many clean arms the check calls a fault, in a sentence; their seeds begin where those of the table end."""
+    alarms = sum(seen_through_an_endpoint(endpoint(None, 1000 + seed), CLEAN_TOKENS) for seed in range(arms))
+    interval, level = clopper_pearson(alarms, arms), checks.load(TOKENS).defaults["alpha"]
+    share = f"`token_law` calls {alarms} of {arms} clean arms of {CLEAN_TOKENS} tokens a fault: {alarms / arms:.4f}"
+    return f"{share}, 99 % bounds {interval.low:.4f} and {interval.high:.4f}; nominal {level}."
+
+
 def text(
     arms: Sequence[Arms], sizes: Sequence[int], seen: Callable[[TwoSampleData, int], bool], keep_on: bool
 ) -> Found:
@@ -167,7 +215,11 @@ def compare(fault: str | None, plain: Sequence[Growing], setting: Setting, peer:
     arms = [arms_of(fault, seed, each) for seed, each in enumerate(plain)]
     sizes = [size for size in TEXT_SIZES if size <= setting.most]
     record = [size for size in RECORD_SIZES if size <= (setting.most if fault else MANY_SEEDS_UP_TO)]
-    found = {BATTERY: battery(arms, record), TEXT: text(arms, sizes, seen_by_ours, fault is None)}
+    found = {
+        BATTERY: battery(arms, record),
+        TOKENS: token_law(fault, setting.seeds, setting.most),
+        TEXT: text(arms, sizes, seen_by_ours, fault is None),
+    }
     if peer:
 
         def seen(sample: TwoSampleData, seed: int) -> bool:
@@ -211,48 +263,93 @@ REMARKS = """## What to make of it
 """
 
 
-def table(rows: Mapping[str, Mapping[str, Found]]) -> list[str]:
+Cells = dict[str, dict[str, str]]
+"""By fault, or by size for the arm without one, and by method: what the page says."""
+
+
+def cells_of(rows: Mapping[str, Mapping[str, Found]]) -> Cells:
+    """What was measured, in words."""
+    return {fault: {method: found.told() for method, found in methods.items()} for fault, methods in rows.items()}
+
+
+def alarm_cells(clean: Mapping[str, Found]) -> Cells:
+    """The arm without a fault: seeds called a fault, by size."""
+    cells: Cells = {}
+    for method, found in clean.items():
+        for size, (hits, seeds) in found.hits.items():
+            cells.setdefault(str(size), {})[method] = f"{hits} of {seeds}"
+    return cells
+
+
+def kept(page: str) -> Cells:
+    """The table of faults as it stands on a page."""
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| fault |", "| `"))]
+    methods = {title: method for method, title in COLUMNS.items()}
+    titles = lines[0][1:]
+    return {
+        line[0].strip("`"): {methods[title]: cell for title, cell in zip(titles, line[1:], strict=True)}
+        for line in lines[1:]
+    }
+
+
+def kept_alarms(page: str) -> Cells:
+    """The table of false alarms as it stands on a page."""
+    begin = page.index("| no fault |")
+    lines = [line.strip("| ").split(" | ") for line in page[begin : page.index("\n\n", begin)].splitlines()]
+    methods = {title: method for method, title in ALARMS.items()}
+    cells: Cells = {size: {} for size in lines[0][1:]}
+    for line in lines[2:]:
+        for size, cell in zip(lines[0][1:], line[1:], strict=True):
+            cells[size] |= {} if cell == "-" else {methods[line[0]]: cell}
+    return cells
+
+
+def merged(old: Cells, new: Cells) -> Cells:
+    """`new` over `old`."""
+    return {key: old.get(key, {}) | new.get(key, {}) for key in (*old, *(key for key in new if key not in old))}
+
+
+def table(cells: Cells) -> list[str]:
     """One line per fault."""
-    columns = {BATTERY: "engine evidence (best check)", TEXT: "text: our two-sample tests", THEIRS: "text: theirs"}
-    shown = [f"| fault | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
-    for fault, found in rows.items():
-        cells = [found[each].told() if each in found else "not run" for each in columns]
-        shown.append(f"| `{fault}` | {' | '.join(cells)} |")
+    shown = [f"| fault | {' | '.join(COLUMNS.values())} |", "|---" * (1 + len(COLUMNS)) + "|"]
+    for fault, found in cells.items():
+        shown.append(f"| `{fault}` | {' | '.join(found.get(method, 'not run') for method in COLUMNS)} |")
     return shown
 
 
-def alarms(clean: Mapping[str, Found]) -> list[str]:
-    """The arm without a fault: seeds called a fault, by size."""
-    sizes = sorted({size for found in clean.values() for size in found.hits})
-    names = {BATTERY: "engine evidence, best check", TEXT: "text: ours", THEIRS: "text: theirs"}
-    lines = [f"| no fault | {' | '.join(map(str, sizes))} |", "|---" * (1 + len(sizes)) + "|"]
-    for name, found in clean.items():
-        cells = [f"{found.hits[each][0]} of {found.hits[each][1]}" if each in found.hits else "-" for each in sizes]
-        lines.append(f"| {names[name]} | {' | '.join(cells)} |")
+def alarms(cells: Cells) -> list[str]:
+    """One line per method."""
+    sizes = sorted(cells, key=int)
+    lines = [f"| no fault | {' | '.join(sizes)} |", "|---" * (1 + len(sizes)) + "|"]
+    for method, title in ALARMS.items():
+        lines.append(f"| {title} | {' | '.join(cells[size].get(method, '-') for size in sizes)} |")
     return lines
 
 
-def page(rows: Mapping[str, Mapping[str, Found]], clean: Mapping[str, Found], setting: Setting, version: str) -> str:
-    """docs/comparison.md."""
+def page(cells: Cells, clean: Cells, setting: Setting, version: str, many: str) -> str:
+    """docs/comparison.md; `many` is the sentence on the clean arms."""
     how = (
         f"Tokens per arm to call the fault one in at least {POWER} of the seeds at level {ALPHA}: real engine over "
         f"scripted models, rejection sampling at temperature 1, draft length 4, {PROMPTS} prompts, responses of "
         f"{SAMPLING.max_new_tokens} tokens, {setting.seeds} seeds (pairs of models) up to {MANY_SEEDS_UP_TO} tokens "
         "and half as many above, "
-        f"sizes in powers of two from {RECORD_SIZES[0]} (text: {TEXT_SIZES[0]}) to {setting.most}; "
+        f"sizes in powers of two from {RECORD_SIZES[0]} (`token_law`: {TOKEN_SIZES[0]}, text: {TEXT_SIZES[0]}) to "
+        f"{setting.most}; "
         "`> N (k of n)` is the share seen at the largest size. Engine evidence is the battery of default checks, whose "
-        f"error over all of them is {ALPHA}; the first check that saw most is named. Our tests are MMD with the "
+        f"error over all of them is {ALPHA}; the first check that saw most is named. `token_law` sees what an endpoint "
+        "shows, tokens alone, beside a reference pass of the target's files; its level is 0.005, it needs no second "
+        "arm, and every response has a prompt of its own. Our tests are MMD with the "
         "Hamming kernel, bigrams and first tokens, Holm-adjusted, 999 permutations. Theirs is "
         f'`run_two_sample_test(..., stat_type="mmd_hamming")` of version {version} with {setting.permutations} '
         "permutations."
     )
-    told = "\n".join(textwrap.wrap(how, 118, break_long_words=False, break_on_hyphens=False))
-    return "\n".join(
-        (
-            *(HEAD, told, "", *table(rows), ""),
-            *("## False alarms", "", "Seeds called a fault, by tokens per arm.", "", *alarms(clean), "", REMARKS),
-        )
-    )
+    told = wrapped(how)
+    clean_part = ("## False alarms", "", "Seeds called a fault, by tokens per arm.", "", *alarms(clean), "")
+    return "\n".join((HEAD, told, "", *table(cells), "", *clean_part, wrapped(many), "", REMARKS))
+
+
+def wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False))
 
 
 def provided(folder: Path | None) -> Peer | None:
@@ -274,6 +371,8 @@ def documented(found: Mapping[str, Found]) -> dict[str, Any]:
 @click.option("--only", multiple=True, type=click.Choice(FAULTS), help="These faults.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=PAGE, help="The page to write.")
 @click.option("--json", "numbers", type=click.Path(dir_okay=False, path_type=Path), help="Default: build/bench.")
+@click.option("--clean", type=click.IntRange(min=1), default=1000, show_default=True, help="Clean arms of token_law.")
+@click.option("--keep", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Measure token_law alone.")
 def main(
     folder: Path | None,
     seeds: int,
@@ -282,23 +381,34 @@ def main(
     only: Sequence[str],
     out: Path,
     numbers: Path | None,
+    clean: int,
+    keep: Path | None,
 ) -> None:
-    """Measure and write the page."""
+    """Measure and write the page. With `--keep PAGE` all other columns are those of the page."""
     peer, setting = provided(folder), Setting(seeds, most, permutations)
-    if peer is None:
+    if peer is None and keep is None:
         click.echo("model-equality-testing is not installed: its column stays empty; see --peer")
-    plain = [Growing(PLAIN, None, seed, prompts=PROMPTS) for seed in range(seeds)]
+    plain = [] if keep else [Growing(PLAIN, None, seed, prompts=PROMPTS) for seed in range(seeds)]
+
+    def measured(fault: str | None) -> dict[str, Found]:
+        return {TOKENS: token_law(fault, seeds, most)} if keep else compare(fault, plain, setting, peer)
+
     rows: dict[str, dict[str, Found]] = {}
     for fault in only or FAULTS:
-        rows[fault] = compare(fault, plain, setting, peer)
+        rows[fault] = measured(fault)
         click.echo(f"{fault}: {', '.join(f'{name} {found.told()}' for name, found in rows[fault].items())}")
-    clean = compare(None, plain, setting, peer)
-    click.echo("\n".join(alarms(clean)))
-    version = importlib.metadata.version("model-equality-testing") if peer else "-"
-    out.write_text(page(rows, clean, setting, version), encoding="utf-8")
+    without = measured(None)
+    old = keep.read_text(encoding="utf-8") if keep else ""
+    false = merged(kept_alarms(old) if keep else {}, alarm_cells(without))
+    click.echo("\n".join(alarms(false)))
+    version = importlib.metadata.version("model-equality-testing") if peer else "0.0.2" if keep else "-"
+    many = clean_alarms(clean)
+    click.echo(many)
+    shown = page(merged(kept(old) if keep else {}, cells_of(rows)), false, setting, version, many)
+    out.write_text(shown, encoding="utf-8")
     numbers = numbers or Path("build") / "bench" / "two_sample_peer.json"
     numbers.parent.mkdir(parents=True, exist_ok=True)
-    told = {name: documented(found) for name, found in (rows | {"no fault": clean}).items()}
+    told = {name: documented(found) for name, found in (rows | {"no fault": without}).items()}
     numbers.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 

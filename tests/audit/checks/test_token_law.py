@@ -10,22 +10,12 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, Protocol, RecordLevel
 from engine.record.effective import Effective
-from engine.record.foreign import ForeignRecord, observed_trace
-from engine.record.foreign_steps import ForeignStep
-from engine.record.trace import decode
 from tests.audit.checks.anchor_arms import anchor_arm, world_reference
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, world
+from tests.support.served import served
 
 CHECK = load("token_law")
 SHORT = replace(SAMPLED, max_new_tokens=32)
-
-
-def served(request, tokens=None, origin="server"):
-    """The record of an endpoint that shows the request's tokens and nothing else."""
-    tokens = request.tokens if tokens is None else tuple(tokens)
-    header = replace(request.trace.header, level=RecordLevel.TOKENS, proposer="served", facts={"tokens": origin})
-    steps = tuple(ForeignStep((), (token,)) for token in tokens)
-    return replace(request, tokens=tokens, trace=decode(observed_trace(header, ForeignRecord(steps))))
 
 
 def beside_the_target(requests, seed, level=RecordLevel.FULL):
