@@ -27,6 +27,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "tool_call_equality": "audit.checks.tool_calls.check:CHECK",
     "greedy_equality": "audit.checks.equality.greedy:CHECK",
     "coupled_equality": "audit.checks.equality.coupled:CHECK",
+    "same_seed": "audit.checks.same_seed:CHECK",
     "long_context": "audit.checks.long_context.check:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
     "seed": "audit.checks.seed:CHECK",

@@ -40,7 +40,7 @@ FOREIGN: Final = ("liveness", "configuration", "reconciliation")
 """For an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
 HONOURED: Final = ("honoured",)
 """For such an engine with p on record: p of drafted rows has the requested parameters, which `law` takes as given."""
-SERVED: Final = (*FOREIGN, "accounting", "greedy_equality", "two_sample", "seed")
+SERVED: Final = (*FOREIGN, "accounting", "greedy_equality", "same_seed", "two_sample", "seed")
 """For another engine without p and q on record."""
 STREAMED: Final = ("no_leak",)
 """Where the text is recorded as it leaves."""

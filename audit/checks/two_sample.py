@@ -6,7 +6,8 @@ kernel, chi-square of bigrams, total variation of first tokens, each with a
 permutation p-value that moves whole answers between the arms within a prompt;
 Holm-adjusted. Needs two answers per prompt and arm, independent of each other:
 arms that share their random numbers are refused (protocol gumbel, drafts coupled
-to the target's noise, temperature 0), and so are requests that share a stream.
+to the target's noise, temperature 0; answers that follow the baseline's of the
+same seed, by a permutation test), and so are requests that share a stream.
 Certified does not cover the law: no number of samples bounds a total variation.
 It means that the means of four features (length, share of distinct tokens, of
 repeats, of answers that ended by themselves) differ by at most `margin`, by two
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.coverage.groups import EVERY_GROUP
+from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
@@ -38,6 +40,7 @@ from audit.stats.two_sample import (
     bigram_test,
     first_token_test,
     hamming_test,
+    matched_p,
     pooled,
     spectrum_test,
 )
@@ -53,6 +56,8 @@ FEATURES = ("length", "distinct tokens", "repeats", "ended by itself")
 MOST = 64
 """Answers per prompt and arm; kernels grow with the square."""
 POWER = 0.9
+SAME = 0.005
+"""Error probability of the guard against arms that share their numbers; eight prompts of two answers reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class ArmSamples:
 
 
 GREEDY = "at temperature 0 there is no law to compare; see greedy_equality"
-SHARED = "the arms share their random numbers and are no independent samples; see coupled_equality"
+SHARED = "the arms share their random numbers and are no independent samples; see coupled_equality or same_seed"
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -129,12 +134,14 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     bound = max(max(-each.low, each.high) for each in features.values())
     enough = len(samples.prompts) >= int(params["min_prompts"])
     certified = enough and bound <= margin
+    tied = same_numbers(samples)
+    certified = certified and tied is None
     verdict = Verdict.FAULT if rejected else Verdict.CERTIFIED if certified else Verdict.INCONCLUSIVE
     spread = max(each.se for each in features.values())
     finite = bool(np.isfinite(bound))
     return CheckResult(
         verdict=verdict,
-        summary=_summary(samples, rejected, features, bound, margin),
+        summary=_summary(samples, rejected, features, bound, margin) if rejected or tied is None else tied,
         n=len(samples.ours) + len(samples.theirs),
         statistic=float(max(-np.log10(adjusted))),
         p_value=float(adjusted.min()),
@@ -185,6 +192,33 @@ def features(request: RequestRecord) -> Floats:
     ended = float(request.finish_reason is not FinishReason.LENGTH)
     length = min(1.0, len(tokens) / max(1, request.trace.header.sampling.max_new_tokens))
     return np.array([length, len(np.unique(tokens)) / count, repeats, ended])
+
+
+def same_numbers(samples: ArmSamples) -> str | None:
+    """Why the arms seem to share their random numbers, or None.
+
+    An independent answer agrees no further with the baseline's of its own seed than with others to its prompt.
+    """
+    theirs = {request.key: request for request in samples.theirs}
+    agreement = [
+        np.array([[agreeing(one.tokens, theirs[other.key].tokens) for other in side] for one in side], dtype=np.float64)
+        for side in _matched(samples, theirs)
+    ]
+    pairs = sum(len(block) for block in agreement)
+    if matched_p(agreement, np.random.default_rng(seed_of(samples.ours))) > SAME:
+        return None
+    equal = sum(request.tokens == theirs[request.key].tokens for request in samples.ours if request.key in theirs)
+    words = f"{equal} of {pairs} answers equal the baseline's of the same seed, and the others begin alike"
+    return f"{words}: the arms share their random numbers, and are no independent samples; see same_seed"
+
+
+def _matched(samples: ArmSamples, theirs: dict[str, RequestRecord]) -> list[list[RequestRecord]]:
+    """By prompt, the candidate's answers whose key the baseline has too."""
+    found: dict[str, list[RequestRecord]] = {}
+    for request in samples.ours:
+        if request.key in theirs:
+            found.setdefault(request.case_id, []).append(request)
+    return list(found.values())
 
 
 def _summary(

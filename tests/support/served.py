@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import RecordLevel
-from engine.record.effective import Effective
+from engine.record.effective import Effective, LoopOwner
 from engine.record.foreign import ForeignRecord, observed_trace
 from engine.record.foreign_steps import ForeignStep
 from engine.record.trace import decode
+
+FOREIGN = Effective(decoder=LoopOwner.FOREIGN)
 
 
 def served(request: RequestRecord, tokens: Sequence[int] | None = None, origin: str = "server") -> RequestRecord:
@@ -23,7 +25,7 @@ def served(request: RequestRecord, tokens: Sequence[int] | None = None, origin: 
 
 def served_arm(arm: ArmRecord) -> ArmRecord:
     """An arm at an endpoint."""
-    return ArmRecord(arm.name, arm.kind, Level.L0, Effective(), tuple(map(served, arm.requests)))
+    return ArmRecord(arm.name, arm.kind, Level.L0, FOREIGN, tuple(map(served, arm.requests)))
 
 
 def served_evidence(evidence: Evidence) -> Evidence:

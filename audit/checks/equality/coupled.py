@@ -32,11 +32,13 @@ from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import CheckResult, Verdict
 from engine.core.types import Floats, Protocol, RecordLevel, SamplingParams
+from engine.record.effective import LoopOwner
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import softmax
 
 OTHER_RULE = "coupled equality holds for the gumbel protocol only"
 GREEDY = "at temperature 0 see greedy_equality"
+FOREIGN = "another engine drew the numbers, and its noise is not known; see same_seed"
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -47,14 +49,16 @@ def _applies(evidence: Evidence) -> str | None:
         return OTHER_RULE
     if any(request.trace.header.sampling.greedy for request in requests):
         return GREEDY
-    return None
+    return None if evidence.candidate.ours else FOREIGN
 
 
 def _foresee(params: Params, design: Design) -> str | None:
     del params
     if design.shown.protocol is not Protocol.GUMBEL:
         return OTHER_RULE
-    return GREEDY if design.greedy else None
+    if design.greedy:
+        return GREEDY
+    return None if design.shown.decoder is LoopOwner.OWN else FOREIGN
 
 
 def has_rows(request: RequestRecord) -> bool:

@@ -8,6 +8,7 @@ from audit.checks import two_sample
 from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
+from audit.stats.two_sample import matched_p
 from engine.core.types import Protocol
 from tests.audit.checks.engine_arms import plan
 from tests.audit.checks.reruns import engine_evidence
@@ -44,7 +45,9 @@ def verdict(found, **params):
 @pytest.mark.slow
 def test_a_chain_and_its_baseline_are_independent_though_they_share_their_streams():
     """p-values over 60 clean pairs of arms are uniform or larger: purposes do not share numbers."""
-    runs = [two_sample.permuted(two_sample.gather(evidence(4, 5, tag=f"s{i}-")), 199) for i in range(60)]
+    samples = [two_sample.gather(evidence(4, 5, tag=f"s{i}-")) for i in range(60)]
+    assert sum(two_sample.same_numbers(each) is not None for each in samples) <= 3
+    runs = [two_sample.permuted(each, 199) for each in samples]
     for name in two_sample.TESTS:
         p = np.array([run[name].p for run in runs])
         assert kstest(p, "uniform", alternative="greater").pvalue > 0.005, name
@@ -69,6 +72,25 @@ def test_clean_arms_are_no_fault_and_a_certificate_is_of_features_only():
     few = verdict(evidence(12, 2))
     assert few.verdict is Verdict.INCONCLUSIVE
     assert few.detectable > 0.05
+
+
+@pytest.mark.parametrize("samples", [2, 6])
+def test_arms_that_are_equal_by_seed_are_no_independent_samples(samples):
+    """A server that keeps its seeds answers as the baseline does; that says nothing about a law."""
+    baseline = sampled(PLAIN, 8, samples, kind=ArmKind.BASELINE)
+    other = Setup(sampling=SHORT).protocol
+    requests = tuple(
+        replace(each, trace=replace(each.trace, header=replace(each.trace.header, protocol=other)))
+        for each in baseline.requests
+    )
+    result = verdict(Evidence(replace(baseline, requests=requests), baseline), permutations=99)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert f"{8 * samples} of {8 * samples} answers equal the baseline's of the same seed" in result.summary
+
+
+def test_answers_that_cannot_differ_show_no_shared_numbers():
+    blocks = [np.full((3, 3), 5.0)] * 8
+    assert matched_p(blocks, np.random.default_rng(0)) == 1.0
 
 
 @pytest.mark.slow
