@@ -80,6 +80,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.plan:command",
         "Estimate whether SUITE is large enough for its margins, and how long it takes.",
     ),
+    "probe": (
+        "audit.commands.probe:command",
+        "Find out what the OpenAI-compatible server at URL is and what it speaks.",
+    ),
     "query": ("audit.commands.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
     "register": (
         "audit.commands.register:command",

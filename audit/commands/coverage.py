@@ -25,9 +25,9 @@ def command(run: str, by_check: bool, everything: bool, as_json: bool, store: st
         coverage = opened.coverage(opened.resolve(run))
         ordered = in_order(coverage, everything=everything)
         rows = check_rows(ordered) if by_check else situation_rows(ordered)
-    if as_json:
-        echo_json(coverage)
-    elif not coverage:
-        note("the record of this run shows no steps of speculation")
-    else:
-        echo_rows(BY_CHECK if by_check else SITUATIONS, rows)
+        if as_json:
+            echo_json(coverage)
+        elif not coverage:
+            note("the record of this run shows no steps of speculation")
+        else:
+            echo_rows(BY_CHECK if by_check else SITUATIONS, rows)

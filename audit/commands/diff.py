@@ -48,11 +48,11 @@ def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store:
 
     with Store.open(store, create=False, read_only=True) as opened:
         found = run_diff(opened, opened.resolve(a), opened.resolve(b))
-    if as_json:
-        echo_json(found)
-    else:
-        _print(found, most)
-    ctx.exit(0 if found.same else 1)
+        if as_json:
+            echo_json(found)
+        else:
+            _print(found, most)
+        ctx.exit(0 if found.same else 1)
 
 
 def _print(found: RunDiff, most: int) -> None:

@@ -34,10 +34,10 @@ def command(run: str, form: str, store: str) -> None:
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
         statement = read_disclosure(opened, ulid)
-    if form == "json":
-        echo_json(document(statement))
-    else:
-        echo(*FORMS[form](sections(statement)))
+        if form == "json":
+            echo_json(document(statement))
+        else:
+            echo(*FORMS[form](sections(statement)))
 
 
 def _text(page: tuple[Section, ...]) -> Iterator[str]:

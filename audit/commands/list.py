@@ -21,12 +21,12 @@ def command(limit: int, as_json: bool, store: str) -> None:
     """List the newest runs of a store."""
     with Store.open(store, create=False, read_only=True) as opened:
         runs = opened.list_runs(limit)
-    if as_json:
-        echo_json(runs)
-    elif runs:
-        echo_rows(COLUMNS, [_row(run) for run in runs])
-    else:
-        note("the store has no runs yet; make one: audit run SUITE")
+        if as_json:
+            echo_json(runs)
+        elif runs:
+            echo_rows(COLUMNS, [_row(run) for run in runs])
+        else:
+            note("the store has no runs yet; make one: audit run SUITE")
 
 
 def _row(run: RunSummary) -> tuple[object, ...]:

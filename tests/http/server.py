@@ -298,7 +298,7 @@ class Handler(BaseHTTPRequestHandler):
         sampling = sampling_of(body)
         if self.server.settings.loose:
             sampling = replace(sampling, structured=None)
-        found, trace = self.server.engine.generate(asked, sampling, body["seed"])
+        found, trace = self.server.engine.generate(asked, sampling, body.get("seed", 0))
         decoded = self.server.decode
         # what each token adds to the text: a character of several tokens comes with its last
         texts = ["", *(decoded(found.tokens[: i + 1]) for i in range(len(found.tokens)))]

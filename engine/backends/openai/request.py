@@ -108,7 +108,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 def _logprobs(settings: OpenAISettings) -> dict[str, Any]:
     if not settings.logprobs:
         return {}
-    if settings.api is Api.CHAT:
+    if settings.api is Api.CHAT or settings.dialect.flagged:
         return {"logprobs": True, "top_logprobs": settings.logprobs}
     return {"logprobs": settings.logprobs}
 

@@ -43,12 +43,14 @@ class ServerDialect:
     token_ids: it returns the generated token ids for `return_token_ids`.
     seed_bits: number of bits of the largest seed.
     max_tokens: its name of the length on the chat route.
+    flagged: both routes ask for log-probabilities as chat does.
     """
 
     extras: Mapping[str, str] = field(default_factory=dict)
     token_ids: bool = False
     seed_bits: int = 63
     max_tokens: str = "max_tokens"
+    flagged: bool = False
 
 
 _COMMON: Final = {
@@ -63,6 +65,7 @@ DIALECTS: Final[Mapping[str, ServerDialect]] = {
         {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty", "ignore_eos": "ignore_eos"},
         seed_bits=31,
     ),
+    "mlx-lm": ServerDialect({name: name for name in ("top_k", "min_p", "repetition_penalty")}, flagged=True),
 }
 ADDRESSES: Final = ("url", "metrics_url", "proxy")
 PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}

@@ -52,8 +52,12 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("report", "latest", "--markdown"),
     ("export", "latest", "--out", "{folder}/run.zip"),
     ("query", "SELECT * FROM v_token"),
+    ("disclose", "latest"),
+    ("bom", "latest"),
+    ("diff", "latest", "latest"),
+    ("judge", "latest"),
 )
-STRANGE = ("X'FF00'", "-1e308", "'\u202e\x1b]0;x\x07'", "NULL")
+STRANGE = ("X'FF00'", "'\u202e\x1b]0;x\x07'")
 
 
 def columns():

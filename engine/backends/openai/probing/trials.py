@@ -1,0 +1,227 @@
+"""Small requests that each answer one question about an endpoint.
+
+A parameter counts as kept if it changes what it must change: one that is only accepted may be ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
+
+from engine.backends.openai.client import Endpoint
+from engine.backends.openai.errors import AttemptError
+from engine.backends.openai.response import Collector, Completion, read
+from engine.backends.openai.settings import Api, OpenAISettings
+
+TEXT: Final = "Count from one to ten:"
+SHORT: Final = 16
+LONG: Final = 64
+HOT: Final = 2.0
+"""The highest temperature that every server takes: draws differ from the likeliest tokens."""
+ONE_TOKEN: Final[Mapping[str, float]] = {"top_p": 1e-6, "top_k": 1, "min_p": 0.9999}
+"""Values that leave the likeliest token alone, so a kept one gives the answer of temperature 0."""
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {"n": {"enum": [1, 2]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOL: Final = {"type": "function", "function": {"name": "look", "description": "Look it up.", "parameters": SCHEMA}}
+
+
+class TrialOutcome(StrEnum):
+    """What one trial showed."""
+
+    YES = "yes"
+    NO = "no"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedFeature:
+    """One answered question."""
+
+    name: str
+    outcome: TrialOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """Sends single requests to one endpoint."""
+
+    settings: OpenAISettings
+    endpoint: Endpoint
+    model: str
+
+    def ask(self, api: Api, tokens: int = SHORT, **keys: Any) -> Completion:
+        """The answer to one request.
+
+        Raises:
+            AttemptError: none came.
+        """
+        return read(self.endpoint.ask(_path(api), self._body(api, tokens, keys)))
+
+    def ask_streamed(self, api: Api) -> Completion:
+        """The answer to the same request in parts; raises as `ask`."""
+        collector = Collector()
+        for part in self.endpoint.stream(_path(api), {**self._body(api, SHORT, {}), "stream": True}):
+            collector.add(part)
+        return collector.answer()
+
+    def fingerprint(self) -> str:
+        """The fingerprint in an answer; empty if there is none."""
+        for api in Api:
+            body = {**self._body(api, 1, {}), "max_tokens": 1}
+            body.pop("max_completion_tokens", None)
+            try:
+                return str(read(self.endpoint.ask(_path(api), body)).meta.get("system_fingerprint") or "")
+            except AttemptError:
+                continue
+        return ""
+
+    def _body(self, api: Api, tokens: int, keys: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = {"messages": [{"role": "user", "content": TEXT}]} if api is Api.CHAT else {"prompt": TEXT}
+        length = self.settings.dialect.max_tokens if api is Api.CHAT else "max_tokens"
+        return {"model": self.model, **prompt, "temperature": 0, length: tokens, **self.settings.body, **keys}
+
+
+def _path(api: Api) -> str:
+    return "/chat/completions" if api is Api.CHAT else "/completions"
+
+
+Trial = Callable[[Prober, Api], ProbedFeature]
+
+
+def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
+    """Every trial, on the first route that answers; only the routes if none does."""
+    routes = [_guarded(api.value, partial(_route, prober, api)) for api in Api]
+    api = next((api for api, found in zip(Api, routes, strict=True) if found.outcome is TrialOutcome.YES), None)
+    if api is None:
+        return tuple(routes)
+    found = [_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()]
+    return (*routes, *found)
+
+
+def _guarded(name: str, trial: Callable[[], ProbedFeature]) -> ProbedFeature:
+    try:
+        return trial()
+    except AttemptError as error:
+        refused = error.status is not None and 400 <= error.status < 500
+        return ProbedFeature(name, TrialOutcome.REFUSED if refused else TrialOutcome.UNCLEAR, error.message)
+
+
+def _route(prober: Prober, api: Api) -> ProbedFeature:
+    answer = prober.ask(api)
+    return ProbedFeature(api.value, TrialOutcome.YES, f"ended with {answer.finish}")
+
+
+def _stream(prober: Prober, api: Api) -> ProbedFeature:
+    same = prober.ask(api).text == prober.ask_streamed(api).text
+    return ProbedFeature(
+        "stream", TrialOutcome.YES if same else TrialOutcome.UNCLEAR, "" if same else "the text differs"
+    )
+
+
+def _repeats(prober: Prober, api: Api) -> ProbedFeature:
+    same = prober.ask(api, LONG).text == prober.ask(api, LONG).text
+    return ProbedFeature("repeatable", TrialOutcome.YES if same else TrialOutcome.NO, "temperature 0, asked twice")
+
+
+def _logprobs(prober: Prober, api: Api) -> ProbedFeature:
+    pieces = _scored(prober, api).pieces
+    if pieces is None:
+        return ProbedFeature("logprobs", TrialOutcome.IGNORED)
+    rivals = sum(each.lead == each.lead for each in pieces)
+    return ProbedFeature("logprobs", TrialOutcome.YES, f"{len(pieces)} tokens, {rivals} with a rival")
+
+
+def _scored(prober: Prober, api: Api) -> Completion:
+    flagged = api is Api.CHAT or prober.settings.dialect.flagged
+    keys: dict[str, Any] = {"logprobs": True, "top_logprobs": 2} if flagged else {"logprobs": 2}
+    return prober.ask(api, **keys)
+
+
+def _ids_in_logprobs(prober: Prober, api: Api) -> ProbedFeature:
+    pieces = _scored(prober, api).pieces
+    named = bool(pieces) and all(each.id is not None for each in pieces or ())
+    return ProbedFeature("ids in logprobs", TrialOutcome.YES if named else TrialOutcome.NO)
+
+
+def _token_ids(prober: Prober, api: Api) -> ProbedFeature:
+    ids = prober.ask(api, return_token_ids=True).token_ids
+    return ProbedFeature("token ids", TrialOutcome.IGNORED if ids is None else TrialOutcome.YES)
+
+
+def _prompt_ids(prober: Prober, _api: Api) -> ProbedFeature:
+    prober.ask(Api.COMPLETIONS, prompt=[1, 2, 3])
+    return ProbedFeature("prompt as ids", TrialOutcome.YES)
+
+
+def _seed(prober: Prober, api: Api) -> ProbedFeature:
+    first, again, other = (prober.ask(api, temperature=HOT, seed=seed).text for seed in (1, 1, 2))
+    if first != again:
+        return ProbedFeature("seed", TrialOutcome.IGNORED, "one seed, two answers")
+    outcome = TrialOutcome.UNCLEAR if first == other else TrialOutcome.YES
+    return ProbedFeature("seed", outcome, "two seeds, one answer" if first == other else "")
+
+
+def _cut(name: str, prober: Prober, api: Api) -> ProbedFeature:
+    best = prober.ask(api).text
+    free = {prober.ask(api, temperature=HOT, seed=seed).text for seed in (1, 2)}
+    cut = {prober.ask(api, temperature=HOT, seed=seed, **{name: ONE_TOKEN[name]}).text for seed in (1, 2)}
+    if free == {best}:
+        return ProbedFeature(name, TrialOutcome.UNCLEAR, "draws are the likeliest tokens anyway")
+    return ProbedFeature(name, TrialOutcome.YES if cut == {best} else TrialOutcome.IGNORED)
+
+
+def _structured(prober: Prober, api: Api) -> ProbedFeature:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+    answer = prober.ask(api, LONG, response_format=form)
+    try:
+        document = json.loads(answer.content)
+    except ValueError:
+        outcome = TrialOutcome.UNCLEAR if answer.finish == "length" else TrialOutcome.IGNORED
+        return ProbedFeature(
+            "json schema", outcome, "no JSON" + (", cut by its length" if outcome == "unclear" else "")
+        )
+    fits = document in ({"n": 1}, {"n": 2})
+    return ProbedFeature("json schema", TrialOutcome.YES if fits else TrialOutcome.IGNORED)
+
+
+def _tools(prober: Prober, api: Api) -> ProbedFeature:
+    if api is not Api.CHAT:
+        return ProbedFeature("tools", TrialOutcome.NO, "the chat route does not answer")
+    answer = prober.ask(api, LONG, tools=[TOOL], tool_choice="required")
+    return ProbedFeature("tools", TrialOutcome.YES if answer.tool_calls else TrialOutcome.IGNORED)
+
+
+def _accounts(prober: Prober, api: Api) -> ProbedFeature:
+    found = prober.ask(api, LONG).speculation
+    if found is None:
+        return ProbedFeature("drafts per answer", TrialOutcome.NO)
+    return ProbedFeature(
+        "drafts per answer", TrialOutcome.YES, f"{found.get('drafted')} drafted, {found.get('accepted')} accepted"
+    )
+
+
+TRIALS: Final[Mapping[str, Trial]] = {
+    "stream": _stream,
+    "repeatable": _repeats,
+    "logprobs": _logprobs,
+    "ids in logprobs": _ids_in_logprobs,
+    "token ids": _token_ids,
+    "prompt as ids": _prompt_ids,
+    "seed": _seed,
+    **{name: partial(_cut, name) for name in ONE_TOKEN},
+    "json schema": _structured,
+    "tools": _tools,
+    "drafts per answer": _accounts,
+}
+"""By name, in the order of the page."""
