@@ -18,6 +18,11 @@ OPENVINO ?= openvino-genai==2026.4.1.0
 OPENVINO_VENV ?= .venv-openvino
 OPENVINO_BIN := $(OPENVINO_VENV)/bin
 OPENVINO_INSTALLED := $(OPENVINO_VENV)/.installed-$(OPENVINO)
+# mlx_lm is a server that the tests start; nothing of ours is installed beside it.
+MLX ?= mlx[cpu]==0.32.4 mlx-lm==0.32.2
+MLX_VENV ?= .venv-mlx
+MLX_BIN := $(MLX_VENV)/bin
+MLX_INSTALLED := $(MLX_VENV)/.installed
 # The evaluations whose reports evidence is attached to bring much, so they have an environment of their own too.
 ATTACH_VENV ?= .venv-attach
 ATTACH_BIN := $(ATTACH_VENV)/bin
@@ -34,7 +39,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm venv-ort venv-openvino quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture venv-vllm venv-ort venv-openvino quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -81,7 +86,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not mlx and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -119,6 +124,15 @@ test-openvino: $(OPENVINO_INSTALLED)  ## OpenVINO GenAI as a backend: packaged s
 	$(TESTENV) $(OPENVINO_BIN)/python -m pytest -m openvino -rP $(ONLY) tests/openvino
 
 venv-openvino: $(OPENVINO_INSTALLED)  ## Install OpenVINO GenAI into an environment of its own.
+
+$(MLX_INSTALLED): Makefile
+	$(PYTHON) -m venv $(MLX_VENV)
+	$(MLX_BIN)/python -m pip install --quiet $(MLX)
+	@touch $@
+
+# mlx compiles its kernels when it runs
+test-mlx: $(INSTALLED) $(MLX_INSTALLED)  ## mlx_lm over HTTP: audit probe and the suite that it writes.
+	$(TESTENV) $(BIN)/python -m pytest -m mlx --mlx-python $(abspath $(MLX_BIN))/python $(ONLY) tests/mlx
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick
@@ -174,4 +188,4 @@ kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_P
 	$(TESTENV) $(BIN)/python -m pytest -m slow -s --kills $(KILLS_PG) tests/audit/runs/test_kills.py -k postgresql
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(MLX_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
