@@ -13,7 +13,7 @@ from tests.audit.invoke import invoke
 
 pytestmark = pytest.mark.mlx
 DRAFT = ("--draft-model", str(bundled_folder("bundled:draft")), "--num-draft-tokens", "4")
-PROMPTS = 8
+PROMPTS = 16
 
 
 def probed(server, suite, plain):

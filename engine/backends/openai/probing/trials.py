@@ -22,7 +22,7 @@ SHORT: Final = 16
 LONG: Final = 64
 HOT: Final = 2.0
 """The highest temperature that every server takes: draws differ from the likeliest tokens."""
-ONE_TOKEN: Final[Mapping[str, float]] = {"top_p": 1e-6, "top_k": 1, "min_p": 0.9999}
+ONE_TOKEN: Final[Mapping[str, Any]] = {"top_p": 1e-6, "top_k": 1, "min_p": 0.9999}
 """Values that leave the likeliest token alone, so a kept one gives the answer of temperature 0."""
 SCHEMA: Final = {
     "type": "object",
