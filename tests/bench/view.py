@@ -26,6 +26,7 @@ import uvicorn
 
 from audit.commands.view import listening
 from audit.evidence.environment import hardware
+from audit.report.html import charts
 from audit.report.html.registry import sections
 from audit.store import RunStatus, Store, migrate
 from audit.store.browse.browser import Browser
@@ -65,6 +66,7 @@ class Filled:
 def browsing(store: str) -> Iterator[httpx2.Client]:
     """A client of a viewer in a thread."""
     with Browser.open(store) as browser, listening(0) as listener:
+        charts.ready()  # as the command does
         access = new_access(listener.getsockname()[1])
         app = application(Viewer(browser, lambda line: click.echo(line, err=True)), access)
         server = uvicorn.Server(uvicorn.Config(app, access_log=False, lifespan="off", log_level="error"))

@@ -15,8 +15,10 @@ import pytest
 from audit.store import Store
 from engine.core.errors import EngineError
 from engine.core.types import FinishReason
+from tests.audit.invoke import invoke
 from tests.http.asking import answers, arm, asked
 from tests.http.hostile import HARMS, SSE, STREAMED, harming, whole
+from tests.support.inert import unprintable
 from tests.support.tiers import slow_unless
 
 FAST = ["a compressed bomb", "an endless body", "interim answers without end", "deep lists", "a million empty lists"]
@@ -62,6 +64,26 @@ def test_a_hostile_list_of_models_is_one_line(page):
     with harming(HARMS["no protocol"], page) as server, pytest.raises(EngineError) as caught:
         arm(server, "served:m", model="m", silence_s=0.5, connect_s=0.5)
     assert "\n" not in str(caught.value)
+
+
+WORDS = "\u202eevil\x1b[31m\x1b]0;t\x07<script>alert(1)</script>\n::error::x "
+REFUSED = b"HTTP/1.1 401 \x9b31mNo\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize("models", [True, False], ids=["at the list of models", "at every request"])
+def test_a_refusal_with_hostile_words_prints_nothing_that_a_terminal_obeys(models, tmp_path):
+    body = json.dumps({"error": {"message": WORDS * 5}}).encode()
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "a"}\n')
+    path, store = tmp_path / "suite.yaml", str(tmp_path / "audit.db")
+    with harming(lambda: whole(body, REFUSED), *([lambda: whole(body, REFUSED)] if models else [])) as server:
+        path.write_text(SUITE.format(url=server.url, way="whole"))
+        outputs = [invoke("run", str(path), "--store", store, "--results", str(tmp_path / "r.json"))]
+    outputs += [] if models else [invoke("show", "latest", *more, "--store", store) for more in ([], ["a/words/a#0"])]
+    assert outputs[0].exit_code in (1, 2, 3), outputs[0].output
+    for result in outputs:
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert unprintable(result.stdout + result.stderr) == []
+        assert len(result.stdout + result.stderr) < 20_000
 
 
 KEY = "sk-live-0123456789"

@@ -79,8 +79,14 @@ class Chart:
 
 
 def ready() -> None:
-    """Start the engine that draws, so that the first page of a server does not wait for it."""
-    svg(Chart("", "", ("n",), ("n",), ((0,),), {"mark": "point", "encoding": {"x": {"field": "n"}}}))
+    """Start the engine that draws, so that the first page of a server does not wait for it.
+
+    Its first drawings of each kind are slow, so it draws the kinds that pages have.
+    """
+    spec = {"mark": "point", "encoding": {"x": {"field": "n", "type": "quantitative"}}}
+    facet = {"facet": {"field": "n", "type": "nominal"}, "columns": 2, "spec": spec}
+    for kind in (spec, facet, {"layer": [spec]}, facet):
+        svg(Chart("", "", ("n",), ("n",), ((0,), (1,)), kind))
 
 
 def svg(chart: Chart) -> Markup:

@@ -18,6 +18,8 @@ from engine.models import pinned as pinning
 from engine.models.folder import INDEX, model_digest, open_folder
 from engine.models.loading import LoadOptions, bundled_folder, load_model, load_opened, open_source
 from engine.models.pinned import pinned
+from tests.audit.invoke import invoke
+from tests.support.inert import unprintable
 
 WAY = LoadOptions("float32", "lean", "fast", "cpu")
 ODD = (0, -1, 2**40, 2**70, True, 1.5, float("nan"), float("inf"), "x", "", [], [1], [[]], {}, {"a": 1}, [None])
@@ -60,6 +62,24 @@ def one_line(folder, loader="lean"):
     message = attempt(folder, loader)
     assert message is None or "\n" not in message
     return message is not None
+
+
+@pytest.mark.parametrize("shard", ["model.safetensors", "\x1b[2J\u202e.safetensors", "<script>.safetensors"])
+def test_names_of_tensors_and_shards_print_as_what_they_are(folder, shard, tmp_path):
+    name = "\x1b[31m\u202eevil\n::error::\x9b2J" + "x" * 100_000
+    (folder / INDEX).write_text(json.dumps({"weight_map": {name: shard}}))
+    save_file({name: load_file(folder / "model.safetensors")["model.norm.weight"]}, folder / "model.safetensors")
+    suite, message = tmp_path / "suite.yaml", attempt(folder)
+    assert message is not None
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "a"}\n')
+    suite.write_text(
+        f"version: 1\nname: n\nmodels: {{target: '{folder}'}}\nworkloads: [{{name: w, prompts: p.jsonl}}]\n"
+        "arms: [{name: a, proposer: {kind: ngram, gamma: 2}, verifier: greedy}]\n"
+    )
+    result = invoke("run", str(suite), "--store", str(tmp_path / "audit.db"))
+    assert result.exit_code == 2
+    assert unprintable(result.stdout + result.stderr) == []
+    assert len(result.stderr) < 9_000
 
 
 def with_field(document, name, value):
