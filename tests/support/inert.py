@@ -47,5 +47,6 @@ def alive_in_markdown(text: str) -> Iterator[str]:
 def alive_in_csv(text: str) -> Iterator[str]:
     """Cells that a spreadsheet computes, and hidden characters."""
     yield from map(repr, unprintable(text))
+    csv.field_size_limit(len(text) + 1)
     for row in csv.reader(io.StringIO(text, newline="")):
         yield from (cell[:40] for cell in row if cell.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(cell))
