@@ -16,6 +16,7 @@ from audit.text.printer import echo, note
 from audit.text.staged_files import staged
 
 if TYPE_CHECKING:
+    from audit.selftest.engines import EngineControls
     from audit.selftest.work import SelfTestPlan, SelfTestResult
 
 
@@ -54,13 +55,16 @@ def command(
     parameters and models and leaves all else at the defaults; the default checks
     must catch it. No clean arms run.
 
+    Without --fault, engines of other projects that this Python has run models of an
+    exactly known law, sound ones and ones with a planted leak.
+
     Exit code 0: all faults caught, no excess of alarms; 1: the last lines give the failures;
     2: invalid input.
     """
     for path in (out, page):
         if path is not None:
             _require_writable(path)
-    from audit.selftest import work
+    from audit.selftest import engines, work
     from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
 
     plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
@@ -68,8 +72,9 @@ def command(
         _by_default(plan, out, page)
         return
     outcome = work.run(plan, note)
-    failed = _print(outcome)
-    _write(outcome, out, page)
+    controls = None if chosen else engines.run_controls(engines.QUICK if quick else engines.FULL, note)
+    failed = _print(outcome, controls)
+    _write(outcome, controls, out, page)
     if failed:
         raise SystemExit(1)
 
@@ -96,8 +101,8 @@ def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None
         raise SystemExit(1)
 
 
-def _print(outcome: SelfTestResult) -> bool:
-    from audit.selftest import report
+def _print(outcome: SelfTestResult, controls: EngineControls | None) -> bool:
+    from audit.selftest import engines, report
 
     echo_rows(report.COLUMNS, report.detection_rows(outcome))
     if outcome.alarms.results:
@@ -106,17 +111,22 @@ def _print(outcome: SelfTestResult) -> bool:
         echo("")
         echo_rows(report.UNIFORM_COLUMNS, report.uniform_rows(outcome.alarms))
         echo("", report.rate_line(outcome.alarms))
-    failed = report.failures(outcome)
+    if controls is not None:
+        echo("", *controls.skipped)
+        if controls.results:
+            echo_rows(engines.COLUMNS, [result.row() for result in controls.results])
+    failed = [*report.failures(outcome), *(controls.failures() if controls else ())]
     echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     return bool(failed)
 
 
-def _write(outcome: SelfTestResult, out: Path | None, page: Path | None) -> None:
+def _write(outcome: SelfTestResult, controls: EngineControls | None, out: Path | None, page: Path | None) -> None:
     from audit.selftest import report
 
     files = {}
     if out is not None:
-        files[out] = (json.dumps(report.document(outcome), indent=2, allow_nan=False) + "\n").encode()
+        document = report.document(outcome) | ({"engines": controls.document()} if controls else {})
+        files[out] = (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
     if page is not None:
         files[page] = report.page(outcome).encode()
     with staged(files):

@@ -62,7 +62,8 @@ def read(stream: IO[bytes]) -> Frame | None:
 
 def _array(stream: IO[bytes], kind: np.dtype[Any], shape: list[int]) -> NDArray[Any]:
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    return np.frombuffer(_exactly(stream, size), dtype=kind).reshape(shape)
+    # a copy: arrays over bytes are read-only, and a record's reduction writes into rows
+    return np.frombuffer(_exactly(stream, size), dtype=kind).reshape(shape).copy()
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:

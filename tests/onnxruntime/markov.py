@@ -7,51 +7,20 @@ run.
 import json
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from audit.selftest.chain_law import Walk
+from audit.selftest.chains import END, FIRST, PAD, VOCABULARY
 from engine.backends.converted.processes import RestartedEngine
 from engine.backends.engine_process import Failure, Launch
 from engine.backends.onnxruntime_genai.program import PROGRAM
 from engine.backends.onnxruntime_genai.reconcile import Accounts, mismatches, speculation
 from engine.backends.onnxruntime_genai.sampling import search_options
 from engine.core.types import Request, SamplingParams
-from engine.sampling.transforms import transform
 
-VOCABULARY, CONTEXT, NEVER = 16, 4096, -1e4
-END, PAD, FIRST = 0, 1, 2
-"""The two tokens that are never drawn, and the first that is."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """[V, V] logits of the token after each one."""
-
-    target: np.ndarray
-    draft: np.ndarray
-
-
-def tables(seed, distance=1.5):
-    """The draft is the target with noise of that standard deviation on its logits."""
-    generator = np.random.default_rng(seed)
-    target = generator.normal(size=(VOCABULARY, VOCABULARY)) * 1.5
-    draft = target + generator.normal(size=target.shape) * distance
-    for table in (target, draft):
-        table[:, :FIRST] = NEVER
-    return Tables(target, draft)
-
-
-def softmax(table):
-    weights = np.exp(table - table.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def leaking(given, share):
-    """The target's law with a share of the draft's in it."""
-    mixed = (1 - share) * softmax(given.target) + share * softmax(given.draft)
-    logits = np.log(np.maximum(mixed, np.finfo(float).tiny))
-    return replace(given, target=np.maximum(logits, NEVER))
+CONTEXT = 4096
 
 
 def _graph(path, table):
@@ -111,11 +80,10 @@ def running(folder):
 
 
 @dataclass(frozen=True)
-class Walk:
-    """[E] each token and the one before it; drafted and accepted tokens."""
+class CountedWalk:
+    """A walk with its drafted and accepted tokens."""
 
-    before: np.ndarray
-    token: np.ndarray
+    seen: Walk
     drafted: int
     accepted: int
 
@@ -138,12 +106,7 @@ def walk(processes, sampling, speculative, requests):
         drafted, accepted = drafted + counts["drafted"], accepted + counts["accepted"]
         before += [*request.prompt, *head["tokens"][:-1]]
         token += head["tokens"]
-    return Walk(np.array(before), np.array(token), drafted, accepted)
-
-
-def law(table, sampling):
-    """[V, V] the exact law after each token, by this project's transforms."""
-    return np.stack([transform(row, [at], 1, sampling, (END,)).p for at, row in enumerate(table.astype(np.float32))])
+    return CountedWalk(Walk(np.array(before), np.array(token)), drafted, accepted)
 
 
 def plain(temperature, tokens, **named):

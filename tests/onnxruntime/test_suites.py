@@ -49,6 +49,13 @@ def test_top_p_keeps_tokens_that_the_nucleus_lacks(tmp_path):
     assert all("outside the support" in each["message"] for each in found["top-p", "accounting"]["findings"])
 
 
+@pytest.mark.parametrize("name", ["parameters", "exact_law"])
+def test_every_parameter_and_the_exact_law_are_certified(tmp_path, name):
+    code, judged = verdicts(tmp_path, f"suites/onnxruntime/{name}.yaml")
+    assert uncertified(judged) == {}
+    assert code == 0
+
+
 def test_a_speculating_engine_with_other_weights_is_caught(tmp_path, converted):
     """The manifest agrees with the changed files: only the tokens and the rows tell."""
     changed = tmp_path / "changed"

@@ -53,6 +53,34 @@ def test_requests_together_get_tokens_of_others_with_a_draft_model(tmp_path):
     )
 
 
+def test_a_draft_model_breaks_the_law_of_sampling(tmp_path):
+    """Every departure is an arm with a draft model; its seeds give other tokens too, which no rows explain."""
+    code, judged = verdicts(tmp_path, "suites/openvino/sampling.yaml")
+    assert code == 1
+    wrong = uncertified(judged)
+    drafted = {(arm, "token_law") for arm in ("warm", "top-k", "confident-drafts")}
+    assert {key for key, verdict in wrong.items() if verdict == "fault"} == drafted
+    assert set(wrong) - drafted <= {("warm", "seed"), ("confident-drafts", "seed")}
+    assert ("confident-drafts", "seed") in wrong
+
+
+def test_the_shortest_length_is_ignored_and_other_parameters_are_kept(tmp_path):
+    code, judged = verdicts(tmp_path, "suites/openvino/parameters.yaml")
+    assert code == 1
+    wrong = uncertified(judged)
+    ignored = {(f"{way}-min", "accounting") for way in ("draft-model", "confident-drafts", "prompt-lookup")}
+    assert {key for key, verdict in wrong.items() if verdict == "fault"} == ignored
+    assert all(arm.endswith("-min") for arm, _ in wrong)
+    findings = [finding for arm, check in ignored for finding in judged[arm, check]["findings"]]
+    assert all("min_tokens is 12" in finding["message"] for finding in findings)
+
+
+def test_a_draft_model_breaks_the_exact_law(tmp_path):
+    code, judged = verdicts(tmp_path, "suites/openvino/exact_law.yaml")
+    assert code == 1
+    assert uncertified(judged) == {(arm, "token_law"): "fault" for arm in ("draft-model", "draft-model-top-k")}
+
+
 def test_a_speculating_engine_with_other_weights_is_caught(tmp_path, converted):
     """The manifest agrees with the changed files: only the tokens and their log-probabilities tell."""
     changed = tmp_path / "changed"

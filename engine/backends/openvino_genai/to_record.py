@@ -91,6 +91,8 @@ def _of_counts(counts: Mapping[str, int], steps: Sequence[int]) -> Iterator[str]
 def _options(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
     """The options that the engine kept otherwise than they were set; it keeps numbers as floats."""
     given, kept = {**asked["options"], **asked["speculative"]}, answer["options"]
+    # the engine adds its end token
+    given["stop_token_ids"] = sorted({*given["stop_token_ids"], given["eos_token_id"]})
     return [
         f"options: {name} was set to {value}, the engine has {kept.get(name)}"
         for name, value in given.items()

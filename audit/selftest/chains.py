@@ -1,0 +1,125 @@
+"""Markov chains as models: folders of weights whose law is known exactly, in any engine that runs llama models.
+
+The one decoder layer has projections of zero, so it leaves the embedding as it is, and the logits after each token are
+a row of a table. `suites/models/chain` and `chain_draft` are such folders. No token ends an answer: the end token has a
+logit of `NEVER`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from engine.core.types import Floats, SamplingParams
+from engine.sampling.transforms import transform
+
+VOCABULARY: Final = 16
+NEVER: Final = -1e4
+END: Final = 0
+PAD: Final = 1
+FIRST: Final = 2
+"""Tokens below are never drawn."""
+LETTERS: Final = "abcdefghijklmn"
+SPECIAL: Final = ("<|end|>", "<|pad|>")
+SEED: Final = 1
+"""Of the packaged chains."""
+CONFIG: Final = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "bos_token_id": PAD,
+    "dtype": "float32",
+    "eos_token_id": END,
+    "head_dim": VOCABULARY,
+    "hidden_act": "silu",
+    "hidden_size": VOCABULARY,
+    "intermediate_size": VOCABULARY,
+    "max_position_embeddings": 4096,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 1,
+    "pad_token_id": PAD,
+    "rms_norm_eps": 1e-12,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    "tie_word_embeddings": False,
+    "vocab_size": VOCABULARY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """[V, V] logits of the token after each one."""
+
+    target: Floats
+    draft: Floats
+
+
+def tables(seed: int, distance: float = 1.5) -> Tables:
+    """The draft is the target with noise of that standard deviation on its logits."""
+    generator = np.random.default_rng(seed)
+    target = generator.normal(size=(VOCABULARY, VOCABULARY)) * 1.5
+    draft = target + generator.normal(size=target.shape) * distance
+    for table in (target, draft):
+        table[:, :FIRST] = NEVER
+    return Tables(target, draft)
+
+
+def softmax(table: Floats) -> Floats:
+    """The law after each token at temperature 1."""
+    weights: Floats = np.exp(table - table.max(axis=1, keepdims=True))
+    total: Floats = weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights / total)
+
+
+def leaking(given: Tables, share: float) -> Tables:
+    """The target's law with a share of the draft's in it."""
+    mixed = (1 - share) * softmax(given.target) + share * softmax(given.draft)
+    logits = np.log(np.maximum(mixed, np.finfo(float).tiny))
+    return replace(given, target=np.maximum(logits, NEVER))
+
+
+def law(table: Floats, sampling: SamplingParams) -> Floats:
+    """[V, V] the exact law after each token, by this project's transforms."""
+    rows = enumerate(table.astype(np.float32))
+    return np.stack([transform(row, [at], 1, sampling, (END,)).p for at, row in rows])
+
+
+def write_chain(folder: Path, table: Floats) -> Path:
+    """A new folder of the model, and of a tokenizer of one letter per token."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(_weights(table), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n", "utf-8")
+    vocabulary: dict[str, int] = {token: at for at, token in enumerate((*SPECIAL, *LETTERS))}
+    _tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
+    described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[END], "pad_token": SPECIAL[PAD]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+    return folder
+
+
+def _weights(table: Floats) -> dict[str, Any]:
+    """The norm of a unit vector multiplies it by the root of its size, which the head divides out."""
+    square: Any = np.zeros((VOCABULARY, VOCABULARY), np.float32)
+    ones: Any = np.ones(VOCABULARY, np.float32)
+    parts = [f"self_attn.{part}_proj" for part in "qkvo"] + [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+    layer = {f"{part}.weight": square.copy() for part in parts}
+    layer |= {f"{norm}_layernorm.weight": ones.copy() for norm in ("input", "post_attention")}
+    return {f"model.layers.0.{name}": tensor for name, tensor in layer.items()} | {
+        "model.embed_tokens.weight": np.eye(VOCABULARY, dtype=np.float32),
+        "model.norm.weight": ones,
+        "lm_head.weight": np.ascontiguousarray((table.T / np.sqrt(VOCABULARY)).astype(np.float32)),
+    }
+
+
+def _tokenizer(vocabulary: dict[str, int]) -> Any:
+    from tokenizers import Tokenizer, decoders, models
+
+    tokenizer: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer

@@ -1,0 +1,49 @@
+"""The exactly known law of Markov chains in OpenVINO GenAI: kept without a draft model, broken with one."""
+
+import sys
+
+import pytest
+
+from audit.selftest.chain_law import judge_walk
+from audit.selftest.chains import FIRST, SEED, law, tables, write_chain
+from audit.selftest.engines import ControlSize, controls_of, walk_of
+from engine.backends.converted.conversion import convert
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.openvino_genai.convert import CONVERTER
+from engine.backends.openvino_genai.models import OpenVinoBackend
+from engine.core.types import Protocol, Request, SamplingParams
+from engine.models.loading import open_source
+
+pytestmark = pytest.mark.openvino
+LEAK = 0.05
+SIZE = ControlSize(12, 1500, LEAK)
+
+
+def test_a_sound_engine_keeps_the_law_and_a_planted_leak_is_found(tmp_path):
+    results = list(controls_of(CONVERTER, tmp_path, SIZE))
+    for result in results:
+        print(*result.row(), f"{result.judged.needed(0.02)} tokens find a leak of 2 % with probability 0.9")
+    assert {result.arm for result in results} == {"plain", "prompt_lookup"}
+    assert [result.row() for result in results if not result.right] == []
+    assert all(result.judged.needed(LEAK) < result.judged.tokens for result in results)
+
+
+def test_a_draft_model_breaks_the_law(tmp_path):
+    """A defect of the engine: its tokens are not the target's."""
+    given = tables(SEED)
+    folders = {
+        name: write_chain(tmp_path / name, table) for name, table in (("target", given.target), ("draft", given.draft))
+    }
+    converted = {
+        name: convert(CONVERTER, open_source(str(folder)), sys.executable, tmp_path / f"{name}-converted").folder
+        for name, folder in folders.items()
+    }
+    backend = OpenVinoBackend({name: ModelSource(str(folder)) for name, folder in folders.items()})
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=500, seed=3)
+    named = {"threads": 1, "openvino": {name: str(folder) for name, folder in converted.items()}}
+    engine = backend.arm(EngineSpec(Protocol.CHAIN, "draft_model", 4, "draft", rows=1, engine=named))
+    seen = walk_of(engine.generate([Request(f"r{at}", (FIRST + at,), sampling, at) for at in range(4)]))
+    backend.close()
+    judged = judge_walk(seen, *(law(table, sampling) for table in (given.target, given.draft)))
+    print(f"{judged.tokens} tokens, p {judged.p:.2g}, leak {judged.leak.share:+.3f}")
+    assert judged.departs
