@@ -9,17 +9,26 @@ from audit.evidence.records import ArmKind
 from engine import faults
 from tests.bench.growing import Growing
 from tests.bench.two_sample_peer import (
+    COLUMNS,
     FAULTS,
     PAGE,
     PLAIN,
     PROMPTS,
     SAMPLING,
     Found,
+    Setting,
+    alarm_cells,
     arms_of,
+    endpoint,
+    kept,
+    kept_alarms,
     main,
+    merged,
+    page,
     sample_of,
     seen_by_ours,
     seen_by_theirs,
+    seen_through_an_endpoint,
 )
 
 pytestmark = pytest.mark.slow
@@ -28,9 +37,10 @@ pytestmark = pytest.mark.slow
 def test_the_comparison_runs(tmp_path):
     out, numbers = tmp_path / "page.md", tmp_path / "numbers.json"
     asked = ["--seeds", "1", "--most", "256", "--only", "accepts_everything", "--out", out, "--json", numbers]
-    result = CliRunner().invoke(main, [str(each) for each in asked])
+    result = CliRunner().invoke(main, [str(each) for each in [*asked, "--clean", "1"]])
     assert result.exit_code == 0, result.output
     assert "| `accepts_everything` | 32 (" in out.read_text()
+    assert "`token_law` calls 0 of 1 clean arms of 256 tokens a fault" in " ".join(out.read_text().split())
     found = json.loads(numbers.read_text())
     assert found["accepts_everything"]["battery"]["tokens"] == 32
     assert found["no fault"]["battery"]["tokens"] is None
@@ -83,3 +93,22 @@ def test_tokens_needed_are_those_from_which_on_the_power_is_kept():
 
 def test_the_faults_are_of_the_catalogue_and_have_scripted_arenas():
     assert all(faults.load(name).scenario.models == "scripted" for name in FAULTS)
+
+
+@pytest.mark.parametrize(("fault", "tokens"), [("target_rows_shifted", 64), ("argmax_draft_soft_q", 256)])
+def test_a_sample_of_the_faults_is_seen_through_an_endpoint(fault, tokens):
+    """Four seeds of the table's column of `token_law`."""
+    assert sum(seen_through_an_endpoint(endpoint(fault, seed), tokens) for seed in range(4)) == 4
+
+
+def test_a_sample_of_the_clean_arms_raises_no_alarm():
+    assert not any(seen_through_an_endpoint(endpoint(None, 1000 + seed), 64) for seed in range(8))
+
+
+def test_columns_that_are_kept_are_those_of_the_page():
+    cells = {"stale_q": dict.fromkeys(COLUMNS, "64"), "kv_residue": {"token_law": "> 4096 (1 of 10)"}}
+    false = alarm_cells({"battery": Found({64: (0, 20)}), "token_law": Found({64: (1, 20), 128: (0, 20)})})
+    text = page(cells, false, Setting(20, 4096, 99), "0", "`token_law` calls nothing.")
+    assert merged(kept(text), {})["stale_q"] == cells["stale_q"]
+    assert kept(text)["kv_residue"]["token_law"] == "> 4096 (1 of 10)"
+    assert kept_alarms(text) == false

@@ -29,10 +29,12 @@ WORDS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.S
 
 @dataclass
 class Engine:
-    """A workshop's target, alone or with a draft of `gamma` tokens."""
+    """A backend's target, alone or with a draft of `gamma` tokens, under `rule` where it samples."""
 
     backend: object
     gamma: int = 0
+    rule: Protocol = Protocol.CHAIN
+    fault: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     drafts: int = 0
     drafted: int = 0
@@ -41,8 +43,9 @@ class Engine:
     def _backend(self, sampling):
         if not self.gamma:
             return self.backend.arm(EngineSpec(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=1))
-        rule = Protocol.GREEDY if sampling.greedy else Protocol.CHAIN
-        plan = EngineSpec(rule, "draft_model", self.gamma, "draft", rows=1, level=RecordLevel.FULL)
+        rule = Protocol.GREEDY if sampling.greedy else self.rule
+        level, fault = RecordLevel.FULL, self.fault
+        plan = EngineSpec(rule, "draft_model", self.gamma, "draft", rows=1, level=level, fault=fault)
         return self.backend.arm(plan)
 
     def generate(self, prompt, sampling, seed):
@@ -358,9 +361,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(backend, decode, gamma=0, **settings):
+def serving(backend, decode, gamma=0, rule=Protocol.CHAIN, fault=None, **settings):
     """A server in this process, on a free port."""
-    server = Server(Engine(backend, gamma), Settings(**settings), decode)
+    server = Server(Engine(backend, gamma, rule, fault), Settings(**settings), decode)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
