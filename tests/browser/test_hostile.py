@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import zlib
+from contextlib import suppress
 from urllib.parse import quote, urlencode
 
 import pytest
 
+from audit.report.html.printing import pdf_of
 from audit.report.html.registry import sections
+from audit.report.html.render import render_page
+from audit.report.html.section import source_of
 from audit.store import Store
 from tests.browser.chrome import served, watching
 from tests.browser.stores import MARKUP
@@ -47,6 +53,24 @@ def test_nothing_in_an_address_runs(shown, chrome):
             tab.troubles[:] = [line for line in tab.troubles if "the server responded with a status of 40" not in line]
             assert_quiet(tab, path)
     assert viewer.reported == []
+
+
+def test_a_printed_page_has_no_action_and_shows_hidden_characters(shown):
+    one = shown["hostile"]
+    with Store.open(one.store, create=False, read_only=True) as store:
+        page = render_page(source_of(store, one.run))
+    held = [pdf := pdf_of(page)]
+    for part in re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL):
+        with suppress(zlib.error):
+            held.append(zlib.decompressobj().decompress(part))
+    acting = (b"/JavaScript", b"/JS", b"/Launch", b"/OpenAction", b"/SubmitForm", b"/EmbeddedFile", b"javascript:")
+    assert [name for name in acting if any(name in part for part in held)] == []
+    addresses = {address for part in held for address in re.findall(rb"/URI \((.*?)\)", part)}
+    assert addresses == set()
+    # of the characters that a drawing names, none is one that turns or hides text
+    named = "".join(part.decode("latin-1") for part in held if b"beginbfchar" in part or b"beginbfrange" in part)
+    assert named
+    assert re.findall("<(202E|2066|200B|00AD|001B|009B)>", named) == []
 
 
 def assert_quiet(tab, path):
