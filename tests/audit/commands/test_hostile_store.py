@@ -161,7 +161,7 @@ def of_report(url: str) -> Iterator[str]:
         return
     yield from (f"report: {one}" for one in alive_in_page(page) if one != "<style>")
     yield from (f"Markdown of the report: {one}" for one in alive_in_markdown(markdown_of(page)))
-    if len(page) > 4_000_000:
+    if len(page) > 20_000_000:
         yield f"a report of {len(page)} characters"
 
 
