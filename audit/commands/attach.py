@@ -89,6 +89,8 @@ def _attach(store: Store, run: str, order: AttachOrder) -> Attached:
 def _goal(report: Path, out: Path | None, in_place: bool) -> Path:
     if in_place and out is not None:
         raise UserError("--out and --in-place exclude each other; give one of them")
+    if not report.name:
+        raise UserError(f"REPORT {report}: a folder is no report; name a file")
     if in_place:
         return report
     if out is not None and out.resolve() == report.resolve():

@@ -34,7 +34,8 @@ def command(run: str, out: Path, kind: str, store: str) -> None:
         _parquet(run, out, store)
         return
     if out.suffix != ".zip":
-        raise UserError(f"--out {out}: a bundle is a zip file; name it {out.with_suffix('.zip')}")
+        example = out.with_suffix(".zip") if out.name else "run.zip"
+        raise UserError(f"--out {out}: a bundle is a zip file; name it {example}")
     with Store.open(store, create=False, read_only=True) as opened:
         name = opened.resolve(run)
         opened.export_bundle(name, out)

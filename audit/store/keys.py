@@ -87,6 +87,8 @@ def init(path: Path, name: str) -> PublicKey:
     """
     if not NAME.fullmatch(name):
         raise UserError(f"key name {name!r}: a name has no spaces and no +, for example example.org/audit")
+    if not path.name:
+        raise UserError(f"{path}: a folder is no key; name a file")
     public_path = path.with_name(path.name + ".pub")
     if public_path.exists():
         raise UserError(f"{public_path}: exists already; name another key file")

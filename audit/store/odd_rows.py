@@ -33,6 +33,15 @@ WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("check_result", "level"): frozenset(Level.__members__),
 }
 """Columns that hold one of a few words."""
+MAPPINGS: Final = frozenset(
+    (
+        *(("arm", name) for name in ("spec", "effective")),
+        *(("environment", name) for name in ("packages", "hardware", "code")),
+        ("run", "config"),
+        ("artifact", "manifest"),
+    )
+)
+"""Columns whose JSON is an object."""
 SHOWN: Final = 60
 UNFORESEEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, InvalidRequestError)
 """What code raises on values that it does not expect; the harness's own exceptions are none of them."""
@@ -84,7 +93,14 @@ def _fits(table: str, column: Column[Any], value: Any) -> bool:
     if value is None:
         return bool(column.nullable)
     words = WORDS.get((table, column.name))
+    if (table, column.name) in MAPPINGS and not _parses(_mapping, value):
+        return False
     return _of_type(column.type, value) and (words is None or value in words)
+
+
+def _mapping(value: Any) -> None:
+    if not isinstance(json.loads(value), dict):
+        raise TypeError("no object")
 
 
 def _of_type(kind: TypeEngine[Any], value: Any) -> bool:

@@ -134,9 +134,11 @@ def _refuse_variants(document: Mapping[str, Any], where: str) -> None:
 def _rope(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Files of transformers 5 use rope_parameters, older ones rope_theta and rope_scaling."""
     old = document.get("rope_scaling") or {}
-    rope = {**old, **(document.get("rope_parameters") or {})}
+    given = {**old, **(document.get("rope_parameters") or {})}
+    rope = {name: value for name, value in given.items() if value is not None}
     rope.setdefault("rope_type", old.get("type", "default"))
-    rope.setdefault("rope_theta", document.get("rope_theta", 10000.0))
+    theta = document.get("rope_theta")
+    rope.setdefault("rope_theta", 10000.0 if theta is None else theta)
     needed = {
         "default": (),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),

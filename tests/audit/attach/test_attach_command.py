@@ -461,3 +461,9 @@ def test_status_names_are_told(url, report):
     result = attach(url, report)
     assert result.exit_code == 3
     assert "failed, not finished" in result.stderr
+
+
+def test_a_folder_is_no_report():
+    done = invoke("attach", "latest", ".")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "name a file" in done.stderr
