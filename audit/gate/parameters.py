@@ -39,8 +39,8 @@ LARGER: Final = (
     "times_floor tolerance maximum"
 )
 SMALLER: Final = (
-    "confidence min_answers min_bits min_decisions min_noise min_positions min_prompts min_speedup min_tokens "
-    "min_tokens_per_forward permutations"
+    "confidence max_tokens min_answers min_bits min_decisions min_noise min_positions min_prompts min_speedup "
+    "min_tokens min_tokens_per_forward permutations"
 )
 DIRECTIONS: Final[Mapping[str, Looser]] = {
     **dict.fromkeys(LARGER.split(), Looser.LARGER),

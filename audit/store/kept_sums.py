@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 from sqlalchemy.orm import Session
 
 from audit.store.canonical import to_json
@@ -35,6 +35,11 @@ PARTS: Final[Mapping[str, type]] = {
 def keep(session: Session, run: RunRow) -> None:
     """Keep the sums of a run that has ended."""
     session.add(RunSumsRow(run_id=run.id, format=FORMAT, sums=_text(run_sums(session, run.ulid))))
+
+
+def drop(session: Session, run: RunRow) -> None:
+    """Forget the sums of a run that goes on."""
+    session.execute(delete(RunSumsRow).where(RunSumsRow.run_id == run.id))
 
 
 def stored(session: Session, run: RunRow) -> RunSums | None:

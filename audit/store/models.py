@@ -35,7 +35,6 @@ APPEND_ONLY: Final = (
     "environment",
     "run_artifact",
     "run_event",
-    "run_sums",
     "arm",
     "arm_speculation",
     "request",

@@ -257,10 +257,13 @@ class Store:
         return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
 
     def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
-        """Damage of the store: triggers, views, references, the log, and the named or all runs."""
-        rows = self._read(lambda session: tuple(health.damage(session, runs)), steady=True)
+        """Damage of the store: triggers, references, the log, and the named or all runs."""
+        return self._read(lambda session: tuple(health.damage(session, runs)), steady=True)
+
+    def damaged_views(self) -> tuple[IntegrityViolation, ...]:
+        """The store's own views that are missing or altered; no verdict reads a view."""
         with self._clear_errors():
-            return (*rows, *health.damaged_views(self._engine))
+            return tuple(health.damaged_views(self._engine))
 
     def plan_erasure(self, run: str, requests: Sequence[str] = ()) -> ErasurePlan:
         """What an erasure of a run's content, or of the named requests', would delete; raises as `erasing.plan`."""

@@ -172,8 +172,9 @@ def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
 
 
 def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:
-    """Change a run's status and add an event with the reason."""
+    """Change a run's status and add an event with the reason; sums of an earlier end no longer hold."""
     run = find_run(session, ulid)
+    kept_sums.drop(session, run)
     run.status = status.value
     _event(session, run, status, detail)
 

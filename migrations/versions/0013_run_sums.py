@@ -10,8 +10,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from migrations import guards
-
 revision = "0013"
 down_revision = "0012"
 branch_labels = None
@@ -27,7 +25,6 @@ def upgrade() -> None:
         sa.Column("format", sa.Integer(), nullable=False),
         sa.Column("sums", sa.Text(), nullable=False),
     )
-    guards.guard("run_sums")
     op.create_index("ix_request_run_id_domain_case_id", "request", ["run_id", "domain", "case_id"])
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from audit.store import RunStatus, Store, migrate, sums
 from audit.store.values import RequestKey
 from tests.audit.invoke import invoke
-from tests.audit.store.build import connected, fill_finished
+from tests.audit.store.build import connected, fill_finished, generation
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.audit.store.owner import tamper
 from tests.support.planned_runs import PLANS, filled
@@ -108,3 +108,14 @@ def test_keys_of_no_request_are_left_out(any_url):
         there = {RequestKey("spec", "c3", 1), RequestKey("base", "c0", 0)}
         absent = {RequestKey("spec", "c3", 9), RequestKey("none", "c0", 0)}
         assert store.figures.present(run, there | absent) == there
+
+
+def test_a_run_that_goes_on_leaves_no_sums_of_its_earlier_end(any_url):
+    with Store.open(any_url, create=False) as store:
+        run = fill_finished(store)
+        store.set_status(run, RunStatus.RUNNING, "resumed")
+        assert kept(any_url) == []
+        store.add_request(run, "spec", "chat", "late", 0, generation(((1, 0),)))
+        store.finish_run(run, RunStatus.FINISHED, 0)
+        assert len(kept(any_url)) == 1
+        assert store.damage() == ()

@@ -25,7 +25,7 @@ def url(any_url):
 
 def damage(url):
     with Store.open(url, create=False) as store:
-        return [f"{broken.place}: {broken.message}" for broken in store.damage()]
+        return [f"{broken.place}: {broken.message}" for broken in (*store.damage(), *store.damaged_views())]
 
 
 def first(url, kind="log entry"):
