@@ -53,6 +53,7 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
     if session.get_bind().dialect.name == "sqlite":
         yield from _sqlite_damage(session)
     yield from log_check.damage(session, log_scan.scan(session))
+    yield from kept_sums.astray(session)
     query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
     for run in session.scalars(query.order_by(RunRow.id)):
         rows = integrity.broken_places(session, run, rooted=bool(runs) or run.status == RunStatus.FINISHED)

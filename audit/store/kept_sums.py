@@ -61,6 +61,12 @@ def damage(session: Session, run: RunRow) -> Iterator[IntegrityViolation]:
         yield IntegrityViolation("run", "its kept sums are not those of its requests")
 
 
+def astray(session: Session) -> Iterator[IntegrityViolation]:
+    """Kept sums of runs that do not exist, which PostgreSQL does not find by itself."""
+    for run in session.scalars(select(RunSumsRow.run_id).where(RunSumsRow.run_id.not_in(select(RunRow.id)))):
+        yield IntegrityViolation(f"run_sums {run}", "refers to a row of run that does not exist")
+
+
 def fill(connection: Connection) -> int:
     """Keep the sums of the runs that ended before there was a place for them; returns their number."""
     with Session(connection, join_transaction_mode="rollback_only") as session:
