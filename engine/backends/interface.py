@@ -15,6 +15,8 @@ from engine.record.effective import Effective
 
 if TYPE_CHECKING:
     # commands that compute nothing import this module too
+    from engine.backends.tokenizer import PromptTokenizer
+    from engine.decode.arrivals import Arrivals
     from engine.record.trace import Trace
 
 
@@ -87,6 +89,33 @@ class Starting(Protocol):
 
     def starts(self) -> str | None:
         """The engine that the first use starts, in words; None if it has been started before."""
+        ...
+
+
+@runtime_checkable
+class Serving(Protocol):
+    """The extra interface of a backend whose loop takes requests while it runs."""
+
+    def tokenizer(self) -> PromptTokenizer:
+        """The target's tokenizer."""
+        ...
+
+    def admitted(self, request: Request) -> Request:
+        """The request as the loop takes it.
+
+        Raises:
+            EngineError: it cannot be served.
+        """
+        ...
+
+    def serve(self, arrivals: Arrivals, longest: int, *, record: bool) -> Iterator[Generation]:
+        """Yield generations as their records are written, until no request comes any more.
+
+        Args:
+            arrivals: the requests, as `admitted` gives them.
+            longest: most tokens of a prompt and its answer together.
+            record: keep records at the arm's level; without, traces are empty.
+        """
         ...
 
 

@@ -13,11 +13,13 @@ from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.backends.native_evidence import LEVELS
+from engine.backends.native_limits import require_fit, require_room, require_tokens
 from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.constraints.compiled import Grammars
 from engine.constraints.interface import TokenSpelling
 from engine.core.errors import CapacityError, InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Request
+from engine.decode.arrivals import Arrivals
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.redrafting import Redrafter, recorded_steps
 from engine.decode.seams import EngineParts
@@ -30,14 +32,13 @@ from engine.models.numerics import AUTO
 from engine.models.numerics.probe.choose import ModelWithNumerics
 from engine.models.reference_pass import Reference, anchored, open_reference
 from engine.models.rereading import reread, rereader
-from engine.proposers.interface import Proposer, ProposerFacts
+from engine.proposers.interface import Proposer
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
 from engine.record.trace import Trace, TraceHeader
 from engine.stream.loading import load_stream
-from engine.verify.interface import VerifierFacts
 
 
 class NativeEngine:
@@ -70,8 +71,8 @@ class NativeEngine:
         self._stream = load_stream(plan.stream) if plan.stream else None
         self._memory: SharedMemory | None = None
         self._facts = self._proposer(rows=1, capacity=1).facts
-        _require_fit(self._parts.verifier.facts, self._facts)
-        _require_room(target, self._facts, plan.gamma)
+        require_fit(self._parts.verifier.facts, self._facts)
+        require_room(target, self._facts, plan.gamma)
 
     def capabilities(self) -> Capabilities:
         """Everything can be recorded, random numbers included; the record level decides."""
@@ -137,7 +138,7 @@ class NativeEngine:
                 or nothing says how the model writes the call that a request demands.
         """
         for request in requests:
-            _require_tokens(request, self._target.vocabulary)
+            require_tokens(request, self._target.vocabulary)
             needed = len(request.prompt) + request.sampling.max_new_tokens
             self._grammars.constraint(self._calls.constrained(request).sampling)
             if needed > self._target.context:
@@ -153,32 +154,47 @@ class NativeEngine:
             return
         self.require(requests)
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
+        loop = self._loop(min(self._plan.rows, len(requests)), longest, record=True)
+        yield from loop.run([self._calls.constrained(request) for request in requests])
+
+    def tokenizer(self) -> PromptTokenizer:
+        """The target's own."""
+        return self._tokens
+
+    def admitted(self, request: Request) -> Request:
+        """The request as the loop takes it; raises as `require`."""
+        self.require([request])
+        return self._calls.constrained(request)
+
+    def serve(self, arrivals: Arrivals, longest: int, *, record: bool) -> Iterator[Generation]:
+        """Run the loop over requests that come while it runs."""
+        return self._loop(self._plan.rows, longest, record=record).serve(arrivals)
+
+    def _loop(self, rows: int, longest: int, *, record: bool) -> Loop:
+        """A loop for so many rows with at most `longest` tokens each."""
         capacity = min(longest + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
-        rows = min(self._plan.rows, len(requests))
         options = LoopOptions(
             rows,
             self._plan.gamma,
             capacity,
             self._plan.level,
+            record,
             stream=self._stream,
             digest_kind=self._plan.digest_kind,
         )
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
-        target = self._parts.target(self._target)
-        tokens, grammars = self._tokens, self._grammars
-        loop = Loop(
-            target,
+        return Loop(
+            self._parts.target(self._target),
             proposer,
             self._parts.verifier,
-            tokens.decode,
+            self._tokens.decode,
             options,
             cache,
             self._parts,
-            template=tokens.template,
-            grammars=grammars,
+            template=self._tokens.template,
+            grammars=self._grammars,
         )
-        yield from loop.run([self._calls.constrained(request) for request in requests])
 
     def anchor_config(self) -> Effective:
         """The pass of `anchor`; opens the reference."""
@@ -272,41 +288,6 @@ class NativeEngine:
         built = proposers.build(self._plan.proposer, parts)
         self._memory = memory_of(built)
         return self._parts.proposer(built)
-
-
-def _require_fit(rule: VerifierFacts, drafts: ProposerFacts) -> None:
-    """Refuse a rule that cannot verify the proposer's drafts, before anything runs."""
-    if drafts.shape == "tree" and not rule.trees:
-        raise InvalidRequest(
-            f"the {rule.protocol} rule cannot verify the trees of proposer {drafts.name}; "
-            "use the tree, gumbel or greedy rule"
-        )
-
-
-def _require_room(target: ModelWithNumerics, drafts: ProposerFacts, gamma: int) -> None:
-    """Refuse trees that exceed the columns of the target's arithmetic, before anything runs."""
-    most, nodes = target.numerics.most_tree_nodes, gamma + drafts.lookahead_tokens
-    if most is not None and nodes > most and (drafts.shape == "tree" or drafts.lookahead_tokens):
-        raise InvalidRequest(
-            f"proposer {drafts.name}: {nodes} tokens read beside each other in one step, {target.numerics.mode} "
-            f"numerics have room for {most}; lower gamma or use numerics: exact"
-        )
-
-
-def _require_tokens(request: Request, vocabulary: int) -> None:
-    sampling = request.sampling
-    named = {
-        "prompt": list(request.prompt),
-        "logit_bias": [token for token, _ in sampling.logit_bias],
-        "bad_words": [token for word in sampling.bad_words for token in word],
-        "stop_token_ids": list(sampling.stop_token_ids),
-    }
-    for name, tokens in named.items():
-        wrong = [token for token in tokens if not 0 <= token < vocabulary]
-        if wrong:
-            raise InvalidRequest(
-                f"request {request.id}: {name} names token {wrong[0]}, but ids end at {vocabulary - 1}"
-            )
 
 
 class NativeBackend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,8 @@ from engine.core.types import SamplingParams
 EXTRA: Final = "structured"
 BYTES: Final = TokenSpelling(tuple(bytes([byte]) for byte in range(256)), lambda text: list(text.encode()))
 """A vocabulary of single bytes."""
+MOST_COMPILED: Final = 256
+"""Grammars that stay compiled; the one that was used longest ago goes first."""
 
 
 def open_library(name: str, spelling: TokenSpelling) -> GrammarLibrary:
@@ -54,6 +57,7 @@ class Grammars:
     _digest: str = ""
     _libraries: dict[str, GrammarLibrary] = field(default_factory=dict)
     _compiled: dict[ConstraintSpec, CompiledGrammar] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def constraint(self, sampling: SamplingParams) -> PrefixConstraint | None:
         """A new constraint at the beginning of an answer; None without a grammar.
@@ -67,10 +71,17 @@ class Grammars:
         ends = self._ends(sampling)
         if not ends:
             raise InvalidRequest("structured needs an end token, and the model has none; name one in stop_token_ids")
-        grammar = self._compiled.get(spec)
-        if grammar is None:
-            grammar = self._compiled[spec] = self._library(spec.library).compile(spec)
+        grammar = self._compiled.get(spec) or self._library(spec.library).compile(spec)
+        self._keep(spec, grammar)
         return PrefixConstraint(grammar, self.spelling, ends)
+
+    def _keep(self, spec: ConstraintSpec, grammar: CompiledGrammar) -> None:
+        """Keep a grammar as the one that was used last. A server compiles in another thread than the loop's."""
+        with self._lock:
+            self._compiled.pop(spec, None)
+            self._compiled[spec] = grammar
+            while len(self._compiled) > MOST_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
 
     def facts(self, spec: ConstraintSpec) -> Mapping[str, Any]:
         """Component, version and vocabulary, as JSON."""

@@ -5,10 +5,11 @@ Neighbours that are not recorded leave no other trace, so the loop itself says w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
-from typing import Any
+from itertools import count, takewhile
+from typing import Any, Protocol
 
 from engine.core.types import SamplingParams
 
@@ -30,6 +31,20 @@ class BatchPlace:
         return asdict(self)
 
 
+class ActiveRow(Protocol):
+    """What is known of an active row here: its place, and the number of its parameters."""
+
+    @property
+    def place(self) -> BatchPlace:
+        """The place."""
+        ...
+
+    @property
+    def kind(self) -> int:
+        """See `UnlikeRounds.kind`."""
+        ...
+
+
 class UnlikeRounds:
     """The rounds of one run of the loop in which active rows had different sampling parameters.
 
@@ -38,11 +53,15 @@ class UnlikeRounds:
 
     def __init__(self) -> None:
         self._kinds: dict[SamplingParams, int] = {}
+        self._numbers = count()
         self._ranges: list[range] = []
 
     def kind(self, sampling: SamplingParams) -> int:
-        """The number of these parameters among those seen in this run."""
-        return self._kinds.setdefault(replace(sampling, seed=0, max_new_tokens=1), len(self._kinds))
+        """The number of these parameters, equal for parameters that are active at the same time."""
+        plain = replace(sampling, seed=0, max_new_tokens=1)
+        if plain not in self._kinds:
+            self._kinds[plain] = next(self._numbers)
+        return self._kinds[plain]
 
     def note(self, number: int, kinds: Iterable[int]) -> None:
         """Note the kinds that are active in a round; rounds come in order."""
@@ -53,6 +72,14 @@ class UnlikeRounds:
             self._ranges[-1] = range(last.start, number + 1)
         else:
             self._ranges.append(range(number, number + 1))
+
+    def forget(self, active: Iterable[ActiveRow]) -> None:
+        """Forget what no active row will ask for, so that a run without an end keeps little."""
+        rows = list(active)
+        first = min((row.place.round for row in rows), default=sys.maxsize)
+        self._ranges = [stretch for stretch in self._ranges if stretch.stop > first]
+        kinds = {row.kind for row in rows}
+        self._kinds = {sampling: number for sampling, number in self._kinds.items() if number in kinds}
 
     def since(self, first: int) -> list[list[int]]:
         """First and last round of every stretch of unlike rounds from round `first` on, in order."""

@@ -1,13 +1,12 @@
 """The decoding loop: propose, verify, commit. Plain decoding is the same loop with empty proposals.
 
-Batch-first: rows join as others finish, each row accepts as many tokens as it can, and a row's random numbers depend
-only on its request.
+Batch-first: requests join and leave between steps, each row accepts as many tokens as it can, and a row's random
+numbers depend only on its request.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +28,7 @@ from engine.core.types import (
     StepRecord,
     Timing,
 )
+from engine.decode.arrivals import Arrivals, CommittedStep, ListedRequests, Withdrawal
 from engine.decode.batch_facts import BatchPlace, UnlikeRounds
 from engine.decode.call_reader import is_read, offer_facts
 from engine.decode.constrained import account_of_masks
@@ -93,32 +93,46 @@ class Loop:
         self._cache = cache or target.new_cache(options.rows, options.capacity)
         self._want = WantedOutputs(hidden=proposer.facts.hidden)
 
-    @torch.inference_mode()
     def run(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Yield generations in the order in which they finish; every request must fit the capacity.
 
         Traces are written in another thread, so a generation may come some steps after it finished.
         """
+        return self.serve(ListedRequests(requests))
+
+    @torch.inference_mode()
+    def serve(self, arrivals: Arrivals) -> Iterator[Generation]:
+        """As `run`, over requests that come while the loop runs; ends when none comes any more.
+
+        A withdrawn request is yielded with `FinishReason.ERROR`.
+        """
         with RecordWriter() as writer:
             try:
-                yield from self._decode_all(requests, writer)
+                yield from self._decode_all(arrivals, writer)
             except Exception:
                 # requests that finished before the fault are complete and go to the caller
                 yield from writer.rest()
                 raise
             yield from writer.rest()
 
-    def _decode_all(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Generation]:
-        queue = deque(self._screened(requests, writer))
+    def _decode_all(self, arrivals: Arrivals, writer: RecordWriter) -> Iterator[Generation]:
         rows: dict[int, RowState] = {}
-        first = requests[0].id if requests else ""
         number, unlike = 0, UnlikeRounds()
-        while queue or rows:
-            # 1) admit: a free row takes the next request and reads its prompt but the last token
+        while True:
+            # 1) admit: a withdrawn request frees its row; a free row takes the next request and reads its prompt but
+            #    the last token
+            for state in list(rows.values()):
+                if (why := arrivals.withdrawn(state.request)) is not None:
+                    self._withdraw(rows.pop(state.row), why, writer)
             for row in range(self._options.rows):
-                if row not in rows and queue:
-                    rows[row] = self._admit(BatchPlace(first, row, number), queue.popleft())
+                if row not in rows and (request := self._next(arrivals, writer)) is not None:
+                    rows[row] = self._admit(BatchPlace(arrivals.call, row, number), request)
                     rows[row].kind = unlike.kind(rows[row].request.sampling)
+            if not rows:
+                yield from writer.rest()
+                if not arrivals.wait():
+                    return
+                continue
             # 2) propose: one proposal per active row
             active = [rows[row] for row in sorted(rows)]
             unlike.note(number, (state.kind for state in active))
@@ -134,13 +148,17 @@ class Loop:
             timing = Timing(round((drafted - began) * 1e6), round((verified - drafted) * 1e6), len(active))
             # 4) commit: keep the accepted path, cut at an end, record, tell the proposer
             for state, context, proposal in zip(active, contexts, proposals, strict=True):
-                self._commit(state, context, proposal, forward, timing, writer)
+                step = self._commit(state, context, proposal, forward, timing, writer)
+                arrivals.committed(state.request, step)
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
                     state.note({"unlike": unlike.since(state.place.round), **self._finished(state)})
                     self._proposer.finish(rows.pop(state.row).row)
-                    writer.finish(state.recorder, state.generation())
+                    generation = state.generation()
+                    writer.finish(state.recorder, generation)
+                    arrivals.finished(generation)
+                    unlike.forget(rows.values())
             number += 1
             yield from writer.ready()
 
@@ -201,17 +219,29 @@ class Loop:
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
 
-    def _screened(self, requests: Sequence[Request], writer: RecordWriter) -> Iterator[Request]:
-        """The requests whose prompts no filter refuses; the others are finished without tokens."""
+    def _next(self, arrivals: Arrivals, writer: RecordWriter) -> Request | None:
+        """The next request whose prompt no filter refuses; refused ones are finished without tokens."""
         rules = self._options.stream
-        for request in requests:
+        while (request := arrivals.take()) is not None:
             decisions = [] if rules is None else rules.refusal(self._decode(request.prompt))
             if rules is None or not decisions:
-                yield request
-                continue
+                return request
             facts = {"decoded": "", "stream": stream_facts(rules, decisions), "ends": []}
-            recorder = Recorder(self._header(request, facts)) if self._options.record else None
-            writer.finish(recorder, Generation(request, (), FinishReason.FILTER, b""))
+            refused = Generation(request, (), FinishReason.FILTER, b"")
+            self._end_unanswered(refused, facts, writer)
+            arrivals.finished(refused)
+        return None
+
+    def _withdraw(self, state: RowState, why: Withdrawal, writer: RecordWriter) -> None:
+        """End a request in the middle: its tokens are no answer, so the record has none."""
+        self._proposer.finish(state.row)
+        message = f"{why.message}, after {len(state.generated)} tokens"
+        facts = {"error": {"kind": why.kind, "message": message}}
+        self._end_unanswered(Generation(state.request, (), FinishReason.ERROR, b"", facts=facts), facts, writer)
+
+    def _end_unanswered(self, generation: Generation, facts: Mapping[str, Any], writer: RecordWriter) -> None:
+        header = self._header(generation.request, facts) if self._options.record else None
+        writer.finish(None if header is None else Recorder(header), generation)
 
     def _streamed(self, state: RowState) -> dict[str, Any]:
         """The stream's own facts, and beside them how many characters each number of tokens decodes to."""
@@ -260,7 +290,7 @@ class Loop:
         forward: Forward,
         timing: Timing,
         writer: RecordWriter,
-    ) -> None:
+    ) -> CommittedStep:
         request = state.request
         assert forward.logits is not None
         values = to_numpy(forward.logits[state.row, : 1 + len(proposal.tree)])
@@ -284,6 +314,8 @@ class Loop:
         state.commit(cut)
         context = replace(context, read=self._read(state.row, proposal, cut.verdict, forward, rows))
         self._proposer.observe(context, cut.verdict)
+        text = None if state.stream is None else state.stream.text
+        return CommittedStep(proposal, cut.verdict, rows, text, cut.reason)
 
     def _read(
         self, row: int, proposal: Proposal, verdict: StepOutcome, forward: Forward, rows: TargetRows

@@ -58,6 +58,8 @@ class CallParser:
         self._parser: Any = ResponseParser(dict(template), prefix="", tools=list(offer.tools) if cast else None)
         self._calls: list[ParsedCall] = []
         self._problem: str | None = None
+        self.content = ""
+        """The text beside the calls, once `finish` has read everything."""
 
     def feed(self, text: str) -> tuple[Border, ...]:
         """Read on; returns the borders of calls in the text. After text that cannot be read, nothing more is read."""
@@ -78,8 +80,9 @@ class CallParser:
         """The calls of the whole text."""
         if self._problem is None:
             try:
-                _, events = self._parser.finalize()
+                message, events = self._parser.finalize()
                 self._note(events)
+                self.content = str(message.get("content") or "")
             except (ValueError, KeyError) as error:
                 self._problem = _one_line(error)
         return ParsedCalls(tuple(self._calls), self._problem)
