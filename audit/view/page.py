@@ -66,6 +66,7 @@ class ViewState:
 
         Raises:
             LostStore: the store cannot be opened.
+            CannotDecide: the store holds a value that no page can show.
         """
         try:
             store = self._browser.again()
@@ -73,6 +74,9 @@ class ViewState:
             raise LostStore(str(error)) from error
         try:
             yield OpenForPage(store, self._browser)
+        except Exception as error:
+            self._browser.blame(store, error)
+            raise
         finally:
             self._browser.rest()
 

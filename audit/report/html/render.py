@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from audit.report.html.charts import svg
 from audit.report.html.registry import sections
@@ -56,7 +56,7 @@ def environment(links: Links = IN_PAGE, more: BaseLoader | None = None) -> Envir
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(svg=svg, moment=moment, number=number)
+    made.filters.update(svg=svg, moment=moment, number=number, breakable=breakable)
     made.globals.update(links=links)
     return made
 
@@ -70,6 +70,11 @@ def shown(value: Any) -> Any:
     text = visible_lines(value[:LONGEST])
     left = len(value) - LONGEST
     return text if left <= 0 else f"{text} ... ({left} more characters)"
+
+
+def breakable(name: str) -> Markup:
+    """A name in snake case that a narrow column may break after an underscore."""
+    return Markup("_<wbr>").join(escape(shown(part)) for part in name.split("_"))
 
 
 def number(value: float | None) -> str | None:

@@ -10,7 +10,7 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.store import failures, migrate
+from audit.store import failures, migrate, odd_rows
 from audit.store.browse import request_list, run_list, trends
 from audit.store.browse.request_list import RequestFilter, RequestPage, RequestPlaces
 from audit.store.browse.run_list import RunFilter, RunPage
@@ -51,6 +51,14 @@ class Browser:
         migrate.make_ready(shown(self._url), self._url, create=False)
         migrate.require_current(self._read(_revision), self._url)
         return Store(self._engine, self._url)
+
+    def blame(self, store: Store, error: Exception) -> None:
+        """Name the stored value behind an error; return if there is none, so that a bug stays one.
+
+        Raises:
+            CannotDecide: the store holds what this program never writes.
+        """
+        odd_rows.blame(error, self._engine, store.url, store.damage)
 
     def rest(self) -> None:
         """Close what is open of a file, which may be replaced; a server keeps its connections."""

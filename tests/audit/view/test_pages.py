@@ -14,6 +14,7 @@ import pytest
 from audit.report.html.registry import sections
 from audit.store import Store
 from audit.view.run_pages import RESERVED
+from tests.audit.gate.attacks.honest import edited
 from tests.audit.report.html.runs import HOSTILE, StoredRuns, stored_runs
 from tests.audit.view.asking import Asking, sentence
 
@@ -155,6 +156,15 @@ def test_a_store_that_goes_away_is_a_page(tmp_path):
     for path in ("/", f"/runs/{runs.finished}/requests"):
         answer = ask.get(path)
         assert (answer.status_code, "no such store" in sentence(answer)) == (503, True)
+
+
+def test_a_value_that_no_page_can_show_is_named(tmp_path):
+    runs = stored_runs(f"sqlite:///{tmp_path / 'audit.db'}")
+    edited(tmp_path / "audit.db", "UPDATE arm SET level = 'L9'")
+    ask = Asking(runs.url)
+    answer = ask.get(f"/runs/{runs.finished}/{sections()[0].name}")
+    assert (answer.status_code, "level is" in sentence(answer)) == (410, True)
+    assert ask.reported == []
 
 
 def test_a_broken_page_is_reported_and_not_shown(shown, monkeypatch):
