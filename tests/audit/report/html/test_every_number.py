@@ -1,9 +1,9 @@
 """Every number on a page is the store's: all pages of a run are parsed and compared with plain SQL (`store_facts`).
 
 Three sweeps, each of which lists offenders: the numbers with a key, the tables under drawings, and numbers in running
-text, which must stand in a template, in a text of the store, or among the facts. Left out, because nothing but the
-check itself gives them: the plan's `needed` units, and the transforms and the evidence that the law section draws, of
-which only the sums are compared; and the numbers of single tokens, which `test_views` compares with the trace.
+text, which must stand in a template, in a text of the store, or among the facts. Left out are the plan's `needed`
+units, which nothing but the check itself gives; what the law section draws, of which only the sums are compared here
+(`test_law_drawings` has the rest); and the numbers of single tokens, which `test_views` compares with the trace.
 """
 
 from __future__ import annotations
