@@ -18,6 +18,11 @@ OPENVINO ?= openvino-genai==2026.4.1.0
 OPENVINO_VENV ?= .venv-openvino
 OPENVINO_BIN := $(OPENVINO_VENV)/bin
 OPENVINO_INSTALLED := $(OPENVINO_VENV)/.installed-$(OPENVINO)
+# So does llama.cpp, whose server comes built for CPUs in a package of Python; gguf writes its models.
+LLAMA ?= xllamacpp==2026.10.11549 gguf==0.19.0
+LLAMA_VENV ?= .venv-llama
+LLAMA_BIN := $(LLAMA_VENV)/bin
+LLAMA_INSTALLED := $(LLAMA_VENV)/.installed
 # mlx_lm is a server that the tests start; nothing of ours is installed beside it.
 MLX ?= mlx[cpu]==0.32.4 mlx-lm==0.32.2
 MLX_VENV ?= .venv-mlx
@@ -30,7 +35,7 @@ ATTACH_INSTALLED := $(ATTACH_VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ATTACHENV := $(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet
-# SHARE=K/N runs every N-th of the slow, the bitwise, the attach, the vLLM, the onnxruntime-genai and the OpenVINO tests, starting at the K-th
+# SHARE=K/N runs every N-th of the slow, the bitwise, the attach, the vLLM, the onnxruntime-genai, the OpenVINO and the llama.cpp tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
@@ -39,7 +44,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm venv-ort venv-openvino quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture venv-vllm venv-ort venv-openvino venv-llama quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -73,6 +78,14 @@ $(OPENVINO_INSTALLED): pyproject.toml constraints.txt
 	$(OPENVINO_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 	@touch $@
 
+# torch first, as constrained
+$(LLAMA_INSTALLED): pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv --clear $(LLAMA_VENV)
+	$(LLAMA_BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(LLAMA_BIN)/python -m pip install --quiet --constraint constraints.txt $(LLAMA)
+	$(LLAMA_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
+	@touch $@
+
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
@@ -86,7 +99,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not mlx and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -124,6 +137,11 @@ test-openvino: $(OPENVINO_INSTALLED)  ## OpenVINO GenAI as a backend: packaged s
 	$(TESTENV) $(OPENVINO_BIN)/python -m pytest -m openvino -rP $(ONLY) tests/openvino
 
 venv-openvino: $(OPENVINO_INSTALLED)  ## Install OpenVINO GenAI into an environment of its own.
+
+test-llama: $(LLAMA_INSTALLED)  ## llama.cpp as a backend and over HTTP: packaged suites, conversions, audit probe.
+	$(TESTENV) $(LLAMA_BIN)/python -m pytest -m llama -rP $(ONLY) tests/llama_cpp
+
+venv-llama: $(LLAMA_INSTALLED)  ## Install llama.cpp's server into an environment of its own.
 
 $(MLX_INSTALLED): Makefile
 	$(PYTHON) -m venv $(MLX_VENV)
@@ -188,4 +206,4 @@ kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_P
 	$(TESTENV) $(BIN)/python -m pytest -m slow -s --kills $(KILLS_PG) tests/audit/runs/test_kills.py -k postgresql
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(MLX_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(LLAMA_VENV) $(MLX_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

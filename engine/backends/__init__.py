@@ -63,6 +63,14 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         asked="engine.backends.openai.structured:problem_of",
         outside="engine.backends.openai.settings:outside",
     ),
+    "llama_cpp": BackendKind(
+        BACKENDS["llama_cpp"],
+        EVIDENCE["llama_cpp"],
+        proposers=("draft_model", "ngram_simple", "ngram_map_k", "ngram_map_k4v", "ngram_mod"),
+        rules=("greedy", "chain", "gumbel"),
+        options="engine-llama_cpp",
+        outside="engine.backends.llama_cpp.settings:outside",
+    ),
     "onnxruntime_genai": BackendKind(
         BACKENDS["onnxruntime_genai"],
         EVIDENCE["onnxruntime_genai"],

@@ -11,12 +11,45 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, TypeAlias
 
-from engine.backends.frames import Frame, TruncatedStream, read
+from engine.backends.frames import Frame, TruncatedStream, read, write
 
 Inbox: TypeAlias = "queue.SimpleQueue[Frame | None]"
+
+
+class ChildDriver:
+    """The loop of one engine: its start, then answers to messages until stdin ends."""
+
+    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
+        self._inbox, self._out = inbox, out
+
+    def start(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Start the engine; its facts."""
+        raise NotImplementedError
+
+    def answer(self, message: Mapping[str, Any]) -> None:
+        """Answer one message."""
+        raise NotImplementedError
+
+    def say(self, **header: Any) -> None:
+        """One message to the parent."""
+        write(self._out, Frame(header))
+
+    def serve(self) -> None:
+        """Start, then answer until stdin ends."""
+        first = self._inbox.get()
+        if first is None:
+            return
+        try:
+            self.say(op="started", facts=dict(self.start(first.header)))
+        except Exception as error:
+            self.say(op="failed", kind=type(error).__name__, message=one_line(error))
+            return
+        for frame in iter(self._inbox.get, None):
+            self.answer(frame.header)
+            self.say(op="done")
 
 
 def one_line(error: BaseException) -> str:

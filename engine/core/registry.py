@@ -52,6 +52,7 @@ BACKENDS: Final[Mapping[str, str]] = {
     "transformers": "engine.backends.transformers:open_models",
     "vllm": "engine.backends.vllm:open_models",
     "openai": "engine.backends.openai:open_models",
+    "llama_cpp": "engine.backends.llama_cpp:open_models",
     "onnxruntime_genai": "engine.backends.onnxruntime_genai:open_models",
     "openvino_genai": "engine.backends.openvino_genai:open_models",
 }
@@ -63,6 +64,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "transformers": "engine.backends.transformers.evidence:DECLARED",
     "vllm": "engine.backends.vllm.evidence:DECLARED",
     "openai": "engine.backends.openai.evidence:DECLARED",
+    "llama_cpp": "engine.backends.llama_cpp.evidence:DECLARED",
     "onnxruntime_genai": "engine.backends.onnxruntime_genai.evidence:DECLARED",
     "openvino_genai": "engine.backends.openvino_genai.evidence:DECLARED",
 }
@@ -70,6 +72,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
 
 CONVERTERS: Final[Mapping[str, str]] = {
     "onnx": "engine.backends.onnxruntime_genai.convert:CONVERTER",
+    "gguf": "engine.backends.llama_cpp.convert:CONVERTER",
     "openvino": "engine.backends.openvino_genai.convert:CONVERTER",
 }
 """Formats of `audit convert`: an `engine.backends.converted.conversion.ModelConverter` each."""

@@ -102,7 +102,7 @@ def _change_weights(folder):
     # imported here, because only the environment of the engine has it
     import openvino as ov
 
-    from engine.backends.openvino_genai.build import weights_of
+    from engine.backends.converted.weights import weights_of
     from engine.backends.openvino_genai.graph import DecoderGraph, shape_of
 
     weights = weights_of(ROOT / "engine" / "bundled" / "target")

@@ -9,7 +9,14 @@ from jsonschema import Draft202012Validator
 import schemas
 from tests.audit.invoke import invoke
 
-ENGINES = {"engine-onnxruntime_genai", "engine-openai", "engine-openvino_genai", "engine-transformers", "engine-vllm"}
+ENGINES = {
+    "engine-llama_cpp",
+    "engine-onnxruntime_genai",
+    "engine-openai",
+    "engine-openvino_genai",
+    "engine-transformers",
+    "engine-vllm",
+}
 KINDS = "attachment controls disclosure gate-facts plan policy policy-1 prompt results review speculation suite waiver"
 EXPECTED = {*KINDS.split()} | ENGINES | {"config"}
 

@@ -238,7 +238,7 @@ def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
     found = []
     for text, value, top in zip(texts, values, tops, strict=True):
         rivals = [_number(each) for each in _mapping(top or {}, "top_logprobs").values()]
-        found.append(_named(_text(text, "tokens"), _number(value), _lead(rivals), None))
+        found.append(_named(_text(text, "tokens"), _number(value), lead_of(rivals), None))
     return found
 
 
@@ -247,7 +247,7 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
     rivals = [_number(_mapping(each, "top_logprobs").get("logprob")) for each in tops]
     own = entry.get("id")
     piece = _named(
-        _text(entry.get("token"), "token"), _number(entry.get("logprob")), _lead(rivals), own if _whole(own) else None
+        _text(entry.get("token"), "token"), _number(entry.get("logprob")), lead_of(rivals), own if _whole(own) else None
     )
     return replace(piece, raw=_bytes(entry.get("bytes")))
 
@@ -257,7 +257,8 @@ def _named(text: str, logprob: float, lead: float, own: int | None) -> Piece:
     return Piece(text, logprob, lead, int(named[1]) if named else own)
 
 
-def _lead(rivals: Sequence[float]) -> float:
+def lead_of(rivals: Sequence[float]) -> float:
+    """The largest log-probability of a place minus the second largest; NaN if fewer than two are given."""
     first, *rest = sorted(rivals, reverse=True) or [math.nan]
     return first - rest[0] if rest else math.nan
 

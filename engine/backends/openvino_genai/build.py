@@ -13,21 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openvino as ov
-from safetensors import safe_open
 
+from engine.backends.converted.weights import weights_of
 from engine.backends.openvino_genai.convert import MODEL
 from engine.backends.openvino_genai.graph import DecoderGraph, shape_of
-
-
-def weights_of(folder: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a folder, in float32."""
-    weights = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as stream:
-            weights.update({name: stream.get_tensor(name).float().numpy() for name in stream.keys()})  # noqa: SIM118
-    return weights
 
 
 def build(source: Path, out: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 import schemas
 from engine.backends import REGISTRY, declared, outside_access
+from engine.backends.converted.families import unknown
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.openvino_genai.convert import unknown
 from engine.backends.openvino_genai.sampling import REFUSED, generation_options, raw, refusal
 from engine.backends.openvino_genai.settings import bounded, settings_of
 from engine.backends.outside import OutsideKind

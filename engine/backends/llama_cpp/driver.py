@@ -1,0 +1,152 @@
+"""`python -m engine.backends.llama_cpp.driver`: one server of llama.cpp, with requests on stdin and answers on stdout.
+
+The server runs in this process, in threads of its own, and is asked over HTTP on the loopback interface. The requests
+of a message run together, each in a slot. The server's counters are read before and after them. Imports xllamacpp only,
+besides numpy for the frames.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, BinaryIO, Final
+
+from engine.backends.engine_child import ChildDriver, Inbox, one_line, run_child
+from engine.backends.installed import installed
+from engine.backends.llama_cpp.loopback import Answered, LoopbackServer, RefusedRequest
+
+ALIVE_EVERY: Final = 2.0
+"""Seconds between two heartbeats while requests run; each is an answer of the server's own queue."""
+GROUPS: Final = {
+    "draft-simple": "draft",
+    "ngram-simple": "ngram_simple",
+    "ngram-map-k": "ngram_map_k",
+    "ngram-map-k4v": "ngram_map_k4v",
+    "ngram-mod": "ngram_mod",
+}
+"""The options' place in `common_params_speculative`, by way of speculating."""
+
+
+class LlamaDriver(ChildDriver):
+    """The loop of one server."""
+
+    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
+        super().__init__(inbox, out)
+        self._server: Any = None
+        self._http: LoopbackServer
+
+    def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Start the server; its package, its own properties, and the way of speculating that an answer names."""
+        import xllamacpp
+
+        params = parameters(xllamacpp, job)
+        self._server = xllamacpp.Server(params)
+        self._http = LoopbackServer(self._server.listening_address)
+        properties = self._http.get("/props")
+        tried = self._http.post("/completion", {"prompt": [0], "n_predict": 1, "temperature": 0})
+        slots = self._http.get("/slots")
+        speculative = params.speculative
+        group = getattr(speculative, GROUPS.get(job["way"], "draft"))
+        return {
+            "installed": installed(xllamacpp.__file__),
+            "build": properties["build_info"],
+            "compiled": dict(xllamacpp.BUILD_INFO),
+            "slots": properties["total_slots"],
+            "context": slots[0]["n_ctx"],
+            "weights": properties["model_ftype"],
+            "cache": [params.cache_type_k.name, params.cache_type_v.name],
+            "way": tried["generation_settings"]["speculative.types"],
+            "speculates": all(slot["speculative"] for slot in slots),
+            "speculative": {name: getattr(group, name) for name in job["speculative"]},
+            "synthetic": bool(speculative.synth_rates) or speculative.synth_len >= 0,
+        }
+
+    def answer(self, message: Mapping[str, Any]) -> None:
+        """Run the requests of one message together."""
+        requests: Sequence[Mapping[str, Any]] = message["requests"]
+        before = self._http.counters()
+        with ThreadPoolExecutor(len(requests)) as pool:
+            running = [pool.submit(self._ask, request) for request in requests]
+            self._watch(running)
+        after = self._http.counters()
+        growth = {name: value - before.get(name, 0) for name, value in after.items()}
+        answers = [_outcome(done) for done in running]
+        totals = _totals([each for each in answers if isinstance(each, Answered)])
+        for request, each in zip(requests, answers, strict=True):
+            if isinstance(each, RefusedRequest):
+                self.say(op="refused", id=request["id"], message=one_line(each))
+                continue
+            self.say(
+                op="output",
+                id=request["id"],
+                tokens=each.body["tokens"],
+                answer=each.body,
+                latency_us=each.microseconds,
+                counters=growth,
+                totals=totals,
+            )
+
+    def _ask(self, request: Mapping[str, Any]) -> Answered:
+        begun = time.perf_counter()
+        body = self._http.post("/completion", request["body"])
+        return Answered(body, round((time.perf_counter() - begun) * 1e6))
+
+    def _watch(self, running: Sequence[Future[Answered]]) -> None:
+        """Say that the server lives as long as its queue moves."""
+        left: set[Future[Answered]] = set(running)
+        while left:
+            done, left = wait(left, ALIVE_EVERY, FIRST_COMPLETED)
+            if not done and self._http.moves():
+                self.say(op="alive")
+
+
+def _outcome(done: Future[Answered]) -> Answered | RefusedRequest:
+    try:
+        return done.result()
+    except RefusedRequest as error:
+        return error
+
+
+def _totals(answers: Sequence[Answered]) -> dict[str, int]:
+    """The drafted and accepted tokens of answers that ran together."""
+    timings = [each.body["timings"] for each in answers]
+    names = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
+    return {ours: sum(each.get(theirs, 0) for each in timings) for ours, theirs in names.items()}
+
+
+def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
+    """`CommonParams` of a server: float32 everywhere, one slot per request, and nothing chosen by memory or by time."""
+    params = xllamacpp.CommonParams()
+    params.model.path = job["target"]
+    params.n_parallel, params.n_ctx, params.kv_unified = job["rows"], job["rows"] * job["context"], False
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.port, params.endpoint_metrics, params.endpoint_slots, params.ui = 0, True, True, False
+    params.cache_prompt, params.cache_ram_mib, params.fit_params = job["cache_prompt"], 0, False
+    speculative = params.speculative
+    threaded = [params.cpuparams, params.cpuparams_batch]
+    if job["way"] != "none":
+        name = "COMMON_SPECULATIVE_TYPE_" + job["way"].upper().replace("-", "_")
+        speculative.types = [getattr(xllamacpp.common_speculative_type, name)]
+        group = getattr(speculative, GROUPS[job["way"]])
+        for option, value in job["speculative"].items():
+            setattr(group, option, value)
+    if job["draft"] is not None:
+        draft = speculative.draft
+        draft.mparams.path = job["draft"]
+        draft.cache_type_k = draft.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        threaded += [draft.cpuparams, draft.cpuparams_batch]
+    if job["threads"] is not None:
+        for each in threaded:
+            each.n_threads = job["threads"]
+    return params
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    run_child(lambda inbox, out: LlamaDriver(inbox, out).serve())
+
+
+if __name__ == "__main__":
+    main()

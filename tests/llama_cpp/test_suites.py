@@ -1,0 +1,72 @@
+"""The packaged suites on the real engine, and a fault that is planted beside it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from engine.backends.converted.conversion import MANIFEST, digests
+from tests.support.engine_suites import ROOT, uncertified, verdicts
+
+pytestmark = pytest.mark.llama
+WAYS = {"draft-model", "drawn-drafts", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"}
+PLANTED = """
+version: 1
+name: planted
+backend: llama_cpp
+batch_size: 1
+engine: {{threads: 1, gguf: {{target: {target}, draft: {draft}}}}}
+models: {{target: "bundled:target", draft: "bundled:medium_draft"}}
+workloads: [{{name: code, prompts: {prompts}, limit: 8}}]
+sampling: {{max_new_tokens: 48, temperature: 0}}
+arms:
+  - name: sound
+    proposer: {{kind: draft_model, model: draft, gamma: 4}}
+    verifier: greedy
+    checks: [greedy_equality, reconciliation]
+  - name: other-weights
+    proposer: {{kind: draft_model, model: draft, gamma: 4}}
+    verifier: greedy
+    engine: {{threads: 1, gguf: {{target: {changed}, draft: {draft}}}}}
+    checks: [greedy_equality, reconciliation]
+"""
+
+
+def test_tokens_are_certified_and_log_probabilities_of_drafts_are_zero(tmp_path):
+    """A defect of the engine (llama.cpp 27972); all other checks of every way of speculating pass."""
+    code, judged = verdicts(tmp_path, "suites/llama_cpp/greedy.yaml")
+    assert {arm for arm, _ in judged} == WAYS
+    assert uncertified(judged) == {(way, "logprob_closeness"): "fault" for way in WAYS}
+    for way in WAYS:
+        findings = judged[way, "logprob_closeness"]["findings"]
+        assert all("log-probability 0, the baseline has" in finding["message"] for finding in findings)
+    assert code == 1
+
+
+def test_a_speculating_engine_with_other_weights_is_caught(tmp_path, converted):
+    """The manifest agrees with the changed file: only the tokens tell."""
+    changed = tmp_path / "changed"
+    shutil.copytree(converted["target"].folder, changed)
+    _change_weights(changed)
+    folders = {name: model.folder for name, model in converted.items()}
+    suite = tmp_path / "planted.yaml"
+    prompts = ROOT / "suites" / "prompts" / "code.jsonl"
+    suite.write_text(PLANTED.format(**folders, changed=changed, prompts=prompts))
+    code, judged = verdicts(tmp_path, suite)
+    assert code == 1
+    assert uncertified(judged) == {("other-weights", "greedy_equality"): "fault"}
+
+
+def _change_weights(folder):
+    """Noise of a fifth of their own spread on the last layer's output weights."""
+    # imported here, because only the environment of the engine has it
+    import gguf
+
+    reader = gguf.GGUFReader(folder / "model.gguf", "r+")
+    weights = next(each.data for each in reader.tensors if each.name == "blk.3.ffn_down.weight")
+    weights += (np.random.default_rng(0).normal(size=weights.shape) * weights.std() / 5).astype(np.float32)
+    reader.data.flush()
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["result"]["files"] = digests(folder)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
