@@ -111,6 +111,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.selftest:command",
         "Run deliberately broken arms and clean arms, and judge both.",
     ),
+    "serve": (
+        "audit.commands.serve:command",
+        "Serve MODEL, or an arm of MODEL if it is a suite, to OpenAI clients on this machine, and record every answer.",
+    ),
     "show": (
         "audit.commands.show:command",
         "Show RUN (an unambiguous prefix of its id, or `latest`), or one REQUEST of it token by token.",

@@ -16,6 +16,7 @@ from audit.report.looks import look_lines
 from audit.report.record_levels import record_lines
 from audit.report.results import Results, SignedEntry, results
 from audit.report.verdicts import account_lines, faults_of, marked
+from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.values import DraftCounts
 from audit.store.withheld import withholds
@@ -39,7 +40,12 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
     every drafted and emitted token with its role (accepted, rejected, recovered, bonus, plain), p, q, the random
     number that decided it and the lead of the best score, and what the record says about grammar, tool calls and
     filters.
+
+    The id of a completion that `audit serve` gave names both: `audit show ID`, or ID#1 for its second choice.
     """
+    completion = run_of(run)
+    if completion is not None and request is None:
+        run, request = completion, run if "#" in run else f"{run}#0"
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
         if request is not None:

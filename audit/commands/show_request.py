@@ -60,7 +60,7 @@ def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:
     places = {arm.name: place for place, arm in enumerate(candidates_first)}
     keys = sorted(store.finished(run.ulid), key=lambda key: (places[key.arm], key))
     found = requests_named(run.ulid, keys, name)[0]
-    record = store.load_arm(run.ulid, found.arm)
+    record = store.load_arm(run.ulid, found.arm, [found])
     return next(each for each in (*record.requests, *record.failed, *record.refused) if each.key == found.short)
 
 

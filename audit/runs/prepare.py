@@ -7,7 +7,7 @@ is written. Generates nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,13 +211,17 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     """The suite, each model, and the target's tokenizer."""
     suite = prepared.suite
     # name the suite by its path, so that the run can be resumed
-    found = [ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)]
-    for model in prepared.models:
+    found = ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)
+    return [found, *model_artifacts(prepared.models)]
+
+
+def model_artifacts(models: Iterable[ModelFacts]) -> Iterator[ArtifactRef]:
+    """Each model, and the target's tokenizer."""
+    for model in models:
         kind = "target" if model.name == "target" else "draft"
-        found.append(ArtifactRef(kind, model.name, model.source, model.revision, model.sha256, model.manifest))
+        yield ArtifactRef(kind, model.name, model.source, model.revision, model.sha256, model.manifest)
         if kind == "target" and model.tokenizer_sha256:
-            found.append(ArtifactRef("tokenizer", "tokenizer", model.source, model.revision, model.tokenizer_sha256))
-    return found
+            yield ArtifactRef("tokenizer", "tokenizer", model.source, model.revision, model.tokenizer_sha256)
 
 
 def _arm_start(arm: PreparedArm, rule: RunStopRule | None, *, text: bool) -> NewArm:
@@ -232,9 +236,8 @@ def _arm_start(arm: PreparedArm, rule: RunStopRule | None, *, text: bool) -> New
     )
 
 
-def _spec(planned: Arm) -> dict[str, Any]:
-    plan = planned.plan
-    requested = planned.spec.requested_record if planned.spec else None
+def plan_spec(plan: EngineSpec) -> dict[str, Any]:
+    """What an arm asks of its engine, for the record."""
     return {
         "verifier": plan.protocol.value,
         "verifier_options": dict(plan.verifier_options),
@@ -245,12 +248,19 @@ def _spec(planned: Arm) -> dict[str, Any]:
         "options": dict(plan.options),
         "rows": plan.rows,
         "record": plan.level.value,
-        **({"requested_record": requested} if requested else {}),
         "fault": plan.fault,
         **({"engine": dict(plan.engine)} if plan.engine else {}),
         **({"beside": plan.beside.document()} if plan.beside else {}),
         **({"mixed": True} if plan.mixed else {}),
         **({"stream": asdict(plan.stream)} if plan.stream else {}),
+    }
+
+
+def _spec(planned: Arm) -> dict[str, Any]:
+    requested = planned.spec.requested_record if planned.spec else None
+    return {
+        **plan_spec(planned.plan),
+        **({"requested_record": requested} if requested else {}),
         "sampling": planned.sampling.document() | {"seed": str(planned.sampling.seed)},
         "samples": planned.samples,
         "baseline": planned.baseline,

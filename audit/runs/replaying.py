@@ -101,8 +101,11 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
     record = store.load_arm(run.ulid, arm.name)
     before = {each.request_id: each for each in (*record.requests, *record.refused)}
     plan, calls = replace(_plan(arm.spec), digest_kind=_digest_kind(before)), list(_calls(before.values()))
-    # the neighbours of a mixed batch follow from the arm's own parameters
-    engine = with_company(backend.arm(plan), plan, sampling_from_json(arm.spec["sampling"]))
+    engine = backend.arm(plan)
+    # a served arm has neither parameters of its own nor company
+    if "sampling" in arm.spec:
+        # the neighbours of a mixed batch follow from the arm's own parameters
+        engine = with_company(engine, plan, sampling_from_json(arm.spec["sampling"]))
     engine.forget()
     made = {each.request.id: each for requests in calls for each in engine.generate(requests)}
     pairs = [(each, made[name]) for name, each in before.items()]

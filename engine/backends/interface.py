@@ -92,9 +92,21 @@ class Starting(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TargetSizes:
+    """Number of token ids, and most tokens of a prompt and its answer together."""
+
+    vocabulary: int
+    context: int
+
+
 @runtime_checkable
 class Serving(Protocol):
     """The extra interface of a backend whose loop takes requests while it runs."""
+
+    def sizes(self) -> TargetSizes:
+        """The target's."""
+        ...
 
     def tokenizer(self) -> PromptTokenizer:
         """The target's tokenizer."""

@@ -11,7 +11,7 @@ import torch
 from engine import proposers, verify
 from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.backends.interface import Capabilities, Engine, Prompt, TargetSizes
 from engine.backends.native_evidence import LEVELS
 from engine.backends.native_limits import require_fit, require_room, require_tokens
 from engine.backends.tokenizer import PromptTokenizer, tokens_by
@@ -156,6 +156,10 @@ class NativeEngine:
         longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
         loop = self._loop(min(self._plan.rows, len(requests)), longest, record=True)
         yield from loop.run([self._calls.constrained(request) for request in requests])
+
+    def sizes(self) -> TargetSizes:
+        """Of the target."""
+        return TargetSizes(self._target.vocabulary, self._target.context)
 
     def tokenizer(self) -> PromptTokenizer:
         """The target's own."""

@@ -1,0 +1,136 @@
+"""The engine behind a server, and what its run says about it: from a model and a draft, or from an arm of a suite.
+
+A suite's arm is served with its engine, its rule, its filters and its record level; prompts, sampling parameters and
+checks of the suite stay unused, because requests bring their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from audit.errors import CannotDecide, UserError
+from audit.evidence.environment import Environment, actor, environment
+from audit.evidence.records import ArmKind, Level
+from audit.runs.arms import plan_arms
+from audit.runs.prepare import model_artifacts, plan_spec
+from audit.store import NewArm, NewRun
+from audit.store.canonical import sha256_json
+from audit.store.withheld import KEY, OFF
+from audit.suite.spec import Suite, sources
+from engine.backends import REGISTRY, open_backend
+from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
+from engine.backends.interface import Engine, Serving
+from engine.core.errors import EngineError, NumericsRefused
+from engine.core.types import Protocol, RecordLevel
+
+ARM: Final = "served"
+SUITE: Final = "serve"
+INSTEAD: Final = "serve an arm of backend native"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeWish:
+    """What is to be served. `name` is that of the arm; `document` what the run's record says was asked for."""
+
+    name: str
+    backend: str
+    models: Mapping[str, ModelSource]
+    plan: EngineSpec
+    document: Mapping[str, Any]
+    text: bool = True
+
+
+def wish_of_models(
+    target: ModelSource, draft: ModelSource | None, proposer: str | None, gamma: int, rows: int, level: RecordLevel
+) -> ServeWish:
+    """A target, and what drafts for it; without a proposer named, a draft model drafts alone.
+
+    The rule is Gumbel-max: an answer then depends on its seed alone, whether tokens are drafted or not.
+    """
+    kind = proposer or ("draft_model" if draft else None)
+    plan = EngineSpec(Protocol.GUMBEL, kind, gamma if kind else 0, "draft" if draft else None, rows=rows, level=level)
+    models = {"target": target} | ({"draft": draft} if draft else {})
+    backend = "scripted" if target.source.startswith("scripted:") else "native"
+    served = {
+        "proposer": kind,
+        "gamma": plan.gamma,
+        "rows": rows,
+        "record": level.value,
+    }
+    listed = {name: each.source for name, each in models.items()}
+    document = {"backend": backend, "models": listed, SUITE: served}
+    return ServeWish(ARM, backend, models, plan, document)
+
+
+def wish_of_arm(suite: Suite, name: str | None, rows: int | None) -> ServeWish:
+    """A candidate of a suite: the named one, or the only one.
+
+    Raises:
+        UserError: no such arm, or several and none named, or another engine's, whose batch takes no requests.
+    """
+    if not REGISTRY[suite.backend].ours:
+        raise UserError(f"{suite.path}: backend {suite.backend} takes no requests while it runs; {INSTEAD}")
+    names = [arm.name for arm in suite.arms]
+    if name is None and len(names) > 1:
+        raise UserError(f"{suite.path}: it has several arms; name one with --arm: {', '.join(names)}")
+    chosen = name or names[0]
+    planned = next((arm for arm in plan_arms(suite) if arm.name == chosen and arm.kind is ArmKind.CANDIDATE), None)
+    if planned is None:
+        raise UserError(f"{suite.path}: no arm {chosen!r}; it has: {', '.join(names)}")
+    plan = replace(planned.plan, rows=rows or planned.plan.rows, beside=None, mixed=False, library=None)
+    served = {"suite": suite.name, "sha256": suite.sha256, "arm": chosen, "rows": plan.rows}
+    document = {"backend": suite.backend, "models": suite.document["models"], SUITE: served}
+    return ServeWish(chosen, suite.backend, sources(suite), plan, document, suite.text)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedArm:
+    """An arm that can be served. `engine` and `serving` are one object, by its two interfaces."""
+
+    wish: ServeWish
+    engine: Engine
+    serving: Serving
+    models: tuple[ModelFacts, ...]
+    environment: Environment
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the effective configuration, shortened."""
+        return f"specaudit-{sha256_json(self.engine.effective_config().to_json())[:12]}"
+
+    def start(self) -> NewRun:
+        """The record of the server's run."""
+        wish, effective = self.wish, self.engine.effective_config()
+        commit = self.environment.code.get("commit")
+        spec = plan_spec(wish.plan) | ({} if wish.text else {KEY: OFF})
+        level = Level(self.engine.capabilities().level)
+        return NewRun(
+            suite_name=SUITE,
+            suite_sha256=sha256_json(wish.document),
+            suite_document=wish.document,
+            artifacts=tuple(model_artifacts(self.models)),
+            environment=self.environment,
+            actor=actor(),
+            code_commit=commit if isinstance(commit, str) else None,
+            arms=(NewArm(wish.name, ArmKind.CANDIDATE, level, spec, effective, bool(effective.lossless)),),
+        )
+
+
+def open_arm(wish: ServeWish) -> OpenedArm:
+    """Load the models and build the engine.
+
+    Raises:
+        UserError: a model cannot be loaded, or parts do not fit.
+        CannotDecide: a numerics mode that does not hold on this machine.
+    """
+    try:
+        backend = open_backend(wish.backend, wish.models)
+        engine = backend.arm(wish.plan)
+    except NumericsRefused as error:
+        raise CannotDecide(str(error)) from error
+    except EngineError as error:
+        raise UserError(str(error)) from error
+    assert isinstance(engine, Serving)
+    return OpenedArm(wish, engine, engine, backend.models(), environment())

@@ -1,0 +1,97 @@
+"""Who may ask, and with what: tokens, hosts, types and sizes of bodies."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from tests.audit.serve.server import TOKEN
+
+pytestmark = pytest.mark.xdist_group("serve")
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+BODY = {"prompt": "abc", "max_tokens": 4}
+
+
+def post(server, **options):
+    given = {"json": BODY, "headers": HEADERS, "timeout": 60}
+    return httpx2.post(f"{server.url}/completions", **(given | options))
+
+
+@pytest.mark.parametrize("given", [None, "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer ä"])
+@pytest.mark.parametrize("path", ["completions", "chat/completions", "models"])
+def test_routes_need_the_token(script, given, path):
+    headers = {} if given is None else {"Authorization": given.encode()}
+    method = "GET" if path == "models" else "POST"
+    answer = httpx2.request(method, f"{script.url}/{path}", json=BODY, headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert TOKEN not in answer.text
+
+
+def test_counts_need_no_token_and_name_no_text(script):
+    assert post(script).status_code == 200
+    assert httpx2.get(f"{script.root}/health").status_code == 200
+    assert httpx2.get(f"{script.root}/version").json()["version"].startswith("specaudit ")
+    assert "vllm:prompt_tokens_total" in httpx2.get(f"{script.root}/metrics").text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize("path", ["/v1/completions", "/metrics", "/health"])
+def test_a_foreign_name_that_resolves_to_loopback_reaches_nothing(script, host, path):
+    method = "POST" if path.startswith("/v1") else "GET"
+    answer = httpx2.request(method, script.root + path, json=BODY, headers=HEADERS | {"Host": host})
+    assert answer.status_code in (400, 421)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_a_browser_may_send_for_another_site_is_refused(script, kind):
+    answer = post(script, json=None, content=b'{"prompt": "abc"}', headers=HEADERS | {"Content-Type": kind})
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"prompt": NaN}', b'{"a":' * 2000])
+def test_a_body_that_is_no_object_is_refused(script, content):
+    answer = post(script, json=None, content=content, headers=HEADERS | {"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_that_is_too_large_is_refused(script):
+    answer = post(script, json={"prompt": "a" * (5 * 2**20)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_other_routes_and_methods_have_refusals_in_the_same_shape(script):
+    for method, path, status in (
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1/completions", 405),
+        ("POST", "/health", 405),
+    ):
+        answer = httpx2.request(method, script.root + path, headers=HEADERS)
+        assert answer.status_code == status
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_cannot_serve_is_one_line(tmp_path):
+    from tests.audit.invoke import invoke
+
+    short = tmp_path / "token"
+    short.write_text("abc")
+    cases = [
+        (("scripted:1", "--host", "0.0.0.0"), "for this machine"),
+        (("scripted:1", "--token-file", str(short)), "openssl rand"),
+        (("scripted:1", "--token-file", str(short), "--no-token"), "exclude each other"),
+        (("scripted:1", "--context", "99999999"), "name at most that"),
+        (("scripted:1", "--arm", "greedy"), "is no suite"),
+        (("quickstart",), "name one with --arm"),
+        (("quickstart", "--arm", "nothing"), "no arm 'nothing'"),
+        (("quickstart", "--arm", "greedy", "--draft", "bundled:draft"), "belong to a model"),
+        (("transformers/greedy", "--arm", "draft-model"), "takes no requests while it runs"),
+        (("bundled:nothing",), "bundled:nothing"),
+        (("scripted:1", "--proposer", "nothing"), "nothing"),
+    ]
+    for arguments, line in cases:
+        result = invoke("serve", *arguments, "--port", "0", "--store", str(tmp_path / "s.db"))
+        assert result.exit_code == 2, (arguments, result.stderr)
+        assert line in " ".join(result.stderr.split()), arguments
+        assert result.stderr.count("\n") == 1
