@@ -23,8 +23,8 @@ LLAMA ?= xllamacpp==2026.10.11549 gguf==0.19.0
 LLAMA_VENV ?= .venv-llama
 LLAMA_BIN := $(LLAMA_VENV)/bin
 LLAMA_INSTALLED := $(LLAMA_VENV)/.installed
-# mlx_lm is a server that the tests start; nothing of ours is installed beside it.
-MLX ?= mlx[cpu]==0.32.4 mlx-lm==0.32.2
+# mlx_lm runs in processes of its own, as a server and as a library; the library's driver needs blake3 beside it.
+MLX ?= mlx[cpu]==0.32.4 mlx-lm==0.32.2 blake3>=1.0,<2
 MLX_VENV ?= .venv-mlx
 MLX_BIN := $(MLX_VENV)/bin
 MLX_INSTALLED := $(MLX_VENV)/.installed
@@ -44,7 +44,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm venv-ort venv-openvino venv-llama quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture venv-vllm venv-ort venv-openvino venv-llama venv-mlx quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -145,12 +145,14 @@ venv-llama: $(LLAMA_INSTALLED)  ## Install llama.cpp's server into an environmen
 
 $(MLX_INSTALLED): Makefile
 	$(PYTHON) -m venv $(MLX_VENV)
-	$(MLX_BIN)/python -m pip install --quiet $(MLX)
+	$(MLX_BIN)/python -m pip install --quiet $(foreach each,$(MLX),"$(each)")
 	@touch $@
 
 # mlx compiles its kernels when it runs
-test-mlx: $(INSTALLED) $(MLX_INSTALLED)  ## mlx_lm over HTTP: audit probe and the suite that it writes.
-	$(TESTENV) $(BIN)/python -m pytest -m mlx --mlx-python $(abspath $(MLX_BIN))/python $(ONLY) tests/mlx
+test-mlx: $(INSTALLED) $(MLX_INSTALLED)  ## mlx_lm as a backend and over HTTP: packaged suites, an exactly known law, audit probe.
+	$(TESTENV) $(BIN)/python -m pytest -m mlx -rP --mlx-python $(abspath $(MLX_BIN))/python $(ONLY) tests/mlx
+
+venv-mlx: $(MLX_INSTALLED)  ## Install mlx_lm into an environment of its own.
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick

@@ -87,6 +87,14 @@ REGISTRY: Final[Mapping[str, BackendKind]] = {
         options="engine-openvino_genai",
         outside="engine.backends.openvino_genai.settings:outside",
     ),
+    "mlx_lm": BackendKind(
+        BACKENDS["mlx_lm"],
+        EVIDENCE["mlx_lm"],
+        proposers=("draft_model",),
+        rules=("greedy", "chain"),
+        options="engine-mlx_lm",
+        outside="engine.backends.mlx_lm.settings:outside",
+    ),
 }
 
 

@@ -55,6 +55,7 @@ BACKENDS: Final[Mapping[str, str]] = {
     "llama_cpp": "engine.backends.llama_cpp:open_models",
     "onnxruntime_genai": "engine.backends.onnxruntime_genai:open_models",
     "openvino_genai": "engine.backends.openvino_genai:open_models",
+    "mlx_lm": "engine.backends.mlx_lm:open_models",
 }
 """Engines to audit: functions `open_models(models)`; their facts are in `engine.backends.REGISTRY`."""
 
@@ -67,6 +68,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
     "llama_cpp": "engine.backends.llama_cpp.evidence:DECLARED",
     "onnxruntime_genai": "engine.backends.onnxruntime_genai.evidence:DECLARED",
     "openvino_genai": "engine.backends.openvino_genai.evidence:DECLARED",
+    "mlx_lm": "engine.backends.mlx_lm.evidence:DECLARED",
 }
 """The evidence of each backend's records, by record level."""
 

@@ -11,6 +11,7 @@ from tests.audit.invoke import invoke
 
 ENGINES = {
     "engine-llama_cpp",
+    "engine-mlx_lm",
     "engine-onnxruntime_genai",
     "engine-openai",
     "engine-openvino_genai",

@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT = 1500
 
 
-def verdicts(out, suite):
+def verdicts(out, suite, *more):
     """The exit code, and verdicts and findings by arm and check."""
     results = out / "results.json"
-    command = [str(Path(sys.executable).with_name("audit")), "run", str(suite)]
+    command = [str(Path(sys.executable).with_name("audit")), "run", str(suite), *more]
     done = subprocess.run(
         [*command, "--store", f"sqlite:///{out / 'audit.db'}", "--results", str(results)],
         cwd=ROOT,

@@ -1,0 +1,122 @@
+"""The engine's rounds from the calls of its sampler, and the contradictions among its accounts of a request.
+
+In a round the draft samples n tokens one by one, then the target samples n + 1 tokens: in one call, or in one call per
+token if logits processors run. The engine emits the target's samples until one is not the drafted token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+SOURCES: Final = ("tokens", "from_draft", "sampler", "finish reason", "arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRound:
+    """One round: N drafted tokens, the target's N + 1 samples, and by emitted token the engine's word on it."""
+
+    drafted: tuple[int, ...]
+    sampled: tuple[int, ...]
+    emitted: tuple[int, ...]
+    from_draft: tuple[bool, ...]
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that the target sampled too, before an end cut the round."""
+        same = [ours == theirs for ours, theirs in zip(self.sampled, self.drafted, strict=False)]
+        return same.index(False) if False in same else len(same)
+
+
+def rounds_of(answer: Mapping[str, Any]) -> tuple[DraftRound, ...]:
+    """The rounds of an answer, in order; calls that are no round give samples without drafts."""
+    tokens, words, calls = answer["tokens"], answer["from_draft"], answer["calls"]
+    starts = [at for at, group in enumerate(calls) if group]
+    ends = [*starts[1:], len(tokens)]
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        drafted, sampled = _split(calls[start])
+        found.append(DraftRound(drafted, sampled, tuple(tokens[start:end]), tuple(words[start:end])))
+    return tuple(found)
+
+
+def _split(calls: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The draft's tokens, and the target's."""
+    if len(calls[-1]) > 1:
+        return tuple(token for call in calls[:-1] for token in call), tuple(calls[-1])
+    tokens = [token for call in calls for token in call]
+    half = len(tokens) // 2
+    return tuple(tokens[:half]), tuple(tokens[half:])
+
+
+def mismatches(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) -> tuple[str, ...]:
+    """The contradictions among the accounts of one answer; `asked` is the message, `gamma` 0 without speculation."""
+    accounts = _of_rounds(answer, asked, gamma) if gamma else _of_plain(answer)
+    return (*accounts, *_of_end(answer, asked), *_of_arguments(answer, asked))
+
+
+def _of_plain(answer: Mapping[str, Any]) -> Iterator[str]:
+    sampled = [token for group in answer["calls"] for call in group for token in call]
+    tokens = answer["tokens"]
+    # the engine samples ahead
+    if sampled[: len(tokens)] != tokens:
+        yield f"sampler: drew {len(sampled)} tokens, of which the {len(tokens)} returned ones are not the first"
+    if any(answer["from_draft"]):
+        yield "from_draft: a drafted token without a draft"
+
+
+def _of_rounds(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) -> Iterator[str]:
+    rounds, before = rounds_of(answer), 0
+    if not answer["calls"][0]:
+        yield "sampler: not asked before the first token"
+    for at, each in enumerate(rounds):
+        width = min(gamma, asked["sampling"]["max_tokens"] - before)
+        problems = _of_round(each, width, last=at == len(rounds) - 1)
+        yield from (f"{problem}, in round {at}" for problem in problems)
+        before += len(each.emitted)
+
+
+def _of_round(each: DraftRound, width: int, *, last: bool) -> Iterator[str]:
+    count = len(each.emitted)
+    if len(each.drafted) != width:
+        yield f"sampler: {len(each.drafted)} drafted tokens, not {width}"
+    if len(each.sampled) != len(each.drafted) + 1:
+        yield f"sampler: {len(each.sampled)} samples of the target beside {len(each.drafted)} drafted tokens"
+    if each.emitted != each.sampled[:count]:
+        yield "tokens: returned ones are not the target's samples"
+    expected = tuple(place < each.accepted for place in range(count))
+    if each.from_draft != expected:
+        yield f"from_draft: true {sum(each.from_draft)} times, but {sum(expected)} drafted tokens are emitted"
+    if count > each.accepted + 1 or (count <= each.accepted and not last):
+        yield f"tokens: {count} returned beside {each.accepted} accepted drafted ones"
+
+
+def _of_end(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+    tokens, ends = answer["tokens"], asked["sampling"]["ends"]
+    expected = "stop" if tokens[-1] in ends else "length"
+    if answer["finish"] != expected:
+        yield f"finish reason: the engine ended with {answer['finish']}, its tokens end with {expected}"
+    inside = [token for token in tokens[:-1] if token in ends]
+    if inside:
+        yield f"tokens: {inside[0]} ends an answer, and others follow it"
+
+
+def _of_arguments(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+    given = {"max_tokens": asked["sampling"]["max_tokens"], **asked["arguments"]}
+    for name, value in given.items():
+        if answer["arguments"].get(name) != value:
+            yield f"arguments: {name} was set to {value}, the engine has {answer['arguments'].get(name)}"
+
+
+def speculation(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a request, by the names that endpoints use."""
+    rounds = rounds_of(answer)
+    return {
+        "steps": len(rounds),
+        "drafted": sum(len(each.drafted) for each in rounds),
+        "accepted": sum(answer["from_draft"]),
+        "per_step_drafted": [len(each.drafted) for each in rounds],
+        "per_step_accepted": [sum(each.from_draft) for each in rounds],
+        "per_step_emitted": [len(each.emitted) for each in rounds],
+    }

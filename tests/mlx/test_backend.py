@@ -1,0 +1,148 @@
+"""Arms on mlx_lm: equal tokens, rows of the reference, rounds, parameters in effect, defects, and deaths."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Prompt
+from engine.core.errors import InvalidRequest
+from engine.core.types import FinishReason, Protocol, Request, SamplingParams
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
+from engine.sampling.transforms import transform
+
+pytestmark = pytest.mark.mlx
+
+TEXTS = ("def add(a, b):\n    return a + b\n\ndef add3(a, b, c):\n", '{"name": "Ada", "name": "', "one two one two one")
+ARMS = {"plain": {}, "draft": {"proposer": "draft_model", "gamma": 4, "draft": "draft"}}
+GREEDY = SamplingParams(max_new_tokens=24)
+
+
+@pytest.fixture
+def arm(backend, mlx_python):
+    def opened(name, protocol=Protocol.GREEDY, **more):
+        return backend.arm(EngineSpec(protocol, rows=1, engine={"python": mlx_python, **more}, **ARMS[name]))
+
+    return opened
+
+
+def requests_of(engine, sampling):
+    return [
+        Request(f"r{at}", engine.encode(Prompt(text=text)), sampling, stream_of(str(at)))
+        for at, text in enumerate(TEXTS)
+    ]
+
+
+def generated(engine, sampling):
+    answers = list(engine.generate(requests_of(engine, sampling)))
+    assert [answer.facts.get("error") for answer in answers] == [None] * len(TEXTS)
+    assert [answer.facts["reconciliation"]["mismatches"] for answer in answers] == [[]] * len(TEXTS)
+    return answers
+
+
+def tokens_of(answers):
+    return [answer.tokens for answer in answers]
+
+
+def test_greedy_tokens_and_rows_are_those_of_plain_decoding_and_of_the_reference(arm):
+    plain, drafted = generated(arm("plain"), GREEDY), generated(arm("draft"), GREEDY)
+    assert tokens_of(drafted) == tokens_of(plain)
+    assert [answer.text for answer in drafted] == [answer.text for answer in plain]
+    facts = [answer.facts["speculation"] for answer in drafted]
+    assert all(0 < each["accepted"] < each["drafted"] for each in facts)
+    for answer in (*plain, *drafted):
+        reference = decode(arm("plain").anchor(answer.request, answer.tokens).trace)
+        trace = decode(answer.trace)
+        assert np.abs(trace.logprob - reference.logprob).max() < 1e-3
+        ours, theirs = (rows - rows.max(axis=1, keepdims=True) for rows in (trace.logits, reference.logits))
+        assert np.abs(ours - theirs).max() < 1e-3
+
+
+def test_settings_are_read_back_from_the_engine(arm):
+    config = arm("draft", prefill_step_size=16).effective_config()
+    assert config.in_effect == {"speculation": "draft_model", "num_draft_tokens": 4, "prefill_step_size": 16}
+    assert arm("plain").effective_config().in_effect == {"speculation": "none"}
+    engine = config.facts["engine"]
+    assert (engine["installed"]["distribution"], engine["device"]) == ("mlx-lm", "Device(cpu, 0)")
+    assert engine["weights"] == {"target": ["mlx.core.float32"], "draft": ["mlx.core.float32"]}
+
+
+@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(temperature=0.7, top_k=5),
+        SamplingParams(temperature=1.0, top_p=0.6),
+        SamplingParams(temperature=1.0, min_p=0.2, top_k=8),
+        SamplingParams(temperature=1.0, top_k=3, presence_penalty=1.0, frequency_penalty=0.5, logit_bias=((69, -4.0),)),
+    ],
+    ids=["top_k", "top_p", "min_p", "penalties"],
+)
+def test_no_token_escapes_the_parameters(arm, name, sampling):
+    """Every token is possible by the raw rows, as the parameters transform them here."""
+    asked = replace(sampling, max_new_tokens=24)
+    engine = arm(name, Protocol.CHAIN)
+    for answer in generated(engine, asked):
+        history = list(answer.request.prompt)
+        for row, token in zip(decode(answer.trace).logits, answer.tokens, strict=True):
+            assert transform(row, history, len(answer.request.prompt), asked, engine.target.eos_ids).p[token] > 0
+            history.append(token)
+
+
+@pytest.mark.parametrize(
+    ("given", "equal"),
+    [
+        ({"presence_penalty": 1.0, "frequency_penalty": 0.5}, True),
+        ({"logit_bias": ((69, -5.0),)}, True),
+        ({"repetition_penalty": 1.3}, False),
+    ],
+    ids=["presence and frequency", "bias", "repetition"],
+)
+def test_of_the_penalties_only_repetition_differs_with_drafts(arm, given, equal):
+    """A defect of the engine: its history begins at the prompt's last token when it speculates."""
+    asked = replace(GREEDY, **given)
+    plain = generated(arm("plain"), asked)
+    assert tokens_of(plain) != tokens_of(generated(arm("plain"), GREEDY))
+    assert (tokens_of(generated(arm("draft"), asked)) == tokens_of(plain)) is equal
+
+
+def test_a_seed_repeats_the_tokens_of_its_own_arm(arm):
+    asked = replace(GREEDY, temperature=0.8)
+    drafted, again = (generated(arm("draft", Protocol.CHAIN), asked) for _ in range(2))
+    assert tokens_of(drafted) == tokens_of(again)
+    other = generated(arm("draft", Protocol.CHAIN), replace(asked, seed=1))
+    assert tokens_of(other) != tokens_of(drafted)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_ends(arm, name):
+    tokens = generated(arm(name), GREEDY)[0].tokens
+    stop = tokens[5]
+    answer = generated(arm(name), replace(GREEDY, stop_token_ids=(stop,)))[0]
+    assert answer.tokens == tokens[: tokens.index(stop) + 1]
+    assert answer.finish_reason is FinishReason.STOP
+    assert all(len(each.tokens) == 24 for each in generated(arm(name), replace(GREEDY, ignore_eos=True)))
+
+
+def test_what_the_engine_lacks_is_refused_before_anything_runs(arm):
+    engine = arm("draft", Protocol.CHAIN)
+    with pytest.raises(InvalidRequest, match="request r0: mlx_lm applies top_p before temperature"):
+        engine.require(requests_of(engine, SamplingParams(temperature=0.7, top_p=0.9)))
+    with pytest.raises(InvalidRequest, match="request r0: mlx_lm has no min_tokens"):
+        engine.require(requests_of(engine, SamplingParams(min_tokens=3)))
+
+
+def test_an_engine_that_dies_is_started_again(backend, mlx_python):
+    """The request that it works on fails, and the next one is answered by a new process."""
+    engine = backend.arm(EngineSpec(Protocol.GREEDY, rows=1, engine={"python": mlx_python, "restarts": 1}))
+    answers = []
+    for answer in engine.generate(requests_of(engine, GREEDY)):
+        answers.append(answer)
+        if len(answers) == 1:
+            os.killpg(engine.processes._running._child.pid, signal.SIGKILL)
+    assert [answer.finish_reason is FinishReason.ERROR for answer in answers] == [False, True, False]
+    assert answers[1].facts["error"]["kind"] == "engine_died"

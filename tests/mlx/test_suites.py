@@ -1,0 +1,72 @@
+"""The packaged suites on the real engine, and faults that are planted in it."""
+
+import pytest
+import yaml
+
+from tests.support.engine_suites import ROOT, uncertified, verdicts
+
+from .packaged import judged, with_python
+from .planted import LEAK, STALE_CACHE, planted
+
+pytestmark = pytest.mark.mlx
+
+
+def test_greedy_decoding_is_certified(tmp_path, mlx_python):
+    code, found = judged(tmp_path, "greedy", mlx_python)
+    assert uncertified(found) == {}
+    assert {arm for arm, _ in found} == {"draft-model", "narrow-drafts"}
+    assert code == 0
+
+
+def test_sampling_keeps_the_law(tmp_path, mlx_python):
+    code, found = judged(tmp_path, "sampling", mlx_python)
+    assert uncertified(found) == {}
+    assert {arm for arm, _ in found} == {"warm", "cool-top-k", "top-p", "min-p"}
+    assert code == 0
+
+
+def test_the_exact_law_is_kept(tmp_path, mlx_python):
+    code, found = judged(tmp_path, "exact_law", mlx_python)
+    assert uncertified(found) == {}
+    assert code == 0
+
+
+def test_with_drafts_the_repetition_penalty_does_not_see_the_prompt(tmp_path, mlx_python):
+    """A defect of the engine; every other parameter is certified."""
+    code, found = judged(tmp_path, "parameters", mlx_python)
+    assert code == 1
+    arm = "draft-model.repetition_penalty-1.3"
+    assert uncertified(found) == {(arm, check): "fault" for check in ("greedy_equality", "accounting")}
+    assert all("lead" in finding["message"] for finding in found[arm, "greedy_equality"]["findings"])
+
+
+def test_planted_faults_are_caught_beside_a_clean_arm(tmp_path, mlx_python):
+    pythons = {
+        "leaking": planted(tmp_path / "leak", mlx_python, LEAK),
+        "stale-cache": planted(tmp_path / "stale", mlx_python, STALE_CACHE),
+    }
+    arm = {"proposer": {"kind": "draft_model", "model": "draft", "gamma": 4}, "verifier": "greedy"}
+    arm["checks"] = ["greedy_equality", "anchor", "reconciliation"]
+    arms = [{"name": name, **arm, "engine": {"python": python}} for name, python in pythons.items()]
+    document = with_python(
+        {
+            "version": 1,
+            "name": "planted",
+            "backend": "mlx_lm",
+            "batch_size": 1,
+            "models": {"target": "bundled:target", "draft": "bundled:draft"},
+            "workloads": [{"name": "code", "prompts": str(ROOT / "suites" / "prompts" / "code.jsonl"), "limit": 8}],
+            "sampling": {"max_new_tokens": 32, "temperature": 0},
+            "arms": [{"name": "sound", **arm}, *arms],
+        },
+        mlx_python,
+    )
+    suite = tmp_path / "planted.yaml"
+    suite.write_text(yaml.safe_dump(document))
+    allowed = [part for python in (mlx_python, *pythons.values()) for part in ("--allow-engine-python", python)]
+    code, found = verdicts(tmp_path, suite, *allowed)
+    assert code == 1
+    assert {check for arm, check in found if arm == "sound" and found[arm, check]["verdict"] != "certified"} == set()
+    assert found["leaking", "greedy_equality"]["verdict"] == "fault"
+    assert found["leaking", "reconciliation"]["verdict"] == "fault"
+    assert found["stale-cache", "anchor"]["verdict"] == "fault"
