@@ -44,6 +44,27 @@ def test_tokens_are_certified_and_log_probabilities_of_drafts_are_zero(tmp_path)
     assert code == 1
 
 
+def test_sampled_tokens_keep_the_law_and_matched_drafts_the_seeds(tmp_path):
+    code, judged = verdicts(tmp_path, "suites/llama_cpp/sampling.yaml")
+    assert uncertified(judged) == {}
+    matched = {arm for arm, check in judged if check == "same_seed"}
+    assert matched == (WAYS - {"drawn-drafts"}) | {"draft-top-k"}
+    assert {arm for arm, check in judged if check == "token_law"} == WAYS | {
+        "draft-top-k",
+        "drawn-top-k",
+        "drawn-top-p",
+    }
+    assert code == 0
+
+
+def test_every_parameter_is_kept_with_every_way_of_speculating(tmp_path):
+    code, judged = verdicts(tmp_path, "suites/llama_cpp/parameters.yaml")
+    assert uncertified(judged) == {}
+    varied = ("repetition_penalty-1.3", "logit_bias-0", "bad_words-0", "stop-0", "max_new_tokens-19")
+    assert {arm for arm, _ in judged} == {*WAYS, *(f"{way}.{name}" for way in WAYS for name in varied)}
+    assert code == 0
+
+
 def test_a_speculating_engine_with_other_weights_is_caught(tmp_path, converted):
     """The manifest agrees with the changed file: only the tokens tell."""
     changed = tmp_path / "changed"

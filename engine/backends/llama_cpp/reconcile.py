@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from engine.backends.openai.metrics import ACCEPTED, DRAFTED, DRAFTS
+from engine.backends.openai.metrics import ACCEPTED, DRAFTED, DRAFTS, of_llama
 from engine.core.types import FinishReason
 
 SOURCES: Final = (
@@ -22,8 +22,8 @@ SOURCES: Final = (
 )
 REASONS: Final = {FinishReason.EOS: "eos", FinishReason.STOP: "word", FinishReason.LENGTH: "limit"}
 """The server's words for an end."""
-COUNTERS: Final = {name: name.replace("vllm:", "llamacpp:") for name in (DRAFTS, DRAFTED, ACCEPTED)}
-"""The server's counters by vLLM's names."""
+COUNTERS: Final = tuple(of_llama(name) for name in (DRAFTS, DRAFTED, ACCEPTED))
+"""The server's counters, in this order."""
 POSITIONS: Final = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total["
 
 
@@ -93,7 +93,7 @@ def _drafts(timings: Mapping[str, Any], count: int, gamma: int) -> Iterator[str]
 
 
 def _counters(growth: Mapping[str, int], totals: Mapping[str, int], gamma: int) -> Iterator[str]:
-    drafts, drafted, accepted = (growth.get(name, 0) for name in COUNTERS.values())
+    drafts, drafted, accepted = (growth.get(name, 0) for name in COUNTERS)
     if drafted > gamma * drafts:
         yield f"counters: {drafted} tokens in {drafts} drafts of at most {gamma}"
     placed = sum(value for name, value in growth.items() if name.startswith(POSITIONS))

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from engine.backends.converted.seeds import seed_of
+from engine.backends.openai.settings import LLAMA_ORDER
 from engine.core.types import Request, SamplingParams
 
-ORDER: Final = ("penalties", "temperature", "min_p", "top_k", "top_p")
-"""The transforms that run, in the order of `engine.sampling.transforms`; a bias comes before them."""
 REFUSED: Final[Mapping[str, Callable[[SamplingParams], bool]]] = {
     "structured needs backend native or scripted; this backend drives no grammars of llama.cpp": lambda s: (
         s.structured is not None
@@ -54,6 +53,6 @@ def sampling_body(request: Request, context: int) -> dict[str, Any]:
         "logit_bias": [*([token, bias] for token, bias in asked.logit_bias), *forbidden],
         "stop": list(asked.stop),
         "ignore_eos": False,
-        "samplers": list(ORDER),
+        "samplers": list(LLAMA_ORDER),
         "seed": seed_of(request),
     }

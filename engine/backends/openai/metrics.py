@@ -21,6 +21,11 @@ DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
 
 
+def of_llama(name: str) -> str:
+    """llama.cpp's name of one of vLLM's counters."""
+    return name.replace("vllm:", "llamacpp:")
+
+
 def counters(text: str) -> dict[str, float]:
     """The speculation samples, summed over their labels; a sample with a position keeps it as `NAME[POSITION]`.
 
@@ -56,6 +61,7 @@ def change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     grown = {
         name: value - before.get(name, 0.0) if "_total" in name else value for name, value in sorted(after.items())
     }
-    named = {key: int(grown[name]) for key, name in (("drafted", DRAFTED), ("accepted", ACCEPTED)) if name in grown}
+    known = (("drafted", DRAFTED), ("accepted", ACCEPTED))
+    named = {key: int(grown[each]) for key, name in known for each in (name, of_llama(name)) if each in grown}
     restarted = any(value < 0 for value in grown.values())
     return {**named, "samples": grown, **({"restarted": True} if restarted else {})}

@@ -25,6 +25,8 @@ from engine.backends.openai.tokens import CharacterCodec, LocalCodec
 from engine.core.errors import EngineError, InvalidRequest
 
 SERVED: Final = "served:"
+LLAMA: Final = "llamacpp"
+"""The owner of models that llama.cpp lists."""
 NAMED: Final = 8
 """Number of models that a message lists."""
 
@@ -98,15 +100,28 @@ def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFact
         raise EngineError(f"{settings.url}: {_mend(attempt_error, settings)}") from None
     listed = _entry(settings, document)
     page = endpoint.aside(settings.metrics) or ""
-    context = listed.get("max_model_len")
+    llama = listed.get("owned_by") == LLAMA
+    context = _context_of_llama(listed) if llama else listed.get("max_model_len")
     return EndpointFacts(
         model=settings.model or str(listed["id"]),
         listed={str(key)[:BRIEF]: brief(value) for key, value in list(listed.items())[:BRIEF]},
         version=_version(endpoint, settings),
         context=context if isinstance(context, int) else None,
-        speculates=speculates(page),
+        speculates=_slots_speculate(endpoint, settings) if llama else speculates(page),
         counters=bool(counters(page)),
     )
+
+
+def _context_of_llama(listed: Mapping[str, Any]) -> Any:
+    meta = listed.get("meta")
+    return meta.get("n_ctx") if isinstance(meta, Mapping) else None
+
+
+def _slots_speculate(endpoint: Endpoint, settings: OpenAISettings) -> bool | None:
+    """Whether llama.cpp's slots speculate; None if the server hides them or they differ."""
+    slots = _page(endpoint, f"{settings.root}/slots")
+    found = {slot.get("speculative") for slot in slots if isinstance(slot, Mapping)} if isinstance(slots, list) else ()
+    return next(iter(found)) is True if len(found) == 1 and None not in found else None
 
 
 def _mend(attempt_error: AttemptError, settings: OpenAISettings) -> str:
@@ -140,10 +155,14 @@ def _told(names: Sequence[str]) -> str:
 
 
 def _version(endpoint: Endpoint, settings: OpenAISettings) -> str | None:
-    page = endpoint.aside(f"{settings.root}/version")
-    try:
-        document = endpoint.secret.cleaned(parse(page or "null"))
-    except (ValueError, RecursionError):
-        return None
+    document = _page(endpoint, f"{settings.root}/version")
     found = document.get("version") if isinstance(document, Mapping) else None
     return str(found)[:200] if found is not None else None
+
+
+def _page(endpoint: Endpoint, url: str) -> Any:
+    """A page of JSON beside the answers; None if there is none."""
+    try:
+        return endpoint.secret.cleaned(parse(endpoint.aside(url) or "null"))
+    except (ValueError, RecursionError):
+        return None

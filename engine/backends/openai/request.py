@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from engine.backends.interface import Prompt
 from engine.backends.openai.settings import Api, OpenAISettings
@@ -41,7 +41,8 @@ def body_of(
     seed = seed_of(request, salt, settings.dialect.seed_bits)
     form = keys_of(settings, request.sampling.structured)
     sampling = _sampling(settings, request.sampling)
-    return {"model": model, **asked, **form, **sampling, "seed": seed, **special, **settings.body}
+    fixed = settings.dialect.fixed
+    return {"model": model, **asked, **form, **sampling, **fixed, "seed": seed, **special, **settings.body}
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,6 +133,10 @@ def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, A
     return told
 
 
+COUNTING: Final = ("presence_penalty", "frequency_penalty")
+"""Parameters that a suite counts over the answer alone."""
+
+
 def require_known(settings: OpenAISettings, name: str, sampling: SamplingParams) -> None:
     """Refuse parameters that this kind of server lacks.
 
@@ -141,6 +146,11 @@ def require_known(settings: OpenAISettings, name: str, sampling: SamplingParams)
     known = {*settings.dialect.extras, "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"}
     known |= {"stop", "max_new_tokens", "seed", "structured"}
     for ours in SamplingParams.__dataclass_fields__:
+        if ours in COUNTING and settings.dialect.counts_prompt and getattr(sampling, ours):
+            raise InvalidRequest(
+                f"{name}: a server of kind {settings.server} has no {ours} of the answer alone, it counts the prompt's "
+                "tokens too; remove it, or use repetition_penalty"
+            )
         if ours not in known and getattr(sampling, ours) != getattr(OFF, ours):
             mend = "no server takes token ids for it" if ours == "bad_words" else "or set server to a kind that has it"
             raise InvalidRequest(f"{name}: a server of kind {settings.server} has no {ours}; remove it; {mend}")

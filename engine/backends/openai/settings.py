@@ -44,6 +44,8 @@ class ServerDialect:
     seed_bits: number of bits of the largest seed.
     max_tokens: its name of the length on the chat route.
     flagged: both routes ask for log-probabilities as chat does.
+    fixed: what every request holds besides, so that the parameters mean what they mean in a suite.
+    counts_prompt: presence and frequency penalties count the prompt's tokens too, so they are refused.
     """
 
     extras: Mapping[str, str] = field(default_factory=dict)
@@ -51,8 +53,14 @@ class ServerDialect:
     seed_bits: int = 63
     max_tokens: str = "max_tokens"
     flagged: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    counts_prompt: bool = False
 
 
+LLAMA_ORDER: Final = ("penalties", "temperature", "min_p", "top_k", "top_p")
+"""llama.cpp's names of the transforms of `engine.sampling.transforms`, in their order; a bias comes before them."""
+LLAMA_WINDOW: Final = 2**15
+"""Tokens that its repetition penalty sees; the server's own default is 64."""
 _COMMON: Final = {
     name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos")
 }
@@ -62,8 +70,10 @@ DIALECTS: Final[Mapping[str, ServerDialect]] = {
     "sglang": ServerDialect(_COMMON),
     "tensorrt-llm": ServerDialect(_COMMON),
     "llama.cpp": ServerDialect(
-        {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty", "ignore_eos": "ignore_eos"},
+        {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
         seed_bits=31,
+        fixed={"samplers": list(LLAMA_ORDER), "repeat_last_n": LLAMA_WINDOW},
+        counts_prompt=True,
     ),
     "mlx-lm": ServerDialect({name: name for name in ("top_k", "min_p", "repetition_penalty")}, flagged=True),
 }
@@ -98,6 +108,8 @@ OWNED: Final = frozenset(
         "return_token_ids",
         *_COMMON,
         "repeat_penalty",
+        "repeat_last_n",
+        "samplers",
     )
 )
 """Parts of a request that come from the suite's other keys and that `body` may not set."""

@@ -39,6 +39,12 @@ def test_growth_of_counters_and_gauges_as_they_are():
     assert "restarted" not in found
 
 
+def test_the_counters_of_llama_cpp_have_the_same_names_behind_its_own():
+    drafted, accepted = (f"llamacpp:spec_decode_num_{name}_tokens_total" for name in ("draft", "accepted"))
+    found = change({drafted: 4.0}, counters(f"{drafted} 9\n{accepted} 3\n"))
+    assert (found["drafted"], found["accepted"]) == (5, 3)
+
+
 def test_a_counter_that_fell_is_a_server_that_was_restarted():
     assert change({"vllm:spec_decode_num_drafts_total": 11.0}, counters(PAGE))["restarted"]
 
