@@ -88,7 +88,7 @@ def version_of(engine: str, run: Mapping[str, Any], arm: Mapping[str, Any]) -> s
 
 def method_of(spec: Mapping[str, Any]) -> str:
     """The proposer with the options that a suite gives it, but for sizes."""
-    options = ", ".join(sorted(name for name in spec["options"] or {} if not name.endswith(("ngram_size", "heads"))))
+    options = ", ".join(sorted(name for name in spec["options"] or {} if not name.endswith(("ngram_size", "size_n", "n_match", "heads"))))
     return f"{spec['proposer']} ({options})" if options else str(spec["proposer"])
 
 
