@@ -20,6 +20,8 @@ PAGE: Final = ROOT / "docs" / "engines.md"
 NUMBERS: Final = ROOT / "docs" / "engines.json"
 BEGIN: Final = "<!-- engines -->"
 END: Final = "<!-- end of engines -->"
+SIZES: Final = ("ngram_size", "size_n", "n_match", "heads")
+"""Ends of the options that a method's name leaves out."""
 SUITES: Final[Mapping[str, Sequence[str]]] = {
     "native": ("quickstart.yaml",),
     "transformers": ("transformers/*.yaml",),
@@ -88,7 +90,7 @@ def version_of(engine: str, run: Mapping[str, Any], arm: Mapping[str, Any]) -> s
 
 def method_of(spec: Mapping[str, Any]) -> str:
     """The proposer with the options that a suite gives it, but for sizes."""
-    options = ", ".join(sorted(name for name in spec["options"] or {} if not name.endswith(("ngram_size", "size_n", "n_match", "heads"))))
+    options = ", ".join(sorted(name for name in spec["options"] or {} if not name.endswith(SIZES)))
     return f"{spec['proposer']} ({options})" if options else str(spec["proposer"])
 
 
