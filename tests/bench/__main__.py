@@ -20,6 +20,7 @@ from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
 from tests.bench.levels import main as levels
 from tests.bench.report import main as report
+from tests.bench.serve import main as serve
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 from tests.bench.store import main as store
 from tests.bench.view import main as view
@@ -85,6 +86,7 @@ if __name__ == "__main__":
         "battery": battery,
         "levels": levels,
         "report": report,
+        "serve": serve,
         "store": store,
         "view": view,
         "vocabulary": vocabulary,

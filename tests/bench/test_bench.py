@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.bench.__main__ import BENCHES, main
 from tests.bench.levels import main as levels
+from tests.bench.serve import main as serve
 from tests.bench.vocabulary import main as vocabulary
 
 pytestmark = pytest.mark.slow
@@ -61,3 +62,14 @@ def test_a_domain_that_does_not_exist_is_named():
     result = CliRunner().invoke(main, ["batch", "--domains", "poems"])
     assert result.exit_code == 2
     assert "no domain 'poems'" in result.output
+
+
+def test_our_servers_run_beside_each_other(tmp_path):
+    out = tmp_path / "figures.json"
+    models = ["--target", "bundled:target", "--draft", "bundled:draft", "--group", "json"]
+    result = CliRunner().invoke(serve, ["--quick", "--json", str(out), "--vllm", str(tmp_path / "none"), *models])
+    assert result.exit_code == 0, result.output
+    (table,) = json.loads(out.read_text())["tables"]
+    assert [line["arm"] for line in table["lines"]] == ["ours plain", "ours draft", "ours draft, recorded"]
+    assert {line["answers as ours plain"] for line in table["lines"]} == {"1/1"}
+    assert "no vLLM" in result.output

@@ -11,7 +11,7 @@ import pytest
 
 from tests.audit.serve.server import TOKEN
 
-pytestmark = pytest.mark.xdist_group("serve")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serve")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 PROMPTS = [
     f"{first} {second}"

@@ -10,7 +10,7 @@ import pytest
 from audit.store import Store
 from tests.audit.serve.server import TOKEN, serving
 
-pytestmark = pytest.mark.xdist_group("serve")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serve")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 SUITE = """
 version: 1
