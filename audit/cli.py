@@ -136,6 +136,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.waive:command",
         "Sign a waiver of one unmet requirement of RUN (a ULID, a prefix of one, or latest) under a policy.",
     ),
+    "watch": (
+        "audit.commands.watch:command",
+        "Follow the /metrics of the live server at URL, and alarm when acceptance fell.",
+    ),
 }
 """Import path and first help sentence of each command, so `audit --help` imports none of them."""
 

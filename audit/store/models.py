@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0013"
+REVISION: Final = "0014"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -55,6 +55,8 @@ APPEND_ONLY: Final = (
     "attachment",
     "attestation",
     "registration",
+    "watch",
+    "watch_reading",
     "log_entry",
     "checkpoint",
 )

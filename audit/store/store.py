@@ -61,6 +61,7 @@ from audit.store.values import (
     StoredJudgement,
     StoredRun,
 )
+from audit.store.watches import Watches
 from audit.store.withheld import WithheldContent, withholds
 
 if TYPE_CHECKING:
@@ -237,11 +238,7 @@ class Store:
         return self._read(lambda session: draft_counts.draft_versions(session, run))
 
     def resolve(self, name: str) -> str:
-        """A run's ULID from `latest` or a unique prefix.
-
-        Raises:
-            UserError: no run or several runs match; the message lists suggestions.
-        """
+        """A run's ULID from `latest` or a unique prefix; raises `UserError` with suggestions for none or several."""
         return self._read(lambda session: reader.resolve(session, name))
 
     def list_runs(self, limit: int) -> tuple[RunSummary, ...]:
@@ -328,6 +325,11 @@ class Store:
     def attestations(self) -> Attestations:
         """The signed statements, and the suites and policies that were registered."""
         return Attestations(self._read, self._write)
+
+    @property
+    def watches(self) -> Watches:
+        """Watches of live servers, with their readings."""
+        return Watches(self._read, self._write)
 
     @property
     def figures(self) -> Figures:

@@ -24,6 +24,8 @@ LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
         "log_entry": "each store has its own log; an import logs what it copies",
         "checkpoint": "it is of the log",
         "run_sums": "the store that imports a run makes them from its rows",
+        "watch": "a watch goes on after its run; each store has its own",
+        "watch_reading": "it is of the watch",
         "registration": "its place in the store's own log is what it shows; a run's statement carries the proof",
     }
 )

@@ -32,6 +32,7 @@ from audit.store.attestations import Registration, StoredAttestation
 from audit.store.connection import open_engine, open_readonly, parse_url
 from audit.store.erasable import CONTENT, ErasureRow
 from audit.store.log import LoggedSession, seal
+from audit.store.watches import WatchReading, WatchSettings
 from engine.core.types import (
     Emitted,
     Examined,
@@ -229,6 +230,9 @@ def fill_every_table(url: str) -> None:
         store.attestations.register(Registration("s", "a" * 64, "p", "b" * 64, "ci", datetime.now(UTC)))
         store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
         store.add_checkpoint(lambda head: "note")
+        settings = WatchSettings("http://h/metrics", run, 0.5, "given", None, 4.0, 0.01, 60.0)
+        watch = store.watches.begin(settings, "ci", datetime.now(UTC))
+        store.watches.add(watch.id, [WatchReading("m", datetime.now(UTC), 60.0, drafts=2, drafted=8, accepted=6)])
     erase_first(url)
 
 

@@ -1,0 +1,132 @@
+"""The detectors of a watch, recomputed from its stored series: nothing that they know is anywhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from audit.stats.watching import Direction, Looks, WatchAlarm, WatchPlan, WatchState, extended, start
+from audit.store.watches import WatchReading, WatchSettings
+
+NO_LENGTH: Final = "the server does not say how long a draft can be; add --unit TOKENS"
+TOO_LONG: Final = "drafts are longer than the unit; begin another watch with a larger --unit"
+
+
+def share(place: int) -> float:
+    """The share of the false-alarm rate of the model that appeared at a place, from 0; all shares add up to 1."""
+    return 1.0 / ((place + 1) * (place + 2))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAlarm:
+    """An alarm of one model's detector; the evidence begins with the reading at `since`."""
+
+    direction: Direction
+    reference: float
+    reading: WatchReading
+    since: WatchReading
+    alarm: WatchAlarm
+
+
+@dataclass(slots=True)
+class _ModelDetectors:
+    plans: dict[Direction, WatchPlan]
+    states: dict[Direction, WatchState]
+    looks: list[WatchReading] = field(default_factory=list)
+
+
+class Detectors:
+    """The detectors of all models of a watch.
+
+    Args:
+        settings: what the watch tests.
+    """
+
+    def __init__(self, settings: WatchSettings) -> None:
+        self._settings = settings
+        self._models: dict[str, _ModelDetectors] = {}
+        self.alarms: list[NamedAlarm] = []
+
+    def replay(self, readings: Iterable[WatchReading]) -> None:
+        """Follow stored readings, many at a time."""
+        usable: dict[str, list[WatchReading]] = {}
+        for reading in readings:
+            if reading.counters is not None:
+                self._of(reading.model)
+                if reading.gap is None:
+                    usable.setdefault(reading.model, []).append(reading)
+        for model, mine in usable.items():
+            for unit, group in groupby(mine, key=self._unit):
+                if unit is not None:
+                    self._extend(self._of(model), list(group), unit)
+        self.alarms.sort(key=lambda alarm: alarm.reading.at)
+
+    def judged(self, reading: WatchReading) -> WatchReading:
+        """The next reading with the evidence after it, or with why it is none."""
+        if reading.counters is None:
+            return reading
+        detectors, unit = self._of(reading.model), self._unit(reading)
+        gap = reading.gap or self._unfit(reading, unit)
+        if gap is not None or not detectors.plans or unit is None:
+            return replace(reading, gap=gap)
+        found = self._extend(detectors, [reading], unit)
+        evidence = {direction.value: state.log_evidence for direction, state in detectors.states.items()}
+        # an alarm restarts its detector at 0, whose logarithm no database keeps
+        kept = {name: value if math.isfinite(value) else None for name, value in evidence.items()}
+        return replace(reading, fall=kept.get("fall"), rise=kept.get("rise"), alarm=found[0].value if found else None)
+
+    def log_evidence(self, model: str, direction: Direction) -> float | None:
+        """Log evidence of a detector; None if it does not run. It alarms at `log_limit`."""
+        detectors = self._models.get(model)
+        return detectors.states[direction].log_evidence if detectors and direction in detectors.states else None
+
+    def log_limit(self, model: str) -> float | None:
+        """The log evidence at which a model's detectors alarm."""
+        detectors = self._models.get(model)
+        return -math.log(next(iter(detectors.plans.values())).alpha) if detectors and detectors.plans else None
+
+    def _unit(self, reading: WatchReading) -> float | None:
+        unit = self._settings.unit or reading.draft_length
+        return None if unit is None else float(unit)
+
+    def _of(self, model: str) -> _ModelDetectors:
+        if model not in self._models:
+            self._models[model] = self._fresh(len(self._models))
+        return self._models[model]
+
+    def _fresh(self, place: int) -> _ModelDetectors:
+        given = {Direction.FALL: self._settings.reference, Direction.RISE: self._settings.rise_reference}
+        references = {direction: value for direction, value in given.items() if value is not None}
+        alpha = self._settings.alpha * share(place) / max(len(references), 1)
+        plans = {direction: WatchPlan(direction, value, 1.0, alpha) for direction, value in references.items()}
+        return _ModelDetectors(plans, {direction: start(self._settings.interval_s) for direction in plans})
+
+    def _unfit(self, reading: WatchReading, unit: float | None) -> str | None:
+        if self._settings.reference is None and self._settings.rise_reference is None:
+            return None
+        if unit is None:
+            return NO_LENGTH
+        return TOO_LONG if (reading.drafted or 0) > unit * (reading.drafts or 0) else None
+
+    def _extend(self, detectors: _ModelDetectors, readings: Sequence[WatchReading], unit: float) -> list[Direction]:
+        """Extend every detector of a model; returns the directions that alarmed."""
+        detectors.looks.extend(readings)
+        columns = ((reading.drafted or 0, reading.accepted or 0, reading.seconds or 0.0) for reading in readings)
+        looks = Looks(*np.array(list(columns), dtype=np.float64).T)
+        found = []
+        for direction, plan in detectors.plans.items():
+            before = detectors.states[direction]
+            after = extended(before, replace(plan, unit=unit), looks)
+            detectors.states[direction] = after
+            new = after.alarms[len(before.alarms) :]
+            found += [direction] if new else []
+            self.alarms += [
+                NamedAlarm(direction, plan.reference, detectors.looks[alarm.look], detectors.looks[alarm.since], alarm)
+                for alarm in new
+            ]
+        return found

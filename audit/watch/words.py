@@ -1,0 +1,159 @@
+"""Readings and alarms of a watch as lines for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+from audit.store.watches import StoredWatch, WatchReading
+from audit.watch.detect import Detectors, NamedAlarm
+
+DAYS: Final = (
+    "day",
+    "model",
+    "readings",
+    "gaps",
+    "restarts",
+    "drafts",
+    "drafted",
+    "accepted",
+    "length",
+    "p95 s",
+    "alarms",
+)
+
+
+def line(reading: WatchReading, limit: float | None) -> str:
+    """One reading in one line."""
+    head = f"{reading.at:%Y-%m-%d %H:%M:%S}  {reading.model or '-'}"
+    if reading.gap is not None:
+        return f"{head}  no evidence: {reading.gap}"
+    rate = f"{reading.accepted / reading.drafted:.3f}" if reading.drafted and reading.accepted is not None else "-"
+    length = "-" if reading.acceptance_length is None else f"{reading.acceptance_length:.2f}"
+    parts = [f"{reading.accepted} of {reading.drafted} drafted tokens accepted ({rate}), acceptance length {length}"]
+    if reading.latency_p95_s is not None:
+        parts.append(f"P95 {reading.latency_p95_s:.2f} s")
+    if limit is not None and reading.fall is not None:
+        parts.append(f"evidence of a fall {reading.fall:.1f} of {limit:.1f}")
+    if reading.restarted:
+        parts.append("counters restarted")
+    return f"{head}  {'; '.join(parts)}"
+
+
+def alarm_line(alarm: NamedAlarm) -> str:
+    """One alarm in one line."""
+    verb, side = ("fell", "below") if alarm.direction.value == "fall" else ("rose", "above")
+    return (
+        f"ALARM {alarm.reading.model or 'the server'}: acceptance {verb} {side} {alarm.reference:.3f}, "
+        f"to about {alarm.alarm.rate:.3f}, since about {alarm.since.at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def alarm_document(watch: StoredWatch, alarm: NamedAlarm) -> dict[str, Any]:
+    """An alarm as JSON."""
+    return {
+        "event": "acceptance_alarm",
+        "watch": watch.id,
+        "url": watch.settings.url,
+        "run": watch.settings.run,
+        "model": alarm.reading.model,
+        "direction": alarm.direction.value,
+        "reference": alarm.reference,
+        "leading_rate": alarm.alarm.rate,
+        "since": alarm.since.at.isoformat(),
+        "at": alarm.reading.at.isoformat(),
+        "false_alarms_per_30_days": watch.settings.alpha,
+        "text": alarm_line(alarm),
+    }
+
+
+def reading_document(reading: WatchReading) -> dict[str, Any]:
+    """A reading as JSON, without the raw counters."""
+    values = asdict(reading)
+    del values["counters"]
+    return {**values, "at": reading.at.isoformat()}
+
+
+def days(readings: Sequence[WatchReading]) -> Iterator[tuple[Any, ...]]:
+    """Rows of `DAYS`: a line per day and model, oldest first."""
+    ordered = sorted(readings, key=lambda each: (each.at.date(), each.model))
+    for (day, model), group in groupby(ordered, key=lambda each: (each.at.date(), each.model)):
+        yield (day.isoformat(), model or "-", *_sums(list(group)))
+
+
+def _sums(rows: Sequence[WatchReading]) -> tuple[Any, ...]:
+    used = [row for row in rows if row.gap is None]
+    drafts, drafted, accepted = (
+        sum(getattr(row, name) or 0 for row in used) for name in ("drafts", "drafted", "accepted")
+    )
+    latencies = [row.latency_p95_s for row in used if row.latency_p95_s is not None]
+    return (
+        len(rows),
+        len(rows) - len(used),
+        sum(row.restarted for row in rows),
+        drafts,
+        drafted,
+        accepted / drafted if drafted else None,
+        1.0 + accepted / drafts if drafts else None,
+        max(latencies, default=None),
+        sum(row.alarm is not None for row in rows),
+    )
+
+
+GAUGES: Final = {
+    "acceptance": "Accepted per drafted token in the last reading.",
+    "acceptance_length": "Tokens per step with a draft in the last reading.",
+    "reference": "Rate below which acceptance has fallen.",
+    "log_evidence": "Log evidence of the detector of a fall.",
+    "log_limit": "Log evidence at which it alarms.",
+    "gap": "1 if the last reading is no evidence.",
+    "last_reading_timestamp_seconds": "Time of the last reading.",
+}
+
+
+def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: Detectors) -> str:
+    """Gauges of the last look in Prometheus' text format, for node_exporter's textfile collector."""
+    lines = []
+    rows = {reading.model: _gauges(watch, reading, detectors) for reading in readings}
+    for name, words in GAUGES.items():
+        lines += [f"# HELP specaudit_watch_{name} {words}", f"# TYPE specaudit_watch_{name} gauge"]
+        for model, values in rows.items():
+            value = values[name]
+            if value is not None and math.isfinite(value):
+                lines.append(f"specaudit_watch_{name}{_labels(watch, model)} {value!r}")
+    total = "specaudit_watch_alarms_total"
+    lines += [f"# HELP {total} Alarms since the watch began.", f"# TYPE {total} counter"]
+    for model in rows:
+        count = sum(alarm.reading.model == model for alarm in detectors.alarms)
+        lines.append(f"{total}{_labels(watch, model)} {count}")
+    return "\n".join(lines) + "\n"
+
+
+def _gauges(watch: StoredWatch, reading: WatchReading, detectors: Detectors) -> dict[str, float | None]:
+    drafted, accepted = reading.drafted, reading.accepted
+    return {
+        "acceptance": accepted / drafted if drafted and accepted is not None else None,
+        "acceptance_length": reading.acceptance_length,
+        "reference": watch.settings.reference,
+        "log_evidence": reading.fall,
+        "log_limit": detectors.log_limit(reading.model),
+        "gap": float(reading.gap is not None),
+        "last_reading_timestamp_seconds": _seconds(reading.at),
+    }
+
+
+def _seconds(at: datetime) -> float:
+    return at.timestamp()
+
+
+def _labels(watch: StoredWatch, model: str) -> str:
+    pairs = {"url": watch.settings.url, "model_name": model}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

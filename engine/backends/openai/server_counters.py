@@ -1,0 +1,160 @@
+"""A server's counters by model, from its page in Prometheus' text format: speculation, requests, latencies.
+
+Reads the names of vLLM and SGLang; `audit serve` uses vLLM's. Samples of one model, over engines and ranks, are added.
+SGLang counts no drafted and accepted tokens: it has gauges of its last report, which are kept as such.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from engine.backends.openai.metrics import ACCEPTED, DRAFTED, DRAFTS, MOST_LINE, MOST_NAMES
+
+SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? +([^ ]+)(?: +-?[0-9]+)?")
+LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",? *')
+POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+SPELLED: Final[Mapping[str, str]] = {
+    DRAFTS: "drafts",
+    "sglang:spec_verify_calls_total": "drafts",
+    DRAFTED: "drafted",
+    ACCEPTED: "accepted",
+    "vllm:request_success_total": "requests",
+    "sglang:num_requests_total": "requests",
+    "sglang:num_aborted_requests_total": "errors",
+}
+"""The counter of each name."""
+LATENCIES: Final = frozenset(("vllm:e2e_request_latency_seconds_bucket", "sglang:e2e_request_latency_seconds_bucket"))
+LENGTH: Final = "sglang:spec_accept_length"
+STARTED: Final = "process_start_time_seconds"
+FAILED: Final = frozenset(("abort", "error"))
+"""Reasons of vLLM's finished requests that are failures."""
+MOST_MODELS: Final = 64
+MOST_COUNT: Final = 2.0**53
+LONGEST_NAME: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounters:
+    """The counters of one model since the server started; None where the page lacks them.
+
+    Attributes:
+        positions: accepted tokens by place in the draft, from 0.
+        latencies: requests that took at most that many seconds, by the bucket's end as the page writes it.
+        length: SGLang's own acceptance length.
+        started: when the process started, in seconds of its clock.
+    """
+
+    drafts: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
+    positions: Mapping[int, float] = field(default_factory=dict)
+    requests: float | None = None
+    errors: float | None = None
+    latencies: Mapping[str, float] = field(default_factory=dict)
+    length: float | None = None
+    started: float | None = None
+
+    @property
+    def counts_drafts(self) -> bool:
+        """True if drafted and accepted tokens are counted."""
+        return self.drafts is not None and self.drafted is not None and self.accepted is not None
+
+    @property
+    def draft_length(self) -> int | None:
+        """The most tokens of a draft: the number of positions that the server counts."""
+        return max(self.positions) + 1 if self.positions else None
+
+    def to_json(self) -> str:
+        """The counters as JSON text."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def counters_of(document: Any) -> ServerCounters:
+    """The counters of `ServerCounters.to_json`, as a parsed document."""
+    positions = {int(place): value for place, value in document["positions"].items()}
+    return ServerCounters(**{**document, "positions": positions})
+
+
+def by_model(page: str) -> dict[str, ServerCounters]:
+    """The counters of each model that the page names; empty if it has none of the known names.
+
+    Lines that are not samples, and values that are no finite count, are skipped.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    started = None
+    for name, labels, value in _samples(page):
+        if name == STARTED:
+            started = value
+            continue
+        model = labels.get("model_name", "")
+        if model in made or len(made) < MOST_MODELS:
+            _take(made, model, name, labels, value)
+    return {model: ServerCounters(**values, started=started) for model, values in made.items()}
+
+
+def _take(made: dict[str, dict[str, Any]], model: str, name: str, labels: Mapping[str, str], value: float) -> None:
+    if name in SPELLED:
+        _add(made.setdefault(model, {}), SPELLED[name], value)
+        if labels.get("finished_reason") in FAILED:
+            _add(made[model], "errors", value)
+        elif "finished_reason" in labels:
+            _add(made[model], "errors", 0.0)
+    elif name == POSITIONS and re.fullmatch(r"[0-9]{1,3}", labels.get("position", "")):
+        _add(made.setdefault(model, {}).setdefault("positions", {}), int(labels["position"]), value)
+    elif name in LATENCIES and "le" in labels:
+        _add(made.setdefault(model, {}).setdefault("latencies", {}), labels["le"], value)
+    elif name == LENGTH:
+        made.setdefault(model, {})["length"] = value
+
+
+def _add(values: dict[Any, float], key: Any, value: float) -> None:
+    values[key] = values.get(key, 0.0) + value
+
+
+def _samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    for count, line in enumerate(page.splitlines()):
+        if count > 10 * MOST_NAMES:
+            return
+        if line.startswith("#") or len(line) > MOST_LINE:
+            continue
+        match = SAMPLE.fullmatch(line.strip())
+        value = math.nan if match is None else _count(match[3])
+        if match is not None and 0.0 <= value <= MOST_COUNT:
+            yield match[1], _labels(match[2] or ""), value
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {name: _unescaped(value)[:LONGEST_NAME] for name, value in LABEL.findall(text)}
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)
+
+
+def _count(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def latency(grown: Mapping[str, float], share: float) -> float | None:
+    """The `share` quantile of a histogram's growth in seconds, linear in its bucket as PromQL's histogram_quantile.
+
+    None without requests. In the last bucket, which has no end, the answer is the end before it.
+    """
+    ends = sorted((math.inf if end == "+Inf" else _count(end), count) for end, count in grown.items())
+    ends = [(end, count) for end, count in ends if not math.isnan(end)]
+    if not ends or ends[-1][1] <= 0:
+        return None
+    rank, below, before = share * ends[-1][1], 0.0, 0.0
+    for end, count in ends:
+        if count >= rank and count > before:
+            return below if math.isinf(end) else below + (end - below) * (rank - before) / (count - before)
+        below, before = (below if math.isinf(end) else end), count
+    return below
