@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from audit.store.watches import StoredWatch, WatchSettings
     from audit.watch.follow import Follower, Look
     from audit.watch.webhook import Webhook
+    from engine.backends.openai.client import Endpoint
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 SHOWN: Final = timedelta(days=30)
@@ -130,9 +131,9 @@ def command(
         with Store.open(store, create=False) as opened:
             _show(opened, address, as_json)
         return
-    fetch = _fetcher(url, api_key_env, timeout)
-    with Store.open(store, create=True) as opened:
-        context.exit(_watch(opened, _settings(opened, address, choices), fetch, outputs, until))
+    with _endpoint(url, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
+        settings = _settings(opened, address, choices)
+        context.exit(_watch(opened, settings, lambda: endpoint.get(address, timeout), outputs, until))
 
 
 def _until(lasting: str | None, once: bool) -> float:
@@ -168,7 +169,7 @@ def _address(url: str) -> str:
     return bare if bare.endswith("/metrics") else f"{bare.removesuffix('/v1')}/metrics"
 
 
-def _fetcher(url: str, api_key_env: str | None, timeout: float) -> Callable[[], str]:
+def _endpoint(url: str, api_key_env: str | None, timeout: float) -> Endpoint:
     from engine.backends.openai.client import Endpoint
     from engine.backends.openai.settings import settings_of
     from engine.core.errors import EngineError
@@ -177,11 +178,9 @@ def _fetcher(url: str, api_key_env: str | None, timeout: float) -> Callable[[], 
         raise UserError(f"--timeout {timeout:g}: write seconds, above 0 and at most 600")
     given = {"url": url} if api_key_env is None else {"url": url, "api_key_env": api_key_env}
     try:
-        endpoint = Endpoint(settings_of(given))
+        return Endpoint(settings_of(given))
     except EngineError as error:
         raise UserError(str(error).removeprefix("engine: ")) from error
-    address = _address(url)
-    return lambda: endpoint.get(address, timeout)
 
 
 def _settings(store: Store, address: str, choices: WatchChoices) -> WatchSettings:

@@ -19,9 +19,10 @@ drafts, against the rate r exp(-l - c). A rise, E[a] <= r E[d], is the same with
 
 A stream has no planned end, so the evidence is a Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2023):
 M_t = (M_{t-1} + w_t) L_t, where the weight w_t of a start at look t is the length of the look before, as a share of a
-month, which is known before the look begins. M minus the sum of the weights is a supermartingale. Hence an alarm
-at M >= 1 / alpha has probability at most alpha in any month, and as M restarts at 0 after an alarm, at most alpha false
-alarms per month are expected. Both are exact, for any times of looks that do not depend on what is counted.
+month, which is known before the look begins. M minus the sum of the weights is a supermartingale. Hence an alarm at
+M >= 1 / alpha has probability at most alpha in the first month, and as M restarts at 0 after an alarm, at most alpha T
+false alarms are expected in the first T months. Both are exact, for any times of looks that do not depend on what is
+counted. Which month has them is not bounded: M keeps what earlier months left, so a later one may have more than alpha.
 
 What the null does not cover. The mean must hold given the past, draft by draft. If requests differ (prose accepts
 less than code), acceptance below the reference during one request is a fall while it lasts. With u as the most

@@ -40,9 +40,9 @@ def command(port, speculative):
 
 
 @contextlib.contextmanager
-def started(log, speculative=None):
-    """The address of a server that is starting."""
-    port = free_port()
+def started(log, speculative=None, port=None):
+    """The address of a server that is starting, on a free port by default."""
+    port = port or free_port()
     with open(log, "wb") as out:
         process = subprocess.Popen(
             command(port, speculative),
@@ -53,7 +53,7 @@ def started(log, speculative=None):
             start_new_session=True,
         )
         try:
-            yield Starting(f"http://127.0.0.1:{port}", process, log)
+            yield Starting(port, process, log)
         finally:
             process.terminate()
             try:
@@ -66,8 +66,9 @@ def started(log, speculative=None):
 class Starting:
     """A server on its way."""
 
-    def __init__(self, root, process, log):
-        self.root, self.process, self.log = root, process, log
+    def __init__(self, port, process, log):
+        self.port, self.process, self.log = port, process, log
+        self.root = f"http://127.0.0.1:{port}"
 
     @property
     def url(self):

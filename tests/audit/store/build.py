@@ -228,11 +228,11 @@ def fill_every_table(url: str) -> None:
         store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
         store.attestations.add([StoredAttestation(run, "t", "c" * 64, "{}", (), datetime.now(UTC))])
         store.attestations.register(Registration("s", "a" * 64, "p", "b" * 64, "ci", datetime.now(UTC)))
-        store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
-        store.add_checkpoint(lambda head: "note")
         settings = WatchSettings("http://h/metrics", run, 0.5, "given", None, 4.0, 0.01, 60.0)
         watch = store.watches.begin(settings, "ci", datetime.now(UTC))
         store.watches.add(watch.id, [WatchReading("m", datetime.now(UTC), 60.0, drafts=2, drafted=8, accepted=6)])
+        store.add_attachment(Attachment(run, "a" * 64, "b" * 64, "json", "r.json", {}, datetime.now(UTC)))
+        store.add_checkpoint(lambda head: "note")
     erase_first(url)
 
 
