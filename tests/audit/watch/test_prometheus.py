@@ -83,6 +83,7 @@ def shortened(rules):
     return re.sub(r"\n        annotations:\n(?:          .*\n)+", "\n", rules)
 
 
+@pytest.mark.slow
 @prometheus_needed
 def test_each_alert_fires_when_it_should_and_only_then(tmp_path):
     bare, tests = tmp_path / "rules.yaml", tmp_path / "tests.yaml"
