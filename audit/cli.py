@@ -35,6 +35,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.bom:command",
         "Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims.",
     ),
+    "checklist": (
+        "audit.commands.checklist:command",
+        "Answer what production asks of RUN from its evidence, or name what is missing.",
+    ),
     "controls": (
         "audit.commands.controls:command",
         "Show which checks and records are evidence for which clauses of laws and standards.",

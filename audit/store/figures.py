@@ -35,6 +35,11 @@ WHERE candidate.run = :run AND candidate.arm = :arm AND baseline.arm = :baseline
        OR candidate.n_output <> baseline.n_output OR ours.text <> theirs.text)
 ORDER BY candidate.case_id, candidate.sample
 """
+LENGTHS: Final = """
+SELECT arm, COUNT(*), MAX(n_prompt + n_output), SUM(CASE WHEN n_output <= :short THEN 1 ELSE 0 END),
+       SUM(CASE WHEN n_output <= :short THEN n_drafted END), SUM(CASE WHEN n_output <= :short THEN n_accepted END)
+FROM v_request WHERE run = :run GROUP BY arm ORDER BY arm
+"""
 PIECES: Final = """
 SELECT token, piece FROM token_piece WHERE tokenizer_id =
   (SELECT MIN(run_artifact.artifact_id) FROM run_artifact JOIN run ON run.id = run_artifact.run_id
@@ -48,6 +53,21 @@ class ArmPairs:
 
     pairs: int
     erased: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArmLengths:
+    """Requests of an arm, tokens of its longest prompt with answer, and the counts of its short answers.
+
+    `drafted` and `accepted` are None where nobody counted the drafts of one request.
+    """
+
+    arm: str
+    requests: int
+    longest: int
+    short: int
+    drafted: int | None
+    accepted: int | None
 
 
 class Figures:
@@ -98,6 +118,13 @@ class Figures:
         rows = self._rows(PARTED, run, arm=arm, baseline=baseline)
         return tuple(RequestKey(arm, case, int(sample)) for case, sample in rows)
 
+    def lengths(self, run: str, short: int) -> tuple[ArmLengths, ...]:
+        """The lengths of the requests of each arm; answers of at most `short` tokens are short."""
+        return tuple(
+            ArmLengths(arm, int(requests), int(longest), int(few), _count(drafted), _count(accepted))
+            for arm, requests, longest, few, drafted, accepted in self._rows(LENGTHS, run, short=short)
+        )
+
     def pieces(self, run: str) -> Mapping[int, str]:
         """The recorded texts of the tokens of a run's tokenizer; empty if there are none."""
         return {int(token): piece for token, piece in self._rows(PIECES, run)}
@@ -109,6 +136,10 @@ class Figures:
 
         rows: Sequence[Any] = self._read(work)
         return rows
+
+
+def _count(cell: Any) -> int | None:
+    return None if cell is None else int(cell)
 
 
 def _present(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Iterator[RequestKey]:

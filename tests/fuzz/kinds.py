@@ -151,6 +151,7 @@ READERS: Final[Sequence[tuple[str, ...]]] = (
     ("coverage", "latest"),
     ("controls", "latest"),
     ("disclose", "latest"),
+    ("checklist", "latest"),
     ("bom", "latest"),
     ("diff", "latest", "latest"),
     ("judge", "latest"),

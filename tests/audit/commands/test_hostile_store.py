@@ -45,7 +45,15 @@ FREE = (
 )
 """Columns whose text nothing but people reads."""
 COMMANDS = (
-    *(("list",), ("show",), ("show", "latest", "spec/case-a#0"), ("coverage",), ("db", "check"), ("disclose",)),
+    *(
+        ("list",),
+        ("show",),
+        ("show", "latest", "spec/case-a#0"),
+        ("coverage",),
+        ("db", "check"),
+        ("disclose",),
+        ("checklist",),
+    ),
     *(("diff", "latest", "latest"), ("query", "checks"), ("query", "slow"), ("bom",), ("judge", "--dry-run")),
     *(("report", "--format", name) for name in ("junit", "sarif", "github")),
     *(("gate", "latest", "--policy", "standard", "--no-subject"), ("disclose", "--format", "markdown")),

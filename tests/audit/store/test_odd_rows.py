@@ -55,6 +55,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("export", "latest", "--out", "{folder}/run.zip"),
     ("query", "SELECT * FROM v_token"),
     ("disclose", "latest"),
+    ("checklist", "latest"),
     ("bom", "latest"),
     ("diff", "latest", "latest"),
     ("judge", "latest"),
