@@ -20,13 +20,13 @@ from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, Findi
 from audit.store.models import (
     TOKEN_COLUMNS,
     ArmRow,
-    CheckRow,
     RequestRow,
     RequestStepsRow,
     RequestTokensRow,
     RunRow,
     TokenTraceRow,
 )
+from audit.store.verdict_models import CheckRow
 from engine.core.errors import TraceError
 
 if TYPE_CHECKING:

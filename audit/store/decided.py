@@ -29,8 +29,9 @@ from audit.store.governance import used_drafts
 from audit.store.keys import PublicKey
 from audit.store.log_models import CheckpointRow, LogEntryRow
 from audit.store.merkle import leaf_hash, root_over
-from audit.store.models import ArmRow, ArtifactRow, CheckRow, GateDecisionRow, RunArtifactRow, RunRow
+from audit.store.models import ArmRow, ArtifactRow, RunArtifactRow, RunRow
 from audit.store.values import RunStatus
+from audit.store.verdict_models import CheckRow, GateDecisionRow
 
 KIND: Final = "gate_decision"
 

@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from audit.errors import CannotDecide, UserError
 from audit.store.erasable import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
 from audit.store.event_models import ToolEventRow
-from audit.store.models import ArmRow, CheckRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
+from audit.store.models import ArmRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from audit.store.request_names import requests_named
 from audit.store.values import RequestKey, RunStatus
+from audit.store.verdict_models import CheckRow
 from audit.store.withheld import REASON
 from audit.store.writer import find_run, now
 

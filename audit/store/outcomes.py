@@ -13,16 +13,9 @@ from sqlalchemy.orm import Session
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding, Verdict
 from audit.store.erasable import FindingRow
-from audit.store.models import (
-    ArmRow,
-    AttachmentRow,
-    CheckRow,
-    CoverageRow,
-    EnvironmentRow,
-    GateDecisionRow,
-    JudgementRow,
-)
+from audit.store.models import ArmRow, EnvironmentRow
 from audit.store.values import Attachment, StoredCheck, StoredCoverage, StoredDecision, StoredJudgement
+from audit.store.verdict_models import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 from audit.store.writer import find_run
 
 

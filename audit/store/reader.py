@@ -15,16 +15,7 @@ from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
 from audit.store import accounts, integrity
-from audit.store.models import (
-    ArmRow,
-    ArtifactRow,
-    CheckRow,
-    EnvironmentRow,
-    RequestRow,
-    RunArtifactRow,
-    RunEventRow,
-    RunRow,
-)
+from audit.store.models import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.outcomes import latest_checks
 from audit.store.ulid import ALPHABET
 from audit.store.values import (
@@ -37,6 +28,7 @@ from audit.store.values import (
     StoredEvent,
     StoredRun,
 )
+from audit.store.verdict_models import CheckRow
 from audit.store.writer import find_run
 from engine.record.effective import Effective
 

@@ -22,13 +22,8 @@ from audit.store.erasable import FINDING, ErasureRow, FindingRow
 from audit.store.models import (
     ArmRow,
     ArtifactRow,
-    AttachmentRow,
     Base,
-    CheckRow,
-    CoverageRow,
     EnvironmentRow,
-    GateDecisionRow,
-    JudgementRow,
     RequestRow,
     RunArtifactRow,
     RunEventRow,
@@ -45,6 +40,7 @@ from audit.store.values import (
     RunStatus,
     StoredDecision,
 )
+from audit.store.verdict_models import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 
 if TYPE_CHECKING:
     pass

@@ -17,9 +17,10 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.store.accounts import reports_steps
 from audit.store.erasable import ContentRow, FindingRow
-from audit.store.models import ArmRow, CheckRow, RequestRow, RunRow
+from audit.store.models import ArmRow, RequestRow, RunRow
 from audit.store.outcomes import latest_checks
 from audit.store.values import RequestKey
+from audit.store.verdict_models import CheckRow
 from audit.store.writer import find_run
 from engine.record.effective import Effective
 

@@ -19,18 +19,9 @@ from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store.attest_models import AttestationRow
 from audit.store.erasable import ErasureRow
-from audit.store.models import (
-    ArmRow,
-    ArtifactRow,
-    AttachmentRow,
-    CheckRow,
-    GateDecisionRow,
-    JudgementRow,
-    RunArtifactRow,
-    RunEventRow,
-    RunRow,
-)
+from audit.store.models import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.values import RunStatus
+from audit.store.verdict_models import AttachmentRow, CheckRow, GateDecisionRow, JudgementRow
 from audit.store.writer import find_run
 
 MODELS: Final = ("target", "draft")
