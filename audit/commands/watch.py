@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from audit.store import Store
     from audit.store.watches import StoredWatch, WatchSettings
     from audit.watch.follow import Follower, Look
-    from audit.watch.webhook import Webhook
+    from audit.watch.webhook import AlarmWebhook
     from engine.backends.openai.client import Endpoint
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -51,7 +51,7 @@ class WatchChoices:
 class AlarmOutputs:
     """Where looks and alarms go besides stdout."""
 
-    webhook: Webhook | None
+    webhook: AlarmWebhook | None
     textfile: Path | None
     as_json: bool
 
@@ -148,7 +148,7 @@ def _until(lasting: str | None, once: bool) -> float:
     return float("inf") if duration is None else duration.total_seconds()
 
 
-def _webhook(url: str | None, key_file: Path | None) -> Webhook | None:
+def _webhook(url: str | None, key_file: Path | None) -> AlarmWebhook | None:
     from audit.watch.webhook import webhook_of
 
     if (url is None) != (key_file is None):

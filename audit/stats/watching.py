@@ -50,7 +50,7 @@ MONTH_S = 30 * 86400.0
 _BLOCK = 256
 
 
-class Direction(StrEnum):
+class ChangeDirection(StrEnum):
     """The change that a detector looks for."""
 
     FALL = "fall"
@@ -71,7 +71,7 @@ class WatchPlan:
         ValueError: a value is out of range.
     """
 
-    direction: Direction
+    direction: ChangeDirection
     reference: float
     unit: float
     alpha: float = 0.01
@@ -155,7 +155,7 @@ def extended(state: WatchState, plan: WatchPlan, looks: Looks) -> WatchState:
 def alternatives(plan: WatchPlan) -> Floats:
     """[K] the rates that the plan's detector bets on."""
     r, shares = plan.reference, np.array(SHARES)
-    return r * (1.0 - shares) if plan.direction is Direction.FALL else 1.0 - (1.0 - r) * (1.0 - shares)
+    return r * (1.0 - shares) if plan.direction is ChangeDirection.FALL else 1.0 - (1.0 - r) * (1.0 - shares)
 
 
 def log_ratios(plan: WatchPlan, drafted: Floats, accepted: Floats) -> Floats:

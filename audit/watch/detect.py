@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from audit.stats.watching import Direction, Looks, WatchAlarm, WatchPlan, WatchState, extended, start
+from audit.stats.watching import ChangeDirection, Looks, WatchAlarm, WatchPlan, WatchState, extended, start
 from audit.store.watches import WatchReading, WatchSettings
 
 NO_LENGTH: Final = "the server does not say how long a draft can be; add --unit TOKENS"
@@ -26,7 +26,7 @@ def share(place: int) -> float:
 class NamedAlarm:
     """An alarm of one model's detector; the evidence begins with the reading at `since`."""
 
-    direction: Direction
+    direction: ChangeDirection
     reference: float
     reading: WatchReading
     since: WatchReading
@@ -35,8 +35,8 @@ class NamedAlarm:
 
 @dataclass(slots=True)
 class _ModelDetectors:
-    plans: dict[Direction, WatchPlan]
-    states: dict[Direction, WatchState]
+    plans: dict[ChangeDirection, WatchPlan]
+    states: dict[ChangeDirection, WatchState]
     looks: list[WatchReading] = field(default_factory=list)
 
 
@@ -80,7 +80,7 @@ class Detectors:
         kept = {name: value if math.isfinite(value) else None for name, value in evidence.items()}
         return replace(reading, fall=kept.get("fall"), rise=kept.get("rise"), alarm=found[0].value if found else None)
 
-    def log_evidence(self, model: str, direction: Direction) -> float | None:
+    def log_evidence(self, model: str, direction: ChangeDirection) -> float | None:
         """Log evidence of a detector; None if it does not run. It alarms at `log_limit`."""
         detectors = self._models.get(model)
         return detectors.states[direction].log_evidence if detectors and direction in detectors.states else None
@@ -100,7 +100,7 @@ class Detectors:
         return self._models[model]
 
     def _fresh(self, place: int) -> _ModelDetectors:
-        given = {Direction.FALL: self._settings.reference, Direction.RISE: self._settings.rise_reference}
+        given = {ChangeDirection.FALL: self._settings.reference, ChangeDirection.RISE: self._settings.rise_reference}
         references = {direction: value for direction, value in given.items() if value is not None}
         alpha = self._settings.alpha * share(place) / max(len(references), 1)
         plans = {direction: WatchPlan(direction, value, 1.0, alpha) for direction, value in references.items()}
@@ -113,7 +113,9 @@ class Detectors:
             return NO_LENGTH
         return TOO_LONG if (reading.drafted or 0) > unit * (reading.drafts or 0) else None
 
-    def _extend(self, detectors: _ModelDetectors, readings: Sequence[WatchReading], unit: float) -> list[Direction]:
+    def _extend(
+        self, detectors: _ModelDetectors, readings: Sequence[WatchReading], unit: float
+    ) -> list[ChangeDirection]:
         """Extend every detector of a model; returns the directions that alarmed."""
         detectors.looks.extend(readings)
         columns = ((reading.drafted or 0, reading.accepted or 0, reading.seconds or 0.0) for reading in readings)

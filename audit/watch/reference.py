@@ -22,7 +22,7 @@ DRIFT: Final = "acceptance_drift"
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class WatchedRate:
     """A rate, where it comes from, and the draft length of the run's arm."""
 
     rate: float
@@ -30,7 +30,7 @@ class Reference:
     gamma: int | None = None
 
 
-def given(rate: float) -> Reference:
+def given(rate: float) -> WatchedRate:
     """A rate that the user states.
 
     Raises:
@@ -38,10 +38,10 @@ def given(rate: float) -> Reference:
     """
     if not 0.0 < rate < 1.0:
         raise UserError(f"--reference {rate}: write accepted tokens per drafted token, above 0 and below 1")
-    return Reference(rate, "given")
+    return WatchedRate(rate, "given")
 
 
-def of_run(store: Store, run: str, arm: str | None, tolerance: float) -> Reference:
+def of_run(store: Store, run: str, arm: str | None, tolerance: float) -> WatchedRate:
     """The lower end of an arm's acceptance, less a share `tolerance` of it.
 
     Raises:
@@ -57,7 +57,7 @@ def of_run(store: Store, run: str, arm: str | None, tolerance: float) -> Referen
             f"arm {chosen.name} of {run}: its lower bound of acceptance is {low:.3f}; give --reference RATE"
         )
     gamma = chosen.effective.gamma
-    return Reference(rate, f"{origin} of arm {chosen.name}, {low:.4f}, less {tolerance:g}", gamma)
+    return WatchedRate(rate, f"{origin} of arm {chosen.name}, {low:.4f}, less {tolerance:g}", gamma)
 
 
 def _arm(arms: Sequence[StoredArm], name: str | None, run: str) -> StoredArm:

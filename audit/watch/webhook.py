@@ -32,7 +32,7 @@ TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class AlarmWebhook:
     """An address and the key that signs what goes there."""
 
     url: str
@@ -72,7 +72,7 @@ def signature(key: bytes, stamp: str, body: bytes) -> str:
     return hmac.digest(key, stamp.encode("ascii") + b"." + body, "sha256").hex()
 
 
-def webhook_of(url: str, key_file: Path) -> Webhook:
+def webhook_of(url: str, key_file: Path) -> AlarmWebhook:
     """The webhook at an address, with the key in a file that only its owner can read.
 
     Raises:
@@ -91,4 +91,4 @@ def webhook_of(url: str, key_file: Path) -> Webhook:
         raise UserError(f"{key_file}: other users can read this key; run: chmod 600 {key_file}")
     if len(key) < SHORTEST:
         raise UserError(f"{key_file}: a key has at least {SHORTEST} bytes; make one: openssl rand -hex 32")
-    return Webhook(url, key)
+    return AlarmWebhook(url, key)

@@ -14,7 +14,7 @@ from typing import Final
 import click
 import numpy as np
 
-from audit.stats.watching import Direction, Looks, WatchPlan, extended, start
+from audit.stats.watching import ChangeDirection, Looks, WatchPlan, extended, start
 from tests.support.watch_traffic import (
     GAMMA,
     REQUEST,
@@ -39,7 +39,7 @@ DAY: Final = 1440
 
 def plan(unit: float) -> WatchPlan:
     """The watch of these tables."""
-    return WatchPlan(Direction.FALL, REFERENCE, unit)
+    return WatchPlan(ChangeDirection.FALL, REFERENCE, unit)
 
 
 def months_with_alarms(unit: float, traffic: Callable[[np.random.Generator], Looks], months: int) -> int:

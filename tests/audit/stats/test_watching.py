@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.stats import watching
-from audit.stats.watching import Direction, Looks, WatchPlan, alternatives, extended, log_ratios, start
+from audit.stats.watching import ChangeDirection, Looks, WatchPlan, alternatives, extended, log_ratios, start
 from tests.support.watch_traffic import (
     GAMMA,
     REQUEST,
@@ -20,7 +20,7 @@ from tests.support.watch_traffic import (
 )
 
 RATE = 0.63
-LOUD = WatchPlan(Direction.FALL, RATE, GAMMA, alpha=0.5)
+LOUD = WatchPlan(ChangeDirection.FALL, RATE, GAMMA, alpha=0.5)
 """Half an alarm a month, so that few months show a broken bound."""
 MONTHS = 30
 MOST_LOUD = int(binom.ppf(0.999, MONTHS, 0.5))
@@ -52,7 +52,7 @@ def one_by_one(plan, looks):
     return alarms
 
 
-@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("direction", ChangeDirection)
 @pytest.mark.parametrize("unit", [GAMMA, 40.0])
 def test_a_drafts_factor_has_mean_one_at_most_for_every_law_that_keeps_the_reference(direction, unit):
     plan, rng, means = WatchPlan(direction, RATE, unit), np.random.default_rng(0), []
@@ -75,14 +75,14 @@ def test_a_drafts_factor_has_mean_one_at_most_for_every_law_that_keeps_the_refer
 
 
 def test_the_bound_is_reached_by_drafts_accepted_whole_or_not_at_all():
-    for direction in Direction:
+    for direction in ChangeDirection:
         both = np.exp(log_ratios(WatchPlan(direction, RATE, GAMMA), np.full(2, GAMMA), np.array([0.0, GAMMA])))
         assert np.allclose((1 - RATE) * both[0] + RATE * both[1], 1.0)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1024, 3000])
 def test_chunks_give_the_alarms_of_the_plain_recursion(chunk):
-    plan = WatchPlan(Direction.FALL, RATE, GAMMA)
+    plan = WatchPlan(ChangeDirection.FALL, RATE, GAMMA)
     looks = dropped(np.random.default_rng(3), 0.7, 0.3, Traffic(20.0, 3000), 1000)
     state = start(60.0)
     for begin in range(0, 3000, chunk):
@@ -102,7 +102,7 @@ def test_clean_traffic_at_the_reference_keeps_the_bound():
 def test_a_broken_update_does_not_keep_it(broken, monkeypatch):
     plan = LOUD
     if broken == "tokens are not independent":
-        plan = WatchPlan(Direction.FALL, RATE, 1.0, LOUD.alpha)
+        plan = WatchPlan(ChangeDirection.FALL, RATE, 1.0, LOUD.alpha)
     elif broken == "a start weighs a month":
         monkeypatch.setattr(watching, "MONTH_S", 600.0)
     else:
@@ -115,8 +115,8 @@ def test_a_broken_update_does_not_keep_it(broken, monkeypatch):
 def test_a_rise_is_the_mirror_of_a_fall():
     looks = dropped(np.random.default_rng(1), 0.7, 0.15, Traffic(20.0, 2000), 500)
     mirrored = Looks(looks.drafted, looks.drafted - looks.accepted, looks.seconds)
-    fall = extended(start(60.0), WatchPlan(Direction.FALL, RATE, GAMMA), looks)
-    rise = extended(start(60.0), WatchPlan(Direction.RISE, 1 - RATE, GAMMA), mirrored)
+    fall = extended(start(60.0), WatchPlan(ChangeDirection.FALL, RATE, GAMMA), looks)
+    rise = extended(start(60.0), WatchPlan(ChangeDirection.RISE, 1 - RATE, GAMMA), mirrored)
     assert [alarm.look for alarm in rise.alarms] == [alarm.look for alarm in fall.alarms]
     assert rise.log_evidence == pytest.approx(fall.log_evidence)
 
@@ -130,7 +130,7 @@ def test_looks_without_drafts_are_no_evidence():
 def test_impossible_input_is_refused():
     for values in ((0.0, 5, 0.01), (0.5, 0.5, 0.01), (0.5, 5, 1.0)):
         with pytest.raises(ValueError, match=r"reference|unit|alpha"):
-            WatchPlan(Direction.FALL, *values)
+            WatchPlan(ChangeDirection.FALL, *values)
     for drafted, accepted, seconds in ((1.0, 2.0, 60.0), (1.0, -1.0, 60.0), (1.0, 1.0, 0.0)):
         with pytest.raises(ValueError, match="a look needs"):
             extended(start(60.0), LOUD, Looks(np.array([drafted]), np.array([accepted]), np.array([seconds])))
@@ -138,7 +138,7 @@ def test_impossible_input_is_refused():
 
 @pytest.mark.slow
 def test_two_hundred_clean_months_give_no_more_alarms_than_stated():
-    months, plan = 200, WatchPlan(Direction.FALL, RATE, GAMMA)
+    months, plan = 200, WatchPlan(ChangeDirection.FALL, RATE, GAMMA)
     # 0.1 % of correct detectors fail this
     most = int(binom.ppf(0.999, months, plan.alpha))
     assert months_with_alarms(plan, worst, months) <= most
@@ -147,7 +147,7 @@ def test_two_hundred_clean_months_give_no_more_alarms_than_stated():
 
 @pytest.mark.slow
 def test_requests_that_differ_need_a_request_as_unit():
-    by_draft = WatchPlan(Direction.FALL, RATE, GAMMA)
-    by_request = WatchPlan(Direction.FALL, RATE, GAMMA * REQUEST)
+    by_draft = WatchPlan(ChangeDirection.FALL, RATE, GAMMA)
+    by_request = WatchPlan(ChangeDirection.FALL, RATE, GAMMA * REQUEST)
     assert months_with_alarms(by_draft, differing_requests, 5) == 5
     assert months_with_alarms(by_request, differing_requests, 50) == 0
