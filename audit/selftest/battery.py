@@ -20,6 +20,8 @@ from audit.evidence.verdicts import CheckResult, Verdict
 
 DRIFT: Final = "acceptance_drift"
 PERFORMANCE: Final = "performance"
+OF_OTHER_ENGINES: Final = frozenset({"same_seed"})
+"""Checks that judge no arm of the built-in engine, whose noise is known: `coupled_equality` judges the same claim."""
 LEAST_PROMPTS: Final = 5
 """Minimum number of prompts of a domain to record its rate."""
 Settings = Mapping[str, Mapping[str, Any]]
@@ -35,8 +37,8 @@ class BatteryResult:
 
 
 def names(level: Level = Level.L4) -> tuple[str, ...]:
-    """The checks for which evidence of this level suffices, except those of other engines' own statements."""
-    every = {name: checks.load(name) for name in checks.names()}
+    """The checks for which evidence of this level suffices, except those of other engines and of their statements."""
+    every = {name: checks.load(name) for name in checks.names() if name not in OF_OTHER_ENGINES}
     return tuple(name for name, check in every.items() if check.needs <= level and not check.external)
 
 
