@@ -17,16 +17,29 @@ class Kept(Generic[T]):
         self._most = most
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of a key, made on the first call; two threads may make it at once."""
+        """The result of a key, made on the first call; another thread that asks meanwhile waits for it.
+
+        A call that fails keeps nothing: the next one tries again.
+        """
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        made = make()
-        with self._lock:
-            self._known[key] = made
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-        return made
+            turn = self._making.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._known:
+                    return self._known[key]
+            try:
+                made = make()
+                with self._lock:
+                    self._known[key] = made
+                    while len(self._known) > self._most:
+                        self._known.popitem(last=False)
+                return made
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)

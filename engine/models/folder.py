@@ -12,13 +12,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from engine.core.errors import ModelError
 from engine.models.config_fields import check_fields, shortened
+
+if TYPE_CHECKING:
+    # readers of digests start in less time without torch
+    from torch import Tensor
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 
 from engine.core.errors import ModelError
 from engine.core.registry import LOADERS, resolve
+from engine.models.bundled import bundled_folder
 from engine.models.folder import (
     TOKENIZER_PATTERNS,
     ModelFile,
@@ -216,7 +216,7 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
     if revision is not None:
         raise ModelError(f"{source}: revision applies to hf: sources only; remove it")
     if kind == "bundled":
-        return _bundled(source, name)
+        return ResolvedSource(bundled_folder(source), source)
     if not source:
         raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME or a folder")
     try:
@@ -225,25 +225,6 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"{source}: not a path ({_one_line(error)}); give the path of a folder") from error
     return ResolvedSource(path, str(path))
-
-
-def bundled_folder(source: str) -> Path:
-    """The folder of `bundled:NAME`.
-
-    Raises:
-        ModelError: there is no such model.
-    """
-    return _bundled(source, source.partition(":")[2]).path
-
-
-def _bundled(source: str, name: str) -> ResolvedSource:
-    home = Path(str(package_files("engine"))) / "bundled"
-    known = sorted(each.parent.name for each in home.glob("*/config.json"))
-    if name not in known:
-        raise ModelError(
-            f"{source}: no such bundled model; there are: {', '.join(known) or 'none in this installation'}"
-        )
-    return ResolvedSource(home / name, source)
 
 
 def _download(source: str, name: str, revision: str | None) -> ResolvedSource:

@@ -29,7 +29,7 @@ from audit.report.pieces import TOKENIZER
 from audit.store import NewArm, NewRequest, RunStatus, Store, migrate
 from audit.store.canonical import jsonable
 from engine.core.types import Generation
-from engine.models.loading import bundled_folder
+from engine.models.bundled import bundled_folder
 from engine.record.effective import Effective
 from tests.bench.setting import TEMPLATED, bundled_pair
 from tests.bench.store import BATCH, LENGTH, begin, generations

@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 
 from engine.core.errors import InvalidRequest, ModelError
+from engine.models.bundled import bundled_folder
 from engine.models.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
-from engine.models.loading import bundled_folder, load_tokenizer
+from engine.models.loading import load_tokenizer
 from engine.models.pinned import pinned
 from engine.models.whole import load_whole
 from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
