@@ -183,8 +183,8 @@ docs-picture: $(INSTALLED)  ## Take the pictures of the report and the viewer; n
 	$(BIN)/python -m tests.support.report_picture docs/report.png --store $(VENV)/picture.db
 	$(BIN)/python -m tests.browser.picture docs/pictures/viewer.png --store $(VENV)/picture.db
 
-docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and write what they print.
-	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md
+docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and of docs/how-to/evaluate.md, and write what they print.
+	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md docs/how-to/evaluate.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

@@ -10,16 +10,15 @@ import click
 
 from audit.commands.options import store_option
 from audit.errors import UserError
+from audit.serve.limits import GAMMA, ROWS
 from audit.text.extras import needs
 from audit.text.printer import note
 
 if TYPE_CHECKING:
     from audit.serve.limits import ServeLimits
-    from audit.serve.opened_arm import OpenedArm, ServeWish
+    from audit.serve.opened_arm import OpenedArm
 
 LOOPBACK: Final = ("127.0.0.1", "localhost")
-GAMMA: Final = 4
-ROWS: Final = 8
 LEVELS: Final = ("tokens", "scalars", "topk", "full")
 SHORTEST_TOKEN: Final = 16
 COUNT: Final = click.IntRange(min=1)
@@ -88,10 +87,7 @@ def command(
     from audit.store import Store
 
     torch.set_num_threads(threads)
-    if _is_suite(model):
-        wish = _arm(model, arm, rows, draft or proposer)
-    else:
-        wish = _models(model, draft, proposer, gamma, arm, rows or ROWS, record)
+    wish = opened_arm.ServedSource(model, draft, proposer, gamma, arm, rows, record).wish()
     opened = opened_arm.open_arm(wish)
     own = version_of((PACKAGE,))
     limits = _limits(opened, context, max_tokens, max_queue, max_body, timeout, drain)
@@ -109,35 +105,6 @@ def command(
             return
         with Store.open(store, create=True) as place:
             serve(opened, options, place, listener, _report, ready)
-
-
-def _is_suite(model: str) -> bool:
-    """True for a file, or the name of a packaged suite; a model is a folder or the name of one."""
-    from audit.suite.loader import find_suite
-
-    return find_suite(model).is_file()
-
-
-def _arm(model: str, arm: str | None, rows: int | None, drafting: str | None) -> ServeWish:
-    from audit.serve.opened_arm import wish_of_arm
-    from audit.suite.loader import load_suite
-
-    if drafting is not None:
-        raise UserError("--draft and --proposer belong to a model; the arm of a suite says itself what drafts")
-    return wish_of_arm(load_suite(model), arm, rows)
-
-
-def _models(
-    model: str, draft: str | None, proposer: str | None, gamma: int, arm: str | None, rows: int, record: str
-) -> ServeWish:
-    from audit.serve.opened_arm import wish_of_models
-    from engine.backends.engine_spec import ModelSource
-    from engine.core.types import RecordLevel
-
-    if arm is not None:
-        raise UserError(f"--arm {arm}: {model} is no suite; write a YAML file or the name of a packaged suite")
-    drafting = None if draft is None else ModelSource(draft)
-    return wish_of_models(ModelSource(model), drafting, proposer, gamma, rows, RecordLevel(record))
 
 
 def _limits(

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+GAMMA: Final = 4
+ROWS: Final = 8
+"""Most drafted tokens per step and choices decoded at once, where nobody names them."""
 
 
 @dataclass(frozen=True, slots=True)

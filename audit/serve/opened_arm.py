@@ -15,19 +15,23 @@ from audit.evidence.environment import Environment, actor, environment
 from audit.evidence.records import ArmKind, Level
 from audit.runs.arms import plan_arms
 from audit.runs.prepare import model_artifacts, plan_spec
+from audit.serve.limits import GAMMA, ROWS
 from audit.store import NewArm, NewRun
 from audit.store.canonical import sha256_json
 from audit.store.withheld import KEY, OFF
+from audit.suite.loader import find_suite, load_suite
 from audit.suite.spec import Suite, sources
 from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Engine, Serving
+from engine.backends.interface import Engine, Rereading, Serving
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Protocol, RecordLevel
 
 ARM: Final = "served"
 SUITE: Final = "serve"
 INSTEAD: Final = "serve an arm of backend native"
+SCORING: Final = EngineSpec(Protocol.GREEDY, rows=1, level=RecordLevel.TOPK)
+"""How given texts are read: the record needs the likeliest token of every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,43 @@ class ServeWish:
     plan: EngineSpec
     document: Mapping[str, Any]
     text: bool = True
+
+    def without_speculation(self) -> ServeWish:
+        """The same arm without drafts."""
+        plan = replace(self.plan, proposer=None, gamma=0, draft=None, others=(), options={})
+        served = {**self.document[SUITE], "speculation": "off"}
+        return replace(self, plan=plan, document={**self.document, SUITE: served})
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSource:
+    """What a command or a plug-in names: a model with what drafts for it, or a suite with an arm."""
+
+    model: str
+    draft: str | None = None
+    proposer: str | None = None
+    gamma: int = GAMMA
+    arm: str | None = None
+    rows: int | None = None
+    record: str = RecordLevel.SCALARS.value
+
+    def wish(self) -> ServeWish:
+        """What is to be served.
+
+        Raises:
+            UserError: parts do not fit each other, or the suite has no such arm.
+        """
+        # a file, or the name of a packaged suite; a model is a folder or the name of one
+        if find_suite(self.model).is_file():
+            if self.draft or self.proposer:
+                raise UserError("--draft and --proposer belong to a model; the arm of a suite says itself what drafts")
+            return wish_of_arm(load_suite(self.model), self.arm, self.rows)
+        if self.arm is not None:
+            raise UserError(
+                f"--arm {self.arm}: {self.model} is no suite; write a YAML file or the name of a packaged suite"
+            )
+        drafting, level = ModelSource(self.draft) if self.draft else None, RecordLevel(self.record)
+        return wish_of_models(ModelSource(self.model), drafting, self.proposer, self.gamma, self.rows or ROWS, level)
 
 
 def wish_of_models(
@@ -86,6 +127,20 @@ def wish_of_arm(suite: Suite, name: str | None, rows: int | None) -> ServeWish:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoringArm:
+    """The arm of a run whose requests are given texts, read by the target alone."""
+
+    name: str
+    engine: Engine
+    reading: Rereading
+
+    def start(self) -> NewArm:
+        """Its part of the run's record."""
+        level, config = Level(self.engine.capabilities().level), self.reading.reread_config()
+        return NewArm(self.name, ArmKind.REREAD, level, plan_spec(SCORING), config, lossless=True)
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedArm:
     """An arm that can be served. `engine` and `serving` are one object, by its two interfaces."""
 
@@ -94,6 +149,7 @@ class OpenedArm:
     serving: Serving
     models: tuple[ModelFacts, ...]
     environment: Environment
+    scoring: ScoringArm | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -114,12 +170,15 @@ class OpenedArm:
             environment=self.environment,
             actor=actor(),
             code_commit=commit if isinstance(commit, str) else None,
-            arms=(NewArm(wish.name, ArmKind.CANDIDATE, level, spec, effective, bool(effective.lossless)),),
+            arms=(
+                NewArm(wish.name, ArmKind.CANDIDATE, level, spec, effective, bool(effective.lossless)),
+                *((self.scoring.start(),) if self.scoring else ()),
+            ),
         )
 
 
-def open_arm(wish: ServeWish) -> OpenedArm:
-    """Load the models and build the engine.
+def open_arm(wish: ServeWish, *, scoring: bool = False) -> OpenedArm:
+    """Load the models and build the engine; with `scoring`, also the arm that reads given texts.
 
     Raises:
         UserError: a model cannot be loaded, or parts do not fit.
@@ -128,9 +187,13 @@ def open_arm(wish: ServeWish) -> OpenedArm:
     try:
         backend = open_backend(wish.backend, wish.models)
         engine = backend.arm(wish.plan)
+        reader = backend.arm(SCORING) if scoring else None
     except NumericsRefused as error:
         raise CannotDecide(str(error)) from error
     except EngineError as error:
         raise UserError(str(error)) from error
     assert isinstance(engine, Serving)
-    return OpenedArm(wish, engine, engine, backend.models(), environment())
+    scorer = None
+    if isinstance(reader, Rereading):
+        scorer = ScoringArm(f"{wish.name}/{ArmKind.REREAD}", reader, reader)
+    return OpenedArm(wish, engine, engine, backend.models(), environment(), scorer)

@@ -26,32 +26,52 @@ AT_ONCE: Final = 64
 class RecordSink(Protocol):
     """Where ended requests go."""
 
-    def add(self, domain: str, generation: Generation) -> None:
-        """Take an ended request with its record."""
+    def add(self, domain: str, generation: Generation, arm: str | None = None) -> None:
+        """Take an ended request with its record; `arm` is another one of the run than that which is served."""
+        ...
+
+
+class RecordWatcher(Protocol):
+    """Who hears, in the thread that writes, what becomes of records."""
+
+    def written(self, request: str) -> None:
+        """The record of a request, by the engine's name, is in the store."""
+        ...
+
+    def lost(self, why: str) -> None:
+        """No record is written any more."""
         ...
 
 
 class NoRecords:
     """For a server without a store."""
 
-    def add(self, domain: str, generation: Generation) -> None:
+    def add(self, domain: str, generation: Generation, arm: str | None = None) -> None:
         """Nothing."""
 
 
 class RunRecords:
     """Writes the requests of one run."""
 
-    def __init__(self, store: Store, run: str, arm: str, broken: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        arm: str,
+        broken: Callable[[str], None],
+        watcher: RecordWatcher | None = None,
+    ) -> None:
         self._store, self._run, self._arm = store, run, arm
-        self._broken = broken
+        self._broken, self._watcher = broken, watcher
         self._ended: queue.Queue[NewRequest | None] = queue.Queue(WAITING)
-        self._writer = threading.Thread(target=self._write, name="run-records")
+        # a daemon, because a plug-in's run ends when the process does, after threads that are none
+        self._writer = threading.Thread(target=self._write, name="run-records", daemon=True)
         self._failed = False
 
-    def add(self, domain: str, generation: Generation) -> None:
+    def add(self, domain: str, generation: Generation, arm: str | None = None) -> None:
         """Queue an ended request; waits while the queue is full."""
         place = place_of(generation.request.id)
-        self._ended.put(NewRequest(self._arm, domain, place.completion, place.choice, generation))
+        self._ended.put(NewRequest(arm or self._arm, domain, place.completion, place.choice, generation))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -84,7 +104,14 @@ class RunRecords:
             self._store.add_requests(self._run, batch)
         except (CannotDecide, UserError) as error:
             self._failed = True
-            self._broken(f"the store cannot be written: {error}")
+            line = f"the store cannot be written: {error}"
+            self._broken(line)
+            if self._watcher is not None:
+                self._watcher.lost(line)
+            return
+        if self._watcher is not None:
+            for request in batch:
+                self._watcher.written(request.generation.request.id)
 
     def _gathered(self) -> tuple[list[NewRequest], bool]:
         """Waits for a request, and takes what else is there; False at the end."""

@@ -46,7 +46,7 @@ class ServedModel:
         seed = secrets.randbits(63) if asked.seed is None else asked.seed % 2**63
         made = []
         try:
-            for number, prompt in enumerate(map(self._encoded, asked.prompts)):
+            for number, prompt in enumerate(map(self.encoded, asked.prompts)):
                 sampling = SamplingParams(
                     **asked.settings, max_new_tokens=self._length(prompt, asked.length), seed=seed
                 )
@@ -74,7 +74,8 @@ class ServedModel:
             return [tokens.decode([token]).encode() for token in range(vocabulary)]
         return tokens.spell(vocabulary).tokens
 
-    def _encoded(self, prompt: Prompt | tuple[int, ...]) -> tuple[int, ...]:
+    def encoded(self, prompt: Prompt | tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens of a prompt; raises EngineError."""
         if isinstance(prompt, tuple):
             return prompt
         found = self.engine.encode(prompt)

@@ -94,10 +94,11 @@ class Starting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetSizes:
-    """Number of token ids, and most tokens of a prompt and its answer together."""
+    """Number of token ids, most tokens of a prompt and its answer together, and the tokens that end an answer."""
 
     vocabulary: int
     context: int
+    eos_ids: tuple[int, ...] = ()
 
 
 @runtime_checkable

@@ -159,7 +159,7 @@ class NativeEngine:
 
     def sizes(self) -> TargetSizes:
         """Of the target."""
-        return TargetSizes(self._target.vocabulary, self._target.context)
+        return TargetSizes(self._target.vocabulary, self._target.context, self._target.eos_ids)
 
     def tokenizer(self) -> PromptTokenizer:
         """The target's own."""

@@ -1,4 +1,4 @@
-"""The commands of docs/integrations print what the pages show; runs in `make test-attach`."""
+"""The commands of docs/integrations and of docs/how-to/evaluate.md print what the pages show (`make test-attach`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.attach.transcripts import ROOT, changes, rewritten
 
-PAGES = sorted((ROOT / "docs" / "integrations").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "integrations").glob("*.md")), ROOT / "docs" / "how-to" / "evaluate.md"]
 pytestmark = pytest.mark.attach
 
 
