@@ -20,11 +20,12 @@ import click
 
 from audit import checks
 from audit.checks.interface import evaluate
-from audit.evidence.records import ArmKind
+from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine import faults
 from tests.bench.growing import Growing
 from tests.bench.svg import Curve, chart
+from tests.support.served import served_arm
 
 PAGES = Path(__file__).parents[2] / "docs" / "checks"
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
@@ -43,6 +44,7 @@ class Plan:
     kinds: what runs beside the candidate.
     length: tokens of a request.
     prompts: how many take turns; None for a prompt of its own per request.
+    served: all arms as an endpoint shows them.
     """
 
     faults: tuple[str, ...]
@@ -50,6 +52,14 @@ class Plan:
     kinds: tuple[ArmKind, ...] = ()
     length: int = 64
     prompts: int | None = None
+    served: bool = False
+
+    def seen(self, evidence: Evidence) -> Evidence:
+        """What the check is given of an arm and its companions."""
+        if not self.served:
+            return evidence
+        baseline, control = (arm and served_arm(arm) for arm in (evidence.baseline, evidence.control))
+        return Evidence(served_arm(evidence.candidate), baseline, control)
 
 
 PLANS = {
@@ -69,6 +79,9 @@ PLANS = {
     ),
     "coupled_equality": Plan(
         ("target_rows_shifted", "noise_keyed_by_draw", "tree_mask_leaks", "kv_residue"), 1024, PAIRED
+    ),
+    "same_seed": Plan(
+        ("target_rows_shifted", "noise_keyed_by_draw", "tree_mask_leaks", "kv_residue"), 1024, PAIRED, served=True
     ),
     "long_context": Plan(("kv_not_rolled_back", "sqrt_acceptance"), 1024, PAIRED, 256),
     "bitwise": Plan(
@@ -164,7 +177,7 @@ def line(name: str, plan: Plan, fault: str | None, seeds: int) -> dict[str, Any]
     ever: set[int] = set()
     for size in (each for each in SIZES if plan.length <= each <= plan.most):
         tried = seeds_at(size, seeds)
-        grown = [arm.grown(size) for arm in arms[:tried]]
+        grown = [plan.seen(arm.grown(size)) for arm in arms[:tried]]
         hits = {at for at, each in enumerate(grown) if evaluate(check, each, {}).verdict is Verdict.FAULT}
         ever |= hits
         count = sum(len(each.tokens) for one in grown for each in one.candidate.requests)
