@@ -64,6 +64,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.doctor:command",
         "Check this installation; exit 1 if an audit could not run.",
     ),
+    "eval": (
+        "audit.commands.eval:command",
+        "Run an evaluation twice, without speculation and with it, and compare its scores and its answers.",
+    ),
     "export": ("audit.commands.export:command", "Write the finished RUN to a file that others can verify and import."),
     "gate": (
         "audit.commands.gate:command",

@@ -46,8 +46,8 @@ class ServeWish:
     text: bool = True
 
     def without_speculation(self) -> ServeWish:
-        """The same arm without drafts."""
-        plan = replace(self.plan, proposer=None, gamma=0, draft=None, others=(), options={})
+        """The same arm without drafts, and without a fault that was planted in it."""
+        plan = replace(self.plan, proposer=None, gamma=0, draft=None, others=(), options={}, fault=None)
         served = {**self.document[SUITE], "speculation": "off"}
         return replace(self, plan=plan, document={**self.document, SUITE: served})
 

@@ -187,7 +187,7 @@ def answers(_fixtures: Fixtures, _folder: Path, edits: Edits) -> Violation | Non
     return guarded(lambda: answer_odd(edits), "server's answer")
 
 
-LONG: Final = frozenset({"admission", "selftest", "doctor", "view"})
+LONG: Final = frozenset({"admission", "selftest", "doctor", "eval", "serve", "view"})
 """Commands that serve or take minutes with any arguments."""
 
 
