@@ -37,6 +37,17 @@ WAYS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
         "plain": {},
         "prompt_lookup": {"proposer": "prompt_lookup", "gamma": 4, "options": {"max_ngram_size": 2}},
     },
+    "gguf": {
+        "plain": {},
+        "draft_model": {"proposer": "draft_model", "gamma": 4, "draft": "draft"},
+        "drawn_drafts": {
+            "proposer": "draft_model",
+            "gamma": 4,
+            "draft": "draft",
+            "options": {"probabilistic": True},
+        },
+        "ngram_simple": {"proposer": "ngram_simple", "gamma": 4, "options": {"size_n": 2}},
+    },
 }
 """By format of `audit convert`: the arms of its engine."""
 COLUMNS: Final = ("engine", "arm", "chain", "tokens", "p", "leak", "verdict")
@@ -123,7 +134,7 @@ def controls_of(converter: ModelConverter, folder: Path, size: ControlSize) -> I
         convert(converter, source, sys.executable, folder / f"{name}-converted")
     _claim(folder / "leaking-converted", folder / "target-converted")
     backend = open_backend(
-        converter.program.package,
+        converter.backend or converter.program.package,
         {"target": ModelSource(str(folder / "target")), "draft": ModelSource(str(folder / "draft"))},
     )
     sampling = SamplingParams(temperature=1.0, max_new_tokens=size.tokens, seed=3)

@@ -54,6 +54,12 @@ def plain(arm):
     return generated(arm("plain"), SamplingParams(max_new_tokens=32))
 
 
+@pytest.fixture(scope="module")
+def long_plain(arm):
+    """Long enough that ngram-mod, which takes answers up in blocks of more than 32 tokens, copies from them."""
+    return generated(arm("plain"), SamplingParams(max_new_tokens=64))
+
+
 def test_a_converted_file_holds_the_weights_bit_for_bit(converted):
     # imported here, because only the environment of the engine has it
     import gguf
@@ -72,14 +78,14 @@ def test_a_converted_file_holds_the_weights_bit_for_bit(converted):
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", DRAFTED)
-def test_greedy_tokens_are_those_of_plain_decoding(arm, plain, name, rows):
-    engine = arm(name, rows=rows)
+def test_greedy_tokens_are_those_of_plain_decoding(arm, long_plain, name, rows):
+    engine, asked = arm(name, rows=rows), long_plain[0].request.sampling
     # twice, because ngram-mod copies from the requests before
-    answers = [*generated(engine, plain[0].request.sampling), *generated(engine, plain[0].request.sampling)]
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in plain] * 2
+    answers = [*generated(engine, asked), *generated(engine, asked)]
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in long_plain] * 2
     counts = [answer.facts["speculation"] for answer in answers]
     assert sum(each["drafted"] for each in counts) > 0
-    assert sum(each["accepted"] for each in counts) > 0 or (name, rows) == ("mod", 3)
+    assert sum(each["accepted"] for each in counts) > 0
     assert [answer.text for answer in answers] == [answer.facts["decoded"] for answer in answers]
 
 
@@ -89,7 +95,7 @@ def test_log_probabilities_of_plain_decoding_are_those_of_a_reference_pass(arm, 
     for answer in generated(engine, replace(sampling, max_new_tokens=16)):
         raw = replace(answer.request, sampling=SamplingParams(max_new_tokens=16))
         reference = decode(engine.anchor(raw, answer.tokens).trace).logprob
-        assert np.abs(decode(answer.trace).logprob - reference).max() < 1e-3
+        assert np.abs(decode(answer.trace).logprob - reference).max() < 5e-5
 
 
 @pytest.mark.parametrize("name", DRAFTED)

@@ -57,6 +57,13 @@ def test_sampled_tokens_keep_the_law_and_matched_drafts_the_seeds(tmp_path):
     assert code == 0
 
 
+def test_the_exact_law_is_kept(tmp_path):
+    code, judged = verdicts(tmp_path, "suites/llama_cpp/exact_law.yaml")
+    assert uncertified(judged) == {}
+    assert {arm for arm, _ in judged} == {"draft-model", "drawn-drafts", "drawn-top-k", "ngram-simple"}
+    assert code == 0
+
+
 def test_every_parameter_is_kept_with_every_way_of_speculating(tmp_path):
     code, judged = verdicts(tmp_path, "suites/llama_cpp/parameters.yaml")
     assert uncertified(judged) == {}

@@ -44,7 +44,7 @@ class ModelConverter:
 
     module: run with Python's `-m`. arguments: those of the module. result: a file that every converted folder has.
     packages: whose versions the manifest names. require: raises ModelError for a model that the engine cannot run.
-    ours: the module is this project's.
+    ours: the module is this project's. backend: its registered name, if that is not the package's.
     """
 
     kind: str
@@ -57,6 +57,7 @@ class ModelConverter:
     precision: str = "fp32"
     rounding: str = UNROUNDED
     ours: bool = False
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

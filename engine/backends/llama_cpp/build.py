@@ -18,6 +18,8 @@ from engine.backends.llama_cpp.vocabulary import GgufVocabulary, vocabulary_of
 
 ALL_F32: Final = 0
 """The type of a file without any rounded tensor."""
+NO_MERGE: Final = "[no] [merge]"
+"""Stands for none, which llama.cpp's loader refuses: a text begins as single characters, so these parts never occur."""
 
 
 def build(source: Path, out: Path) -> None:
@@ -65,7 +67,7 @@ def _add_vocabulary(writer: Any, vocabulary: GgufVocabulary | None) -> None:
     writer.add_tokenizer_pre(vocabulary.split)
     writer.add_token_list(list(vocabulary.tokens))
     writer.add_token_types(list(vocabulary.kinds))
-    writer.add_token_merges(list(vocabulary.merges))
+    writer.add_token_merges(list(vocabulary.merges) or [NO_MERGE])
     writer.add_add_bos_token(vocabulary.begins)
 
 

@@ -56,4 +56,5 @@ CONVERTER: Final = ModelConverter(
     packages=("gguf", "numpy"),
     require=require_convertible,
     ours=True,
+    backend="llama_cpp",
 )
