@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,6 +11,7 @@ from audit.attest.statement import SHORT
 from audit.commands.completion import complete_runs
 from audit.commands.options import json_option, store_option, wide_option
 from audit.commands.tables import cell, echo_json, echo_rows
+from audit.report.estimates import ArmEstimates, contradiction_lines
 from audit.report.known_defects import defect_lines
 from audit.report.looks import look_lines
 from audit.report.record_levels import record_lines
@@ -23,6 +24,7 @@ from audit.store.withheld import withholds
 from audit.text.printer import echo
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
+ESTIMATES = ("arm", "estimator", "value", "unit", "requests", "every one counts the same", "in AIPerf")
 DRAFTS = ("arm", "versions", "steps", "first", "last")
 CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "margin", "summary")
 
@@ -69,6 +71,7 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
     _section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
     for line in account_lines(shown.run.arms):
         echo(f"  {cell(line)}")
+    _estimates(shown.estimates, faults)
     if drafts:
         _section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))
     _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
@@ -125,6 +128,19 @@ def _arm(arm: StoredArm) -> tuple[object, ...]:
     counts = arm.counts
     facts = (arm.name, arm.kind, arm.level.name, "yes" if arm.lossless else "no")
     return (*facts, counts.requests, counts.steps, counts.drafted, counts.accepted, counts.output)
+
+
+def _estimates(arms: Sequence[ArmEstimates], faults: Mapping[str, str]) -> None:
+    """Print the estimators of acceptance; several are in use, so each row has its name."""
+    rows = [
+        (one.arm, each.estimator, each.value, each.unit, each.requests, each.weighs, each.aiperf)
+        for one in arms
+        for each in one.values
+    ]
+    if rows:
+        _section("acceptance by estimator", ESTIMATES, marked(rows, faults))
+    for line in contradiction_lines(arms):
+        echo(f"  {cell(line)}")
 
 
 def _drafts(versions: Sequence[DraftCounts]) -> list[tuple[object, ...]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.attest.statement import REVIEW, WAIVER
+from audit.report.estimates import ArmEstimates, run_estimates
 from audit.store import Attachment, Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
 from audit.store.attestations import StoredAttestation
 from audit.store.canonical import jsonable
@@ -40,18 +41,21 @@ class Results:
     decisions: tuple[StoredDecision, ...]
     attachments: tuple[Attachment, ...]
     signed: tuple[SignedEntry, ...]
+    estimates: tuple[ArmEstimates, ...]
 
 
 def results(store: Store, run: str) -> Results:
     """Read a run's results."""
+    found = store.load_run(run)
     return Results(
         FORMAT,
-        store.load_run(run),
+        found,
         store.checks(run),
         store.coverage(run),
         store.decisions(run),
         store.attachments(run),
         tuple(_signed(store.attestations.of_run(run, (WAIVER, REVIEW)))),
+        run_estimates(store, found),
     )
 
 

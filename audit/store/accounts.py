@@ -52,7 +52,7 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
     effective = Effective.from_json(arm.effective)
     if reports_steps(effective):
         return counts
-    found = endpoint_counts(effective, _facts(session, arm))
+    found = endpoint_counts(effective, (facts for _, facts in facts_of(session, arm)))
     return replace(
         counts,
         steps=found.steps,
@@ -63,19 +63,19 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
     )
 
 
-def _facts(session: Session, arm: ArmRow) -> Iterator[Mapping[str, Any]]:
-    """The facts of each request; empty for an erased trace, and a damaged one, which reading the arm reports."""
+def facts_of(session: Session, arm: ArmRow) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The row and the facts of each request; none for an erased trace, and a damaged one, which reading it reports."""
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.record import trace as traces
 
-    query = select(TokenTraceRow.payload).select_from(RequestRow)
+    query = select(RequestRow.id, TokenTraceRow.payload).select_from(RequestRow)
     query = query.outerjoin(TokenTraceRow, TokenTraceRow.request_id == RequestRow.id)
-    for payload in session.scalars(query.where(RequestRow.arm_id == arm.id)):
+    for number, payload in session.execute(query.where(RequestRow.arm_id == arm.id)):
         try:
             # an outer join gives None for an erased trace, which its column's type does not say
-            yield traces.decode(payload).header.facts if payload else {}
+            yield number, traces.decode(payload).header.facts if payload else {}
         except TraceError:
-            yield {}
+            yield number, {}
 
 
 def reports_steps(effective: Effective) -> bool:
@@ -97,8 +97,7 @@ def endpoint_counts(effective: Effective, facts: Iterable[Mapping[str, Any]]) ->
         steps, drafted, accepted = (_sum(answered, name) for name in ("steps", "drafted", "accepted"))
         if drafted is not None:
             return SpeculationCounts(steps, drafted, accepted, CountSource.ANSWERS, Resolution.REQUEST)
-    twice = effective.facts.get("stream") == "both"
-    return UNKNOWN if twice else _counted([each[COUNTED] for each in known if COUNTED in each], len(known))
+    return counted(effective, known)
 
 
 def _sum(accounts: Sequence[Any], name: str) -> int | None:
@@ -106,8 +105,12 @@ def _sum(accounts: Sequence[Any], name: str) -> int | None:
     return sum(values) if all(isinstance(value, int) for value in values) else None
 
 
-def _counted(grown: Sequence[Mapping[str, Any]], requests: int) -> SpeculationCounts:
+def counted(effective: Effective, facts: Sequence[Mapping[str, Any]]) -> SpeculationCounts:
     """The growth of the counters over all calls of the engine; it counts steps that drafted, not all steps."""
+    if effective.facts.get("stream") == "both":
+        # every request was sent twice
+        return UNKNOWN
+    grown, requests = [each[COUNTED] for each in facts if COUNTED in each], len(facts)
     covered = sum(int(each.get("requests", requests)) for each in grown)
     if not grown or covered < requests or any(each.get("restarted") for each in grown):
         return UNKNOWN

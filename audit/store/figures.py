@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from audit.store import kept_sums
 from audit.store.models import ArmRow, RequestRow, RunRow
+from audit.store.request_drafts import ArmDrafts, arm_drafts
 from audit.store.sums import ArmSample, RunSums, run_sums, samples
 from audit.store.values import RequestKey
 from audit.store.writer import find_run
@@ -124,6 +125,11 @@ class Figures:
             ArmLengths(arm, int(requests), int(longest), int(few), _count(drafted), _count(accepted))
             for arm, requests, longest, few, drafted, accepted in self._rows(LENGTHS, run, short=short)
         )
+
+    def drafts(self, run: str, arm: str) -> ArmDrafts:
+        """The drafts of an arm's requests, in the order in which they finished."""
+        made: ArmDrafts = self._read(lambda session: arm_drafts(session, run, arm))
+        return made
 
     def pieces(self, run: str) -> Mapping[int, str]:
         """The recorded texts of the tokens of a run's tokenizer; empty if there are none."""

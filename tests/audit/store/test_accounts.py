@@ -100,7 +100,8 @@ def url(any_url):
 
 def test_the_tables_show_the_counters_and_a_dash_for_what_is_unknown(url):
     lines = invoke("show", "--store", url).stdout.splitlines()
-    rows = {line.split()[0]: line.split() for line in lines if line.startswith(("plain ", "silent ", "speculating "))}
+    table = lines[: lines.index("acceptance by estimator")]
+    rows = {line.split()[0]: line.split() for line in table if line.startswith(("plain ", "silent ", "speculating "))}
     assert rows["plain"][5:] == ["-", "0", "0", "4"]
     assert rows["silent"][5:] == ["-", "-", "-", "4"]
     assert rows["speculating"][5:] == ["-", "187", "92", "4"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.report.acceptance import ArmAcceptance, RunAcceptance, run_acceptance
+from audit.report.estimates import ArmEstimates
 from audit.report.html.charts import SERIES, Chart, longest
 from audit.report.html.section import Nothing, ReportSection, ReportSource
 
@@ -26,6 +27,7 @@ class AcceptancePage:
     """The acceptance of a run with its charts, and the number of arms that the charts leave out."""
 
     run: RunAcceptance
+    estimates: tuple[ArmEstimates, ...]
     charts: tuple[Chart, ...]
     theory: Chart | None
     left_out: int
@@ -41,7 +43,9 @@ def read(source: ReportSource) -> AcceptancePage | Nothing:
     charts = [by_place(arms), lengths(arms), by_domain(arms), over_requests(arms)]
     drawn = tuple(chart for chart in charts if chart.rows)
     against = theory(arms)
-    return AcceptancePage(made, drawn, against if against.rows else None, len(made.arms) - len(arms))
+    return AcceptancePage(
+        made, source.results.estimates, drawn, against if against.rows else None, len(made.arms) - len(arms)
+    )
 
 
 def by_place(arms: Sequence[ArmAcceptance]) -> Chart:

@@ -15,6 +15,7 @@ from audit.report.generation import token_lines
 from audit.report.html.registry import section
 from audit.report.html.render import environment, number, render_section
 from audit.report.html.section import source_of
+from audit.report.results import results
 from audit.store import NewRequest, RunStatus
 from engine.record.effective import Effective
 from engine.record.trace import decode, encode
@@ -65,6 +66,9 @@ def test_every_number_with_a_key_is_the_stores(store):
         known[f"latency:{name}:per_token"] = one.total_us / one.output / 1e6
     known |= {"divergences:spec:pairs": 11, "divergences:spec:real": 3, "divergences:spec:noise_bound": 0.25}
     known["divergences:spec:noise_positions"] = 400
+    for each in results(store, run).estimates[0].values:
+        known[f"estimate:spec:{each.estimator}:value"] = each.value
+        known[f"estimate:spec:{each.estimator}:requests"] = each.requests
     _, tree = rendered(store, run, *VIEWS)
     seen = {node.attrib["data-key"]: node for node in tree.iter(f"{HTML}data")}
     assert set(seen) == set(known)
