@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from audit.stats.acceptance_estimators import DraftTotals, Estimate, contradiction, estimates
+from audit.stats.acceptance_estimators import AcceptanceEstimate, DraftTotals, contradiction, estimates
 from audit.store import Store, StoredArm, StoredRun
 from audit.store.request_drafts import ArmDrafts
 
@@ -19,7 +19,7 @@ class ArmEstimates:
     """The estimates of one arm, none if its account contradicts itself; then `contradictions` says where."""
 
     arm: str
-    values: tuple[Estimate, ...]
+    values: tuple[AcceptanceEstimate, ...]
     contradictions: tuple[str, ...] = ()
 
 

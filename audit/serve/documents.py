@@ -171,10 +171,16 @@ class AnswerForm:
 
 
 def _drafts(account: DraftAccount) -> dict[str, Any]:
+    """The account as vLLM has it with `--per-request-spec-decode-metrics detailed`; a step without a draft is none."""
+    steps = [(drafted, kept) for drafted, kept in zip(account.drafted, account.accepted, strict=True) if drafted]
+    drafted, accepted = [step[0] for step in steps], [step[1] for step in steps]
     return {
-        "num_draft_tokens": sum(account.drafted),
-        "num_accepted_draft_tokens": sum(account.accepted),
-        "num_spec_steps": len(account.drafted),
-        "per_step_drafted": list(account.drafted),
-        "per_step_accepted": list(account.accepted),
+        "mean_acceptance_length": 1 + sum(accepted) / len(steps),
+        "draft_acceptance_rate": sum(accepted) / sum(drafted),
+        "acceptance_histogram": [accepted.count(kept) for kept in range(max(accepted) + 1)],
+        "num_draft_tokens": sum(drafted),
+        "num_accepted_draft_tokens": sum(accepted),
+        "num_spec_steps": len(steps),
+        "per_step_drafted": drafted,
+        "per_step_accepted": accepted,
     }

@@ -160,7 +160,7 @@ ESTIMATORS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class AcceptanceEstimate:
     """The value of an estimator; `requests` with a draft that it is over, None for counters."""
 
     estimator: Estimator
@@ -171,7 +171,7 @@ class Estimate:
     aiperf: str | None
 
 
-def estimates(requests: Sequence[DraftTotals], counters: DraftTotals | None = None) -> tuple[Estimate, ...]:
+def estimates(requests: Sequence[DraftTotals], counters: DraftTotals | None = None) -> tuple[AcceptanceEstimate, ...]:
     """The estimators that these counts allow.
 
     Args:
@@ -185,5 +185,5 @@ def estimates(requests: Sequence[DraftTotals], counters: DraftTotals | None = No
         value = one.value(counts)
         if value is not None:
             over = None if one.counters else len(drafting)
-            found.append(Estimate(one.estimator, value, one.unit, one.weighs, over, one.aiperf))
+            found.append(AcceptanceEstimate(one.estimator, value, one.unit, one.weighs, over, one.aiperf))
     return tuple(found)

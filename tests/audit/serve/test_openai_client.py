@@ -78,6 +78,13 @@ def test_a_chat_has_an_answer_its_counts_and_its_reason(client, pair):
     drafts = answer.model_extra["metrics"]["speculative_decoding"]
     assert 0 < drafts["num_accepted_draft_tokens"] < answer.usage.completion_tokens
     assert drafts["num_spec_steps"] == len(drafts["per_step_drafted"]) == len(drafts["per_step_accepted"])
+    # the fields without which AIPerf takes an account for none
+    assert sum(drafts["acceptance_histogram"]) == drafts["num_spec_steps"]
+    assert sum(kept * steps for kept, steps in enumerate(drafts["acceptance_histogram"])) == sum(
+        drafts["per_step_accepted"]
+    )
+    assert drafts["mean_acceptance_length"] == 1 + drafts["num_accepted_draft_tokens"] / drafts["num_spec_steps"]
+    assert drafts["draft_acceptance_rate"] == drafts["num_accepted_draft_tokens"] / drafts["num_draft_tokens"]
 
 
 def test_an_answer_ends_where_it_must(client):
