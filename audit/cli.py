@@ -84,6 +84,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "keys": ("audit.commands.keys:command", "Make and show the keys that sign checkpoints of a store's log."),
     "list": ("audit.commands.list:command", "List the newest runs of a store."),
     "minimize": ("audit.commands.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
+    "parity": (
+        "audit.commands.parity:command",
+        "Compare instances of one engine: two or more stored RUNs, or N fresh processes of a suite.",
+    ),
     "plan": (
         "audit.commands.plan:command",
         "Estimate whether SUITE is large enough for its margins, and how long it takes.",

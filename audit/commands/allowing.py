@@ -14,15 +14,17 @@ ALLOWED: Final = "specaudit_allowed"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+OPTIONS: Final = (
+    ("--allow-env", "env", "NAME", "A variable of the environment that the suite may send as API key."),
+    ("--allow-host", "hosts", "HOST[:PORT]", "A host that the suite may send requests to."),
+    ("--allow-engine-python", "engine_python", "PATH", "An interpreter that the suite may start an engine with."),
+    ("--allow-engine-code", "engine_code", "NAME", "Code that the suite may have its engine load."),
+)
+
+
 def allow_options(function: F) -> F:
     """`--allow-env`, `--allow-host`, `--allow-engine-python`, `--allow-engine-code`: what a suite may touch."""
-    options = (
-        ("--allow-env", "env", "NAME", "A variable of the environment that the suite may send as API key."),
-        ("--allow-host", "hosts", "HOST[:PORT]", "A host that the suite may send requests to."),
-        ("--allow-engine-python", "engine_python", "PATH", "An interpreter that the suite may start an engine with."),
-        ("--allow-engine-code", "engine_code", "NAME", "Code that the suite may have its engine load."),
-    )
-    for option, key, metavar, text in reversed(options):
+    for option, key, metavar, text in reversed(OPTIONS):
         function = click.option(
             option,
             key,
@@ -37,6 +39,12 @@ def allow_options(function: F) -> F:
 
 def _keep_allowed(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     context.meta.setdefault(ALLOWED, {})[str(parameter.name)] = values
+
+
+def given_options(context: click.Context) -> list[str]:
+    """The options as they were given, for a process that runs the same suite."""
+    given = context.meta[ALLOWED]
+    return [part for option, key, *_ in OPTIONS for value in given.get(key, ()) for part in (option, value)]
 
 
 def allowed(context: click.Context) -> Allowances:
