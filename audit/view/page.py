@@ -98,10 +98,13 @@ class ViewState:
         if source.results.run.exit_code is None:
             return render_section(source, chosen, self.templates)
         version = reading.browser.version_of(source.run)
-        self._ahead.get(version, lambda: self._begin(source.run))
         if chosen.name == sections()[0].name:
-            return render_section(source, chosen, self.templates)
-        return self._bodies.get((version, chosen.name), lambda: render_section(source, chosen, self.templates))
+            body = render_section(source, chosen, self.templates)
+        else:
+            body = self._bodies.get((version, chosen.name), lambda: render_section(source, chosen, self.templates))
+        # afterwards, so that the page that was asked for does not share its core
+        self._ahead.get(version, lambda: self._begin(source.run))
+        return body
 
     def _begin(self, run: str) -> threading.Thread:
         """Make the sections of a run while its reader looks at one of them: charts take a third of a second."""
