@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from audit.errors import UserError
-from audit.stats.acceptance_estimators import AcceptanceEstimate, DraftTotals, contradiction, estimates
+from audit.stats.acceptance_estimators import AcceptanceEstimate, DraftTotals, contradiction, draft_sums, estimates
 
 ACCOUNT: Final = "spec_decode_acceptance"
 COUNTS: Final = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
@@ -65,7 +65,14 @@ def read_aiperf(path: Path) -> AiperfFigures:
         raise UserError(
             f"{path}: it has no records; give profile_export.jsonl of aiperf profile --export-level records"
         )
-    found = (str(path), tally.requests, tally.failed, tally.warmup, tuple(sorted(engines)), estimates(totals))
+    found = (
+        str(path),
+        tally.requests,
+        tally.failed,
+        tally.warmup,
+        tuple(sorted(engines)),
+        estimates(draft_sums(totals)),
+    )
     return AiperfFigures(*found)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from audit.stats.acceptance_estimators import AcceptanceEstimate, DraftTotals, contradiction, estimates
 from audit.store import Store, StoredArm, StoredRun
 from audit.store.request_drafts import ArmDrafts
-
-MOST: Final = 3
-"""Most contradictions of an arm that are named."""
+from audit.store.step_drafts import ArmDraftSums, sums_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +22,26 @@ class ArmEstimates:
 
 def run_estimates(store: Store, run: StoredRun) -> tuple[ArmEstimates, ...]:
     """The estimates of every candidate whose drafts somebody counted."""
-    found = (arm_estimates(arm, store.figures.drafts(run.ulid, arm.name)) for arm in run.candidates if _counts(arm))
+    known = {one.arm: one for one in store.figures.draft_sums(run.ulid)}
+    found = (_estimates(store, run, arm, known.get(arm.name)) for arm in run.candidates if arm.counts.drafted)
     return tuple(one for one in found if one.values or one.contradictions)
 
 
-def _counts(arm: StoredArm) -> bool:
-    return bool(arm.counts.drafted)
+def _estimates(store: Store, run: StoredRun, arm: StoredArm, known: ArmDraftSums | None) -> ArmEstimates:
+    if known is None:
+        return arm_estimates(arm, store.figures.drafts(run.ulid, arm.name))
+    return ArmEstimates(arm.name, estimates(known.sums), known.contradictions)
 
 
 def arm_estimates(arm: StoredArm, drafts: ArmDrafts) -> ArmEstimates:
     """The estimates of one arm; requests that nobody counted leave only those of the server's counters."""
-    broken = tuple(_contradictions(drafts))
+    known, grown = sums_of(arm.name, drafts.requests), drafts.counters
+    found = None if grown is None else contradiction(grown.steps, grown.drafted, grown.accepted)
+    broken = (*known.contradictions, *([] if found is None else [f"the server's counters: {found}"]))
     if broken:
-        return ArmEstimates(arm.name, (), _shortened(broken))
-    totals = [DraftTotals(one.steps, one.drafted, one.accepted, one.emitted) for one in drafts.requests]
-    counters = None
-    if drafts.counters is not None:
-        counters = DraftTotals(drafts.counters.steps, drafts.counters.drafted, drafts.counters.accepted)
-    return ArmEstimates(arm.name, estimates([] if drafts.uncounted else totals, counters))
-
-
-def _contradictions(drafts: ArmDrafts) -> Iterator[str]:
-    for one in drafts.requests:
-        found = contradiction(one.steps, one.drafted, one.accepted, one.emitted)
-        if found is not None:
-            yield f"{one.key.short}: {found}"
-    if drafts.counters is not None:
-        found = contradiction(drafts.counters.steps, drafts.counters.drafted, drafts.counters.accepted)
-        if found is not None:
-            yield f"the server's counters: {found}"
-
-
-def _shortened(broken: Sequence[str]) -> tuple[str, ...]:
-    more = len(broken) - MOST
-    return (*broken[:MOST], *([f"{more} more"] if more > 0 else []))
+        return ArmEstimates(arm.name, (), broken)
+    counters = None if grown is None else DraftTotals(grown.steps, grown.drafted, grown.accepted)
+    return ArmEstimates(arm.name, estimates(None if drafts.uncounted else known.sums, counters))
 
 
 def contradiction_lines(arms: Sequence[ArmEstimates]) -> list[str]:

@@ -15,6 +15,9 @@ from engine.record.trace import StepView, Trace, steps_of
 
 REJECTED: Final = "rejected"
 UNREACHED: Final = "not examined"
+ROLES: Final = {int(role): role.name.lower() for role in Role}
+"""Names of roles by their numbers in a record: the lookup in an enumeration takes most of a page's time."""
+ACCEPTED: Final = ROLES[Role.ACCEPTED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,15 @@ def token_lines(trace: Trace) -> Iterator[TokenLine]:
 def _step(trace: Trace, view: StepView) -> Iterator[TokenLine]:
     tree, examined = view.tree, _examined(trace, view)
     emitted = range(view.emitted.start, view.emitted.stop)
+    roles = {at: ROLES[int(number)] for at, number in zip(emitted, trace.role[view.emitted], strict=True)}
     # an accepted token stands on the row of its parent: its node is the one that was accepted there
     kept = {node: entry for node, entry in examined.items() if trace.examined_accepted[entry]}
-    places = dict(zip(kept, (e for e in emitted if trace.role[e] == Role.ACCEPTED), strict=False))
+    places = dict(zip(kept, (e for e in emitted if roles[e] == ACCEPTED), strict=False))
     depths: list[int] = []
     for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
         depths.append(0 if parent < 0 else depths[parent] + 1)
         at, entry = places.get(node), examined.get(node)
-        role = UNREACHED if entry is None else REJECTED if at is None else Role.ACCEPTED.name.lower()
+        role = UNREACHED if entry is None else REJECTED if at is None else ACCEPTED
         yield TokenLine(
             step=view.index,
             position=view.position + depths[node],
@@ -71,12 +75,12 @@ def _step(trace: Trace, view: StepView) -> Iterator[TokenLine]:
             allowed=_allowed(trace, at),
         )
     for at in emitted:
-        if trace.role[at] != Role.ACCEPTED:
+        if roles[at] != ACCEPTED:
             yield TokenLine(
                 step=view.index,
                 position=view.position + at - view.emitted.start,
                 token=int(trace.token[at]),
-                role=Role(int(trace.role[at])).name.lower(),
+                role=roles[at],
                 p=_number(trace.p, at),
                 uniform=_number(trace.uniform, at),
                 margin=_number(trace.margin, at),

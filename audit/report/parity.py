@@ -27,7 +27,7 @@ from audit.stats.drift import AcceptanceCounts
 from audit.stats.equivalence import EquivalenceDecision, decide
 from audit.stats.instances import IndexTrend, PairChange, index_trend, pair_changes, silent_end
 from audit.store import Store, StoredArm, StoredRun
-from audit.store.request_drafts import RequestDrafts
+from audit.store.step_drafts import RequestDrafts
 from engine.core.types import Floats, Protocol
 
 SEED: Final = 20261126

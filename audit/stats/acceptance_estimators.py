@@ -8,10 +8,10 @@ prints its rates in per cent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean
+from math import fsum
 from typing import Final
 
 
@@ -62,6 +62,38 @@ def contradiction(steps: int | None, drafted: int, accepted: int, emitted: int |
 
 
 @dataclass(frozen=True, slots=True)
+class DraftSums:
+    """Sums over requests with a draft, or the growth of a server's counters as one request.
+
+    steps: those with a draft; None if nobody counted them for one of the requests. rates: sum of a / d. stepped:
+    requests whose steps are counted and above 0; lengths: the sum of 1 + a / s over them.
+    """
+
+    requests: int
+    steps: int | None
+    drafted: int
+    accepted: int
+    rates: float
+    stepped: int
+    lengths: float
+
+
+def draft_sums(requests: Iterable[DraftTotals]) -> DraftSums:
+    """The sums over those of the requests that have a draft."""
+    drafting = [one for one in requests if one.drafted]
+    lengths = [1 + one.accepted / one.steps for one in drafting if one.steps]
+    return DraftSums(
+        requests=len(drafting),
+        steps=None if any(one.steps is None for one in drafting) else sum(one.steps or 0 for one in drafting),
+        drafted=sum(one.drafted for one in drafting),
+        accepted=sum(one.accepted for one in drafting),
+        rates=fsum(one.accepted / one.drafted for one in drafting),
+        stepped=len(lengths),
+        lengths=fsum(lengths),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class EstimatorDefinition:
     """What an estimator is.
 
@@ -74,32 +106,24 @@ class EstimatorDefinition:
     unit: str
     weighs: str
     aiperf: str | None
-    value: Callable[[Sequence[DraftTotals]], float | None]
+    value: Callable[[DraftSums], float | None]
     counters: bool = False
 
 
-def _rate(requests: Sequence[DraftTotals]) -> float | None:
-    drafted = sum(one.drafted for one in requests)
-    return sum(one.accepted for one in requests) / drafted if drafted else None
+def _rate(sums: DraftSums) -> float | None:
+    return sums.accepted / sums.drafted if sums.drafted else None
 
 
-def _mean_rate(requests: Sequence[DraftTotals]) -> float | None:
-    rates = [one.accepted / one.drafted for one in requests if one.drafted]
-    return fmean(rates) if rates else None
+def _mean_rate(sums: DraftSums) -> float | None:
+    return sums.rates / sums.requests if sums.requests else None
 
 
-def _length(requests: Sequence[DraftTotals]) -> float | None:
-    if any(one.steps is None for one in requests):
-        return None
-    steps = sum(one.steps or 0 for one in requests)
-    return 1 + sum(one.accepted for one in requests) / steps if steps else None
+def _length(sums: DraftSums) -> float | None:
+    return 1 + sums.accepted / sums.steps if sums.steps else None
 
 
-def _mean_length(requests: Sequence[DraftTotals]) -> float | None:
-    if any(one.steps is None for one in requests):
-        return None
-    lengths = [1 + one.accepted / one.steps for one in requests if one.steps]
-    return fmean(lengths) if lengths else None
+def _mean_length(sums: DraftSums) -> float | None:
+    return sums.lengths / sums.stepped if sums.stepped and sums.steps is not None else None
 
 
 RATIO: Final = "ratio"
@@ -171,19 +195,19 @@ class AcceptanceEstimate:
     aiperf: str | None
 
 
-def estimates(requests: Sequence[DraftTotals], counters: DraftTotals | None = None) -> tuple[AcceptanceEstimate, ...]:
+def estimates(requests: DraftSums | None, counters: DraftTotals | None = None) -> tuple[AcceptanceEstimate, ...]:
     """The estimators that these counts allow.
 
     Args:
-        requests: one entry per request; those without a draft weigh nothing.
+        requests: sums over the requests; None if nobody counted some of them.
         counters: the growth of a server's counters over the run, if it has them.
     """
-    drafting = [one for one in requests if one.drafted]
+    grown = None if counters is None else draft_sums([counters])
     found = []
     for one in ESTIMATORS:
-        counts = drafting if not one.counters else [] if counters is None else [counters]
-        value = one.value(counts)
-        if value is not None:
-            over = None if one.counters else len(drafting)
+        sums = grown if one.counters else requests
+        value = None if sums is None else one.value(sums)
+        if sums is not None and value is not None:
+            over = None if one.counters else sums.requests
             found.append(AcceptanceEstimate(one.estimator, value, one.unit, one.weighs, over, one.aiperf))
     return tuple(found)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from audit.store import kept_sums
 from audit.store.models import ArmRow, RequestRow, RunRow
 from audit.store.request_drafts import ArmDrafts, arm_drafts
+from audit.store.step_drafts import ArmDraftSums, run_draft_sums
 from audit.store.sums import ArmSample, RunSums, run_sums, samples
 from audit.store.values import RequestKey
 from audit.store.writer import find_run
@@ -85,6 +86,16 @@ class Figures:
             return kept_sums.stored(session, row) or run_sums(session, run)
 
         made: RunSums = self._read(work)
+        return made
+
+    def draft_sums(self, run: str) -> tuple[ArmDraftSums, ...]:
+        """The sums of the drafts of each candidate whose engine reports its steps: those kept, else summed now."""
+
+        def work(session: Session) -> tuple[ArmDraftSums, ...]:
+            kept = kept_sums.stored(session, find_run(session, run))
+            return run_draft_sums(session, run) if kept is None else kept.drafts
+
+        made: tuple[ArmDraftSums, ...] = self._read(work)
         return made
 
     def samples(self, run: str, most: int) -> tuple[ArmSample, ...]:

@@ -14,13 +14,15 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.orm import Session
 
+from audit.stats.acceptance_estimators import DraftSums
 from audit.store.canonical import to_json
 from audit.store.contents import IntegrityViolation
 from audit.store.models import RunRow
+from audit.store.step_drafts import ArmDraftSums
 from audit.store.sum_models import RunSumsRow
 from audit.store.sums import ArmSample, DomainCounts, Latencies, RunSums, SpanCounts, StepCounts, run_sums
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of `run_sums.sums`."""
 PARTS: Final[Mapping[str, type]] = {
     "domains": DomainCounts,
@@ -28,6 +30,7 @@ PARTS: Final[Mapping[str, type]] = {
     "spans": SpanCounts,
     "latencies": Latencies,
     "samples": ArmSample,
+    "drafts": ArmDraftSums,
 }
 """What the rows of each part are."""
 
@@ -68,8 +71,9 @@ def astray(session: Session) -> Iterator[IntegrityViolation]:
 
 
 def fill(connection: Connection) -> int:
-    """Keep the sums of the runs that ended before there was a place for them; returns their number."""
+    """Keep the sums of the ended runs that have none, or have them in another form; returns their number."""
     with Session(connection, join_transaction_mode="rollback_only") as session:
+        session.execute(delete(RunSumsRow).where(RunSumsRow.format != FORMAT))
         lacking = RunRow.id.not_in(select(RunSumsRow.run_id))
         runs = session.scalars(select(RunRow).where(RunRow.exit_code.is_not(None), lacking)).all()
         for run in runs:
@@ -80,13 +84,22 @@ def fill(connection: Connection) -> int:
 
 def _text(sums: RunSums) -> str:
     rows = {
-        part: [[getattr(one, place.name) for place in fields(kind)] for one in getattr(sums, part)]
+        part: [[_plain(getattr(one, place.name)) for place in fields(kind)] for one in getattr(sums, part)]
         for part, kind in PARTS.items()
     }
     return to_json(rows)
 
 
-KINDS: Final[Mapping[str, tuple[type, ...]]] = {"str": (str,), "int": (int,), "int | None": (int, type(None))}
+def _plain(value: Any) -> Any:
+    return [getattr(value, place.name) for place in fields(value)] if isinstance(value, DraftSums) else value
+
+
+KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "int | None": (int, type(None)),
+}
 
 
 def _made(kind: type, values: Any) -> Any:
@@ -98,6 +111,9 @@ def _made(kind: type, values: Any) -> Any:
     if kind is ArmSample:
         arm, requests, cases = values
         return ArmSample(str(arm), int(requests), tuple((str(case), int(sample)) for case, sample in cases))
+    if kind is ArmDraftSums:
+        arm, sums, contradictions = values
+        return ArmDraftSums(str(arm), None if sums is None else _made(DraftSums, sums), tuple(map(str, contradictions)))
     if not all(isinstance(value, KINDS[str(place.type)]) for place, value in zip(fields(kind), values, strict=True)):
         raise ValueError("a value of another kind")
     return kind(*values)

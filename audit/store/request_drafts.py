@@ -5,8 +5,7 @@ An engine's own steps give them where they are on record, else the account in ea
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,27 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.store.accounts import ANSWERED, COUNTED, counted, facts_of, reports_steps
-from audit.store.models import ArmRow, RequestRow, RequestStepsRow
+from audit.store.models import ArmRow
+from audit.store.step_drafts import RequestDrafts, recorded_drafts, requests_of
 from audit.store.values import CountSource, RequestKey
 from audit.store.writer import find_run
 from engine.record.effective import Effective
-
-
-@dataclass(frozen=True, slots=True)
-class RequestDrafts:
-    """Drafts of one request.
-
-    emitted: tokens of the answer. steps: those with a draft; None if nobody counted them. plan: drafted and accepted
-    tokens of each step with a draft, empty if only sums are known.
-    """
-
-    key: RequestKey
-    domain: str
-    emitted: int
-    steps: int | None
-    drafted: int
-    accepted: int
-    plan: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +46,8 @@ def arm_drafts(session: Session, ulid: str, arm: str) -> ArmDrafts:
         return ArmDrafts(())
     effective = Effective.from_json(row.effective)
     if reports_steps(effective):
-        return ArmDrafts(tuple(_recorded(session, row)))
+        return ArmDrafts(tuple(recorded_drafts(session, row)))
     return _answered(session, row, effective)
-
-
-def _requests(arm: ArmRow) -> Any:
-    columns = (RequestRow.id, RequestRow.case_id, RequestRow.sample, RequestRow.domain, RequestRow.n_output)
-    counts = (RequestRow.n_drafted, RequestRow.n_accepted, RequestStepsRow.steps)
-    query = select(*columns, *counts).outerjoin(RequestStepsRow, RequestStepsRow.request_id == RequestRow.id)
-    return query.where(RequestRow.arm_id == arm.id).order_by(RequestRow.id)
-
-
-def _recorded(session: Session, arm: ArmRow) -> Iterator[RequestDrafts]:
-    for _, case, sample, domain, emitted, drafted, accepted, steps in session.execute(_requests(arm)):
-        plan = None if steps is None else tuple((step[1], step[2]) for step in json.loads(steps) if step[1])
-        count = None if plan is None else len(plan)
-        yield RequestDrafts(RequestKey(arm.name, case, sample), domain, emitted, count, drafted, accepted, plan or ())
 
 
 def _answered(session: Session, arm: ArmRow, effective: Effective) -> ArmDrafts:
@@ -88,7 +57,7 @@ def _answered(session: Session, arm: ArmRow, effective: Effective) -> ArmDrafts:
     if growth.source is CountSource.COUNTERS and growth.drafted is not None and growth.accepted is not None:
         counters = CounterGrowth(_drafts(facts.values()), growth.drafted, growth.accepted)
     known, uncounted = [], 0
-    for number, case, sample, domain, emitted, *_ in session.execute(_requests(arm)):
+    for number, case, sample, domain, emitted, *_ in session.execute(requests_of(arm)):
         told = facts.get(number, {})
         if "error" in told:
             continue

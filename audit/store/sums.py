@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from audit.store.step_drafts import ArmDraftSums, run_draft_sums
 from audit.store.values import RequestKey
 
 MOST_SPANS: Final = 24
@@ -144,6 +145,7 @@ class RunSums:
     spans: tuple[SpanCounts, ...]
     latencies: tuple[Latencies, ...]
     samples: tuple[ArmSample, ...]
+    drafts: tuple[ArmDraftSums, ...]
 
 
 def run_sums(session: Session, run: str) -> RunSums:
@@ -154,6 +156,7 @@ def run_sums(session: Session, run: str) -> RunSums:
         spans(session, run, MOST_SPANS),
         latencies(session, run),
         samples(session, run, SAMPLED),
+        run_draft_sums(session, run),
     )
 
 

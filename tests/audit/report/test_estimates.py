@@ -9,7 +9,7 @@ import pytest
 
 from audit.evidence.records import ArmKind, Level
 from audit.report.estimates import arm_estimates, run_estimates
-from audit.store import NewArm, NewRequest
+from audit.store import NewArm, NewRequest, RunStatus
 from audit.store.request_drafts import ArmDrafts, CounterGrowth
 from engine.record.effective import Effective
 from tests.audit.invoke import invoke
@@ -43,6 +43,14 @@ def test_the_engines_own_steps_give_all_four(store):
         "request_weighted_length": pytest.approx(sum(lengths) / len(lengths)),
     }
     assert {one.requests for one in found.values} == {len(plans)}
+
+
+def test_the_estimates_are_the_same_before_and_after_the_run_ends(store):
+    run = filled(store)
+    before = run_estimates(store, store.load_run(run))
+    store.finish_run(run, RunStatus.FINISHED, 0)
+    assert run_estimates(store, store.load_run(run)) == before
+    assert arm_estimates(store.load_run(run).candidates[0], store.figures.drafts(run, "spec")) == before[0]
 
 
 def served(store, accounts, counters=None):

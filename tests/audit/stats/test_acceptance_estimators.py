@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.stats.acceptance_estimators import ESTIMATORS, DraftTotals, Estimator, estimates
+from audit.stats.acceptance_estimators import ESTIMATORS, DraftTotals, Estimator, draft_sums, estimates
 
 LONG = DraftTotals(steps=3, drafted=10, accepted=9, emitted=12)
 SHORT = DraftTotals(steps=1, drafted=2, accepted=0, emitted=1)
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 
 
 def values(requests, counters=None):
-    return {one.estimator: one.value for one in estimates(requests, counters)}
+    return {one.estimator: one.value for one in estimates(draft_sums(requests), counters)}
 
 
 def test_the_estimators_differ_as_computed_by_hand():
@@ -31,10 +31,14 @@ def test_the_estimators_differ_as_computed_by_hand():
 
 
 def test_requests_without_a_draft_weigh_nothing():
-    found = estimates([LONG, SHORT, SILENT])
+    found = estimates(draft_sums([LONG, SHORT, SILENT]))
     assert [one.requests for one in found] == [2, 2, 2, 2]
     assert values([LONG, SHORT, SILENT]) == values([LONG, SHORT])
-    assert estimates([SILENT]) == ()
+    assert estimates(draft_sums([SILENT])) == ()
+
+
+def test_uncounted_requests_leave_the_counters_only():
+    assert {one.estimator for one in estimates(None, SERVER)} == {Estimator.COUNTER_RATE, Estimator.COUNTER_LENGTH}
 
 
 def test_lengths_need_the_steps_of_every_request():

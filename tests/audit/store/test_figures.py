@@ -80,6 +80,6 @@ def test_a_few_requests_are_read_without_the_others(store):
 def test_an_empty_arm_and_a_missing_run(store):
     run = store.begin_run(start())
     figures = store.figures
-    assert (figures.sums(run), figures.pieces(run)) == (RunSums((), (), (), (), ()), {})
+    assert (figures.sums(run), figures.pieces(run)) == (RunSums((), (), (), (), (), ()), {})
     with pytest.raises(UserError, match="no run"):
         figures.sums("NONE")

@@ -39,6 +39,7 @@ def test_a_run_has_the_same_sums_while_it_runs_and_after(any_url):
         store.finish_run(run, RunStatus.FINISHED, 0)
         assert len(kept(any_url)) == 1
         assert store.figures.sums(run) == before
+        assert store.figures.draft_sums(run) == before.drafts
         assert sum(one.steps for one in before.steps if one.arm == "spec") == sum(map(len, PLANS))
         assert store.damage() == ()
 
@@ -56,7 +57,12 @@ def test_sums_of_another_form_are_not_read(any_url):
     with Store.open(any_url, create=False) as store:
         run = finished(store)
         known = store.figures.sums(run)
-    for change in ("sums = '[]'", "sums = replace(sums, '\"chat\",', '7,')", "format = 99"):
+    for change in (
+        "sums = '[]'",
+        "sums = replace(sums, '\"drafts\":[[', '\"drafts\":[[[],')",
+        "sums = replace(sums, '\"chat\",', '7,')",
+        "format = 99",
+    ):
         tamper(any_url, f"UPDATE run_sums SET {change}")
         with Store.open(any_url, create=False) as store:
             assert store.figures.sums(run) == known
@@ -77,6 +83,41 @@ def test_an_older_store_gets_the_sums_of_its_ended_runs(any_url):
     assert kept(any_url) == before != []
     with Store.open(any_url, create=False) as store:
         assert store.damage() == ()
+
+
+def test_sums_of_an_older_form_are_made_again(any_url):
+    with Store.open(any_url, create=False) as store:
+        finished(store)
+    before = kept(any_url)
+    with connected(any_url) as connection:
+        command.downgrade(migrate.config(connection), "0014")
+        connection.execute(text("INSERT INTO run_sums (run_id, format, sums) SELECT id, 1, '{}' FROM run"))
+        connection.commit()
+    migrate.upgrade(any_url)
+    assert kept(any_url) == before != []
+    with Store.open(any_url, create=False) as store:
+        assert store.damage() == ()
+
+
+def test_the_kept_drafts_are_those_of_the_steps(any_url):
+    with Store.open(any_url, create=False) as store:
+        run = finished(store)
+        (found,) = store.figures.draft_sums(run)
+        steps = [step for plan in PLANS for step in plan if step[0]]
+        assert (found.arm, found.contradictions, found.sums.requests) == (
+            "spec",
+            (),
+            sum(any(s[0] for s in p) for p in PLANS),
+        )
+        assert (found.sums.steps, found.sums.drafted, found.sums.accepted) == (
+            len(steps),
+            sum(many for many, _ in steps),
+            sum(few for _, few in steps),
+        )
+        tamper(any_url, 'UPDATE run_sums SET sums = replace(sums, \'"drafts":[["spec",[\', \'"drafts":[["spec",[9\')')
+    with Store.open(any_url, create=False) as store:
+        assert store.figures.draft_sums(run) != (found,)
+        assert [f"{one.place.split()[-1]}: {one.message}" for one in store.damage()] == [CHANGED]
 
 
 def test_an_import_makes_them_from_the_rows(tmp_path):
