@@ -35,7 +35,7 @@ ATTACH_INSTALLED := $(ATTACH_VENV)/.installed
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ATTACHENV := $(TESTENV) INSPECT_DISPLAY=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true GIT_PYTHON_REFRESH=quiet
-# SHARE=K/N runs every N-th of the slow, the bitwise, the attach, the vLLM, the onnxruntime-genai, the OpenVINO and the llama.cpp tests, starting at the K-th
+# SHARE=K/N runs every N-th of the slow, the bitwise, the PostgreSQL, the attach, the vLLM, the onnxruntime-genai, the OpenVINO and the llama.cpp tests, starting at the K-th
 SHARE ?=
 ONLY := $(if $(SHARE),--share $(SHARE))
 VLLM_TESTS ?= tests/vllm
@@ -98,8 +98,8 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 
 test-all: test test-slow  ## Run both tiers.
 
-test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser' tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing; SHARE=K/N.
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser' -k 'postgresql or not sqlite' $(ONLY) tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
