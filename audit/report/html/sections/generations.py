@@ -18,7 +18,7 @@ MOST: Final = 12
 """Most requests of the page."""
 MOST_NAMED: Final = 7
 """Most of them that are chosen for a finding."""
-BRIEF: Final = 2
+BRIEF: Final = 3
 """A page that must come at once has a share of them: one in this many."""
 
 
