@@ -71,9 +71,8 @@ def astray(session: Session) -> Iterator[IntegrityViolation]:
 
 
 def fill(connection: Connection) -> int:
-    """Keep the sums of the ended runs that have none, or have them in another form; returns their number."""
+    """Keep the sums of the ended runs that have none; returns their number."""
     with Session(connection, join_transaction_mode="rollback_only") as session:
-        session.execute(delete(RunSumsRow).where(RunSumsRow.format != FORMAT))
         lacking = RunRow.id.not_in(select(RunSumsRow.run_id))
         runs = session.scalars(select(RunRow).where(RunRow.exit_code.is_not(None), lacking)).all()
         for run in runs:
