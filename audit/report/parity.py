@@ -22,6 +22,7 @@ from audit.checks.logprob_closeness import FLOOR_TIMES, changes
 from audit.errors import UserError
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.evidence.verdicts import Verdict
+from audit.report.begun_order import BegunOrder, in_begun_order
 from audit.report.run_diff import Change, JudgedRun, settings_diff
 from audit.stats.drift import AcceptanceCounts
 from audit.stats.equivalence import EquivalenceDecision, decide
@@ -98,13 +99,24 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class ArmInstances:
-    """One arm in every instance: names of the runs, arms as stored, records, and drafts in the order of requests."""
+    """One arm in every instance: names of the runs, arms as stored, records, and the order of its requests."""
 
     name: str
     runs: tuple[str, ...]
     arms: tuple[StoredArm, ...]
     records: tuple[ArmRecord, ...]
-    drafts: tuple[tuple[RequestDrafts, ...], ...]
+    begun: tuple[BegunOrder, ...]
+
+    @property
+    def drafts(self) -> tuple[tuple[RequestDrafts, ...], ...]:
+        """Drafts of every instance's requests, in the order in which they began."""
+        return tuple(one.requests for one in self.begun)
+
+    @property
+    def order(self) -> str:
+        """Words on the order, if it is not the one in which requests began."""
+        named = any(one.named for one in self.begun)
+        return "; requests in the order of their names, because none says when it began" if named else ""
 
     @property
     def drafted(self) -> tuple[int, ...]:
@@ -150,13 +162,20 @@ def _runs(store: Store, runs: Sequence[StoredRun]) -> Iterator[ParityRun]:
 
 
 def _instances(store: Store, runs: Sequence[StoredRun], name: str) -> ArmInstances:
+    records = tuple(store.load_arm(run.ulid, name) for run in runs)
     return ArmInstances(
         name,
         tuple(run.ulid for run in runs),
         tuple(arm for run in runs if (arm := run.arm(name)) is not None),
-        tuple(store.load_arm(run.ulid, name) for run in runs),
-        tuple(store.figures.drafts(run.ulid, name).requests for run in runs),
+        records,
+        tuple(_begun(store, run, record) for run, record in zip(runs, records, strict=True)),
     )
+
+
+def _begun(store: Store, run: StoredRun, record: ArmRecord) -> BegunOrder:
+    together = next(arm.spec.get("rows") for arm in run.candidates if arm.name == record.name)
+    workloads = [str(one["name"]) for one in run.suite_document.get("workloads", ())]
+    return in_begun_order(store.figures.drafts(run.ulid, record.name).requests, record, together, workloads)
 
 
 def _arm(arm: ArmInstances, plain: PlainArms, limits: ParityLimits, arms: int) -> Iterator[ParityResult]:
@@ -316,7 +335,7 @@ def _drift(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityResult:
         f"{change.high:+.3f}] from the first to the second half; smallest p {lowest.found.p:.2g}, alarm at {alpha:.2g}"
     )
     finite = bound if math.isfinite(bound) else None
-    return ParityResult(arm.name, "drift", verdict, n, abs(change.estimate), finite, limits.drift, words)
+    return ParityResult(arm.name, "drift", verdict, n, abs(change.estimate), finite, limits.drift, words + arm.order)
 
 
 def _trends(instance: int, requests: Sequence[RequestDrafts], alpha: float) -> Iterator[_Trend]:
@@ -367,6 +386,6 @@ def _speculating(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityRe
         else:
             verdicts.append(Verdict.FAULT if end.p <= alpha else Verdict.INCONCLUSIVE)
             words.append(f"instance {at + 1}: the last {end.trailing} of {end.requests} have no draft, p {end.p:.2g}")
-    if not words:
-        return result(Verdict.CERTIFIED, f"every instance drafts in the last {100 * limits.last:g} % of its requests")
-    return result(Verdict.FAULT if Verdict.FAULT in verdicts else Verdict.INCONCLUSIVE, "; ".join(words))
+    words = words or [f"every instance drafts in the last {100 * limits.last:g} % of its requests"]
+    worst = next((one for one in (Verdict.FAULT, Verdict.INCONCLUSIVE) if one in verdicts), Verdict.CERTIFIED)
+    return result(worst, "; ".join(words) + arm.order)

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.support.engine_suites import ROOT, uncertified, verdicts
+from tests.support.engine_suites import ROOT, silent, uncertified, verdicts
 
 from .packaged import judged, with_python
 from .planted import LEAK, STALE_CACHE, planted
@@ -35,6 +35,7 @@ def test_with_drafts_the_repetition_penalty_does_not_see_the_prompt(tmp_path, ml
     """A defect of the engine; every other parameter is certified."""
     code, found = judged(tmp_path, "parameters", mlx_python)
     assert code == 1
+    assert silent(tmp_path) == set()
     arm = "draft-model.repetition_penalty-1.3"
     assert uncertified(found) == {(arm, check): "fault" for check in ("greedy_equality", "accounting")}
     assert all("lead" in finding["message"] for finding in found[arm, "greedy_equality"]["findings"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.backends.converted.conversion import MANIFEST, digests
-from tests.support.engine_suites import ROOT, uncertified, verdicts
+from tests.support.engine_suites import ROOT, silent, uncertified, verdicts
 
 pytestmark = pytest.mark.ort
 HEAD = "lm_head.MatMul.weight"
@@ -53,6 +53,7 @@ def test_top_p_keeps_tokens_that_the_nucleus_lacks(tmp_path):
 def test_every_parameter_and_the_exact_law_are_certified(tmp_path, name):
     code, judged = verdicts(tmp_path, f"suites/onnxruntime/{name}.yaml")
     assert uncertified(judged) == {}
+    assert silent(tmp_path) == set()
     assert code == 0
 
 

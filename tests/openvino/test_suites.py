@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.backends.converted.conversion import MANIFEST, digests
-from tests.support.engine_suites import ROOT, uncertified, verdicts
+from tests.support.engine_suites import ROOT, silent, uncertified, verdicts
 
 pytestmark = pytest.mark.openvino
 PLANTED = """
@@ -67,6 +67,7 @@ def test_a_draft_model_breaks_the_law_of_sampling(tmp_path):
 def test_the_shortest_length_is_ignored_and_other_parameters_are_kept(tmp_path):
     code, judged = verdicts(tmp_path, "suites/openvino/parameters.yaml")
     assert code == 1
+    assert silent(tmp_path) == set()
     wrong = uncertified(judged)
     ignored = {(f"{way}-min", "accounting") for way in ("draft-model", "confident-drafts", "prompt-lookup")}
     assert {key for key, verdict in wrong.items() if verdict == "fault"} == ignored

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from audit.evidence.records import ArmKind
+from audit.store import Store
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 1500
 
@@ -30,3 +33,16 @@ def verdicts(out, suite, *more):
 
 def uncertified(judged):
     return {key: check["verdict"] for key, check in judged.items() if check["verdict"] != "certified"}
+
+
+def silent(out):
+    """Cells of a parameter matrix that show nothing: arms without a draft, and values that change no arm's answers."""
+    with Store.open(f"sqlite:///{out / 'audit.db'}", create=False, read_only=True) as store:
+        run = store.load_run(store.resolve("latest"))
+        candidates = [arm for arm in run.arms if arm.kind is ArmKind.CANDIDATE]
+        records = {arm.name: store.load_arm(run.ulid, arm.name) for arm in candidates}
+        answers = {name: {each.key: each.tokens for each in record.requests} for name, record in records.items()}
+    undrafted = {arm.name for arm in candidates if not arm.counts.drafted}
+    return undrafted | {
+        name for name in answers if answers[name] == answers.get(name.partition(".")[0], ()) and "." in name
+    }
