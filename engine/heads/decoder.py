@@ -17,6 +17,7 @@ from engine.heads.checkpoint import TensorSpec
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at, require_capacity
 from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
+from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import (
     Affine,
@@ -101,6 +102,7 @@ class Decoder:
         self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
         self._layers = tuple(self._prepare(tensors, f"layers.{i}.", form) for i, form in enumerate(forms))
+        self._device = next(iter(tensors.values())).device
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
         """An empty cache.
@@ -109,7 +111,8 @@ class Decoder:
             CapacityError: `capacity` exceeds the head's context.
         """
         require_capacity(rows, capacity, self.context)
-        shape = CacheShape(len(self._layers), rows, self.config.kv_heads, capacity, self.config.head_dim)
+        config, layers = self.config, len(self._layers)
+        shape = CacheShape(layers, rows, config.kv_heads, capacity, config.head_dim, device=self._device)
         return self._numerics.new_cache(shape, self.dtype)
 
     def forward(self, cache: TensorSlotCache, placement: Placement, inputs: Tensor) -> Tensor:
@@ -127,10 +130,11 @@ class Decoder:
 
     def _step(self, cache: TensorSlotCache, placement: Placement) -> _ForwardState:
         positions = flat(placement.positions, placement)
-        layout = self._numerics.layout(placement, self._heads, self.dtype)
         cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self._rope.cos, self._rope.sin))
-        opened, windows = cache.open(aim_at(placement)), self._numerics.windows(cache, layout)
-        return _ForwardState(cache, opened, windows, RopeTables(cos, sin), layout)
+        layout: AttentionLayout = moved(self._numerics.layout(placement, self._heads, self.dtype), self._device)
+        opened = cache.open(moved(aim_at(placement), self._device))
+        rope: RopeTables = moved(RopeTables(cos, sin), self._device)
+        return _ForwardState(cache, opened, self._numerics.windows(cache, layout), rope, layout)
 
     def _enter(self, layer: _DecoderLayer, x: Tensor) -> _LayerInput:
         chunks = torch.split(x, self.hidden, 1)

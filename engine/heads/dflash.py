@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at
 from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
+from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine, HeadSizes, Matrix, Norm, RopeTables
 from engine.models.numerics.layouts import flat
@@ -42,6 +43,7 @@ class BlockDecoder:
     def __init__(self, config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         self._config, self._dtype = config, dtype
         self._tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        self._device = next(iter(tensors.values())).device
         self._numerics = FastNumerics()
         self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
@@ -53,21 +55,22 @@ class BlockDecoder:
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
         """An empty cache of `capacity` columns."""
         config = self._config
-        shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim)
+        shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim, device=self._device)
         return self._numerics.new_cache(shape, self._dtype)
 
     def read(self, cache: TensorSlotCache, placement: Placement, states: Tensor) -> None:
         """Write the context's keys and values for [N, features * hidden] states of the target."""
         features, rope = self._hidden_norm(self._fc(states.to(self._dtype))), self._turns(placement)
-        opened = cache.open(aim_at(placement))
+        opened = cache.open(moved(aim_at(placement), self._device))
         for index, layer in enumerate(self._layers):
             self._write(cache, opened, index, self._keys_values(layer, features, rope))
 
     def forward(self, cache: TensorSlotCache, placement: Placement, embedded: Tensor) -> Tensor:
         """[N, hidden] embeddings of the placed block -> [N, hidden] after the last norm."""
         numerics, config, x = self._numerics, self._config, embedded
-        rope, layout = self._turns(placement), numerics.layout(placement, self._heads, self._dtype)
-        opened, windows = cache.open(aim_at(placement)), numerics.windows(cache, layout)
+        rope = self._turns(placement)
+        layout = moved(numerics.layout(placement, self._heads, self._dtype), self._device)
+        opened, windows = cache.open(moved(aim_at(placement), self._device)), numerics.windows(cache, layout)
         for index, layer in enumerate(self._layers):
             normed = layer.attention_norm(x)
             self._write(cache, opened, index, self._keys_values(layer, normed, rope))
@@ -79,7 +82,9 @@ class BlockDecoder:
 
     def _turns(self, placement: Placement) -> RopeTables:
         positions = flat(placement.positions, placement)
-        return RopeTables(*(each.index_select(0, positions).unsqueeze(1) for each in (self._rope.cos, self._rope.sin)))
+        cos, sin = (each.index_select(0, positions).unsqueeze(1) for each in (self._rope.cos, self._rope.sin))
+        turns: RopeTables = moved(RopeTables(cos, sin), self._device)
+        return turns
 
     def _keys_values(self, layer: _BlockLayer, rows: Tensor, rope: RopeTables) -> Tensor:
         """[N, 2 * kv_heads, head_dim]: rotated keys, then values."""

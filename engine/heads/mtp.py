@@ -55,8 +55,9 @@ class MtpModule:
         Position t holds the state after token t and token t + 1; the embedding at position 0 is zero, as in the
         models' training.
         """
-        embedded = F.embedding(flat(placement.tokens, placement), self._embedding)
-        first = flat(placement.positions, placement).unsqueeze(1) == 0
+        device = self._embedding.device
+        embedded = F.embedding(flat(placement.tokens, placement).to(device), self._embedding)
+        first = flat(placement.positions, placement).to(device).unsqueeze(1) == 0
         both = [self._embedding_norm(embedded.masked_fill(first, 0.0)), self._hidden_norm(states.to(embedded.dtype))]
         return self._norm(self._decoder.forward(cache, placement, self._project(torch.cat(both, 1))))
 

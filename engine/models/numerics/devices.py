@@ -33,6 +33,14 @@ def usable_device(name: str, where: str) -> torch.device:
     return device
 
 
+def capability(device: torch.device) -> str:
+    """The instruction set of torch's kernels on a CPU, the architecture of a GPU such as `sm_90`."""
+    if device.type != "cuda":
+        return str(torch.backends.cpu.get_cpu_capability())
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
 def ask_for_stable_kernels(device: torch.device) -> None:
     """Switch off the features that make a GPU's products depend on shapes: TF32, reduced precision sums, split
     reductions.

@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.core.errors import InvalidRequest, ModelError
+from engine.core.errors import ModelError
 from engine.core.types import StepOutcome
 from engine.heads.dflash import BlockDecoder
 from engine.models.interface import Placement, chain_placement
 from engine.models.lean_weights import read_config
-from engine.models.numerics.devices import CPU
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
 from engine.proposers.interface import Context
@@ -52,12 +51,10 @@ class BlockDrafter:
 
         Raises:
             ModelNeeded: there is no head.
-            InvalidRequest: a head of another family, or a target that is not a lean model on the cpu.
+            InvalidRequest: a head of another family, or a target that is not a lean model.
             ModelError: a head that does not fit the target.
         """
         fitted = fitted_head(kind, parts, ("dflash",))
-        if fitted.model.device != CPU:
-            raise InvalidRequest(f"proposer {kind} drafts on the cpu; use device: cpu for the target")
         wanted, layers = fitted.head.settings["target_layers"], fitted.model.config.layers
         if wanted != layers:
             raise ModelError(f"dflash head: num_target_layers is {wanted}, the target has {layers}; use its own head")
@@ -94,7 +91,7 @@ class BlockDrafter:
         blocks = [[active[row].history[-1], *self._masks] if row in active else [] for row in rows]
         starts = [len(active[row].history) - 1 if row in active else 0 for row in rows]
         placement = whole(chain_placement(blocks, starts, self._cache.trash), starts, len(self._masks) + 1)
-        tokens = torch.tensor([token for block in blocks for token in block])
+        tokens = torch.tensor([token for block in blocks for token in block], device=self._embedding.device)
         out = self._decoder.forward(self._cache, placement, F.embedding(tokens, self._embedding))
         split = out.view(len(active), self.most + 1, -1)[:, 1:]
         scores = self._head(split.flatten(0, 1)).view(len(active), self.most, -1)

@@ -17,11 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.core.errors import InvalidRequest, ModelError
+from engine.core.errors import ModelError
 from engine.heads.decoder import Decoder
 from engine.heads.formats.eagle import forms
 from engine.models.lean_weights import LeanConfig, read_config
-from engine.models.numerics.devices import CPU
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
 from engine.proposers.parts import ProposerParts
@@ -51,20 +50,18 @@ class FeatureHead:
 
     def inputs(self, tokens: Tensor, states: Tensor) -> Tensor:
         """Of n pairs: the tokens [n] and the states [n, H] of the tokens before them."""
-        return self.join(torch.cat([F.embedding(tokens, self.embedding), states], 1))
+        return self.join(torch.cat([F.embedding(tokens.to(self.embedding.device), self.embedding), states], 1))
 
 
 def feature_head(kind: str, parts: ProposerParts, families: tuple[str, ...]) -> FeatureHead:
     """The parts' head, of one of the `families`, in the target's dtype, for a proposer of this `kind`.
 
     Raises:
-        InvalidRequest: a head of another family, or a target that is not a lean model on the cpu.
+        InvalidRequest: a head of another family, or a target that is not a lean model.
         ModelNeeded: no head.
         ModelError: a head that does not fit the target.
     """
     fitted = fitted_head(kind, parts, families)
-    if fitted.model.device != CPU:
-        raise InvalidRequest(f"proposer {kind} runs on the cpu; use device: cpu for the target")
     return _eagle(fitted) if fitted.head.family == "eagle" else _eagle3(fitted)
 
 

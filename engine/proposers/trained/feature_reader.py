@@ -96,8 +96,9 @@ class FeatureReader:
 
     def _states_before(self, row: int, level: TreeLevel) -> Tensor:
         """[n, H] the states of the new nodes' parents."""
-        parents = torch.tensor(level.tree.parents[level.first :])
-        return self._head.settle(self._after(row).index_select(0, parents + 1))
+        after = self._after(row)
+        parents = torch.tensor(level.tree.parents[level.first :], device=after.device)
+        return self._head.settle(after.index_select(0, parents + 1))
 
     def _after(self, row: int) -> Tensor:
         outputs = self._rows[row].outputs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,14 +17,14 @@ from engine.proposers.parts import ProposerParts
 
 @dataclass(frozen=True, slots=True)
 class FittedHead:
-    """A head and the target that it was made for, in whose dtype and arithmetic it drafts."""
+    """A head and the target that it was made for: it drafts in the target's dtype and arithmetic, on its device."""
 
     head: HeadCheckpoint
     model: LeanModel
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor of the head in the target's dtype, where the target lives."""
-        return self.head.tensors[name].to(self.model.device, self.model.dtype)
+        """A tensor of the head in the target's dtype."""
+        return self.head.tensors[name].to(self.model.dtype)
 
 
 def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ()) -> FittedHead:
@@ -54,7 +55,13 @@ def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ())
                 f"{head.layout} head: its {what} is {head.settings[setting]}, the target's is {theirs}; "
                 "use the target's own head"
             )
-    return FittedHead(head, target)
+    return FittedHead(replace(head, tensors=_on_device(head.tensors, target.device)), target)
+
+
+def _on_device(tensors: Mapping[str, Tensor], device: torch.device) -> Mapping[str, Tensor]:
+    """The tensors on a device; names that share a tensor share its copy too."""
+    copies = {id(tensor): tensor.to(device) for tensor in tensors.values()}
+    return {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
 
 class LastStates:

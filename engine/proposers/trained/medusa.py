@@ -54,8 +54,7 @@ class MedusaHeads:
             for head in range(self.count)
         ]
         self._outputs = _outputs(side, self.count)
-        tokens = side.head.tensors.get("token_map")
-        self._tokens = None if tokens is None else tokens.to(side.model.device)
+        self._tokens = side.head.tensors.get("token_map")
 
     def logits(self, states: Tensor, heads: int) -> Tensor:
         """[N, heads, V] of the first heads for hidden states [N, H]."""

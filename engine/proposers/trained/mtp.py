@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.core.errors import InvalidRequest, ModelError
+from engine.core.errors import ModelError
 from engine.core.types import Proposal, QKind, StepOutcome
 from engine.heads.formats.mimo import BEFORE_NORM
 from engine.heads.mtp import MtpModule
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
-from engine.models.numerics.devices import CPU
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.own_cache import limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
@@ -103,13 +102,11 @@ class MtpProposer:
         """From a head and the option `stop_below`.
 
         Raises:
-            InvalidRequest: an option that is not taken, no head, one that is no MTP head, or a target on a device.
+            InvalidRequest: an option that is not taken, no head, or one that is no MTP head.
             ModelError: a head that does not fit the target.
         """
         options = read("mtp", parts.options)
         fitted = fitted_head("mtp", parts)
-        if fitted.model.device != CPU:
-            raise InvalidRequest("proposer mtp drafts on the cpu; use device: cpu for the target")
         return cls(parts, fitted, options["stop_below"])
 
     def _nothing(self) -> list[_Run]:

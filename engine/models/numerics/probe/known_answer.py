@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.models.cache import CacheShape, aim_at
 from engine.models.interface import chain_placement
+from engine.models.numerics.devices import CPU, moved
 from engine.models.numerics.interface import Affine, HeadSizes, Numerics, RopeTables
 from engine.models.numerics.probe.model_parts import ModelParts
 
@@ -30,36 +31,40 @@ HEADS = HeadSizes(heads=4, kv_heads=2, head_dim=8, context=64)
 EPS = 2.0**-20
 
 
-def known_answer(mode: Numerics, parts: ModelParts) -> str | None:  # noqa: ARG001 - a property's signature
+def known_answer(mode: Numerics, parts: ModelParts) -> str | None:
     """How the digest of the answer differs from the one that every machine gives; None if it does not."""
-    found, wanted = digest(mode), ANSWERS.get(mode.name, "")
+    found, wanted = digest(mode, parts.device), ANSWERS.get(mode.name, "")
     return None if found == wanted else f"the answer's digest is {found[:12]}, and {wanted[:12]} everywhere else"
 
 
 @torch.no_grad()
-def digest(mode: Numerics) -> str:
+def digest(mode: Numerics, device: torch.device = CPU) -> str:
     """SHA-256 of a mode's results on the problem: products, norm, gate, rotation and attention, one after another."""
-    x = mode.norm(numbers(2, HIDDEN), EPS, HIDDEN)(numbers(1, TOKENS, HIDDEN))
+
+    def given(salt: int, *shape: int) -> Tensor:
+        return numbers(salt, *shape).to(device)
+
+    x = mode.norm(given(2, HIDDEN), EPS, HIDDEN)(given(1, TOKENS, HIDDEN))
     width = (HEADS.heads + 2 * HEADS.kv_heads) * HEADS.head_dim
-    qkv = mode.matrix(Affine(numbers(3, width, HIDDEN), numbers(4, width)))(x)
+    qkv = mode.matrix(Affine(given(3, width, HIDDEN), given(4, width)))(x)
     seen = _attention(mode, qkv.view(TOKENS, -1, HEADS.head_dim))
-    hidden = mode.matrix(Affine(numbers(5, HIDDEN, seen.shape[1]), None))(seen)
-    gated = mode.gate(mode.matrix(Affine(numbers(6, 2 * HIDDEN, HIDDEN), None))(hidden))
+    hidden = mode.matrix(Affine(given(5, HIDDEN, seen.shape[1]), None))(seen)
+    gated = mode.gate(mode.matrix(Affine(given(6, 2 * HIDDEN, HIDDEN), None))(hidden))
     answer = hashlib.sha256()
     for part in (x, qkv, hidden, gated):
-        answer.update(part.double().contiguous().numpy().tobytes())
+        answer.update(part.double().contiguous().cpu().numpy().tobytes())
     return answer.hexdigest()
 
 
 def _attention(mode: Numerics, qkv: Tensor) -> Tensor:
     frequencies = torch.tensor([1.0, 0.25, 0.0625, 0.015625], dtype=torch.float64)
-    tables = mode.rope(frequencies, TOKENS, qkv.dtype)
+    tables = moved(mode.rope(frequencies, TOKENS, qkv.dtype), qkv.device)
     turned = HEADS.heads + HEADS.kv_heads
     rotated = mode.rotate(qkv[:, :turned], RopeTables(tables.cos[:, None], tables.sin[:, None]))
-    cache = mode.new_cache(CacheShape(1, 1, HEADS.kv_heads, TOKENS, HEADS.head_dim), qkv.dtype)
+    cache = mode.new_cache(CacheShape(1, 1, HEADS.kv_heads, TOKENS, HEADS.head_dim, device=qkv.device), qkv.dtype)
     placement = chain_placement([[0] * TOKENS], [0], cache.trash)
-    cache.write(0, cache.open(aim_at(placement)), rotated[:, HEADS.heads :], qkv[:, turned:])
-    layout = mode.layout(placement, HEADS, qkv.dtype)
+    cache.write(0, cache.open(moved(aim_at(placement), qkv.device)), rotated[:, HEADS.heads :], qkv[:, turned:])
+    layout = moved(mode.layout(placement, HEADS, qkv.dtype), qkv.device)
     return mode.attend(rotated[:, : HEADS.heads], mode.windows(cache, layout)[0], layout)
 
 

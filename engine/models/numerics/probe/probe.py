@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import EngineError
+from engine.models.numerics.devices import capability
 from engine.models.numerics.interface import Invariance, Numerics
 from engine.models.numerics.probe import attention as probe_attention
 from engine.models.numerics.probe import known_answer as probe_known
@@ -42,7 +43,7 @@ class PropertyResult:
 class ProbeReport:
     """The result for one mode and one model's shapes.
 
-    capability: the instruction set that torch's kernels use.
+    capability: the instruction set that torch's kernels use; of a GPU its architecture.
     """
 
     mode: str
@@ -100,7 +101,7 @@ def probe(parts: ModelParts, mode: Numerics) -> ProbeReport:
         mode=mode.name,
         dtype=str(parts.dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
-        capability=torch.backends.cpu.get_cpu_capability(),
+        capability=capability(parts.device),
         device=str(parts.device),
         results=tuple(_results(parts, mode)),
     )
