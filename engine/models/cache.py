@@ -148,7 +148,7 @@ def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int
 def aim_at(placement: Placement) -> WriteSlots:
     """The cache columns of the placed tokens, padding left out."""
     lengths, first = placement.lengths, placement.first_row
-    if len(lengths) == 1 and placement.branches is None:
+    if len(lengths) == 1 and placement.branches is None and placement.real is None:
         start = int(placement.slots[0, 0])
         return WriteSlots(placement.slots[0], placement.slots[0], slice(start, start + lengths[0]), first)
     rows = np.repeat(np.arange(first, first + len(lengths)), lengths)

@@ -42,6 +42,8 @@ class Placement:
     span: number of columns S that queries may see, from column 0.
     branches: [B, T, S] bool, the columns that each query sees; None if each sees the columns up to its position.
     first_row: row b of the batch is row `first_row + b` of the cache.
+    real: of rows that were completed to one width, the number of tokens that are not fillers; None if none was. A
+        filler is counted in `lengths`, is written to `trash` and stands at the position of the row's last token.
     """
 
     tokens: Tensor
@@ -51,6 +53,7 @@ class Placement:
     span: int
     branches: Tensor | None = None
     first_row: int = 0
+    real: tuple[int, ...] | None = None
 
     @property
     def visible(self) -> Tensor:

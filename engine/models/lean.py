@@ -28,7 +28,7 @@ from engine.models.lean_weights import (
     read_config,
     rope_frequencies,
 )
-from engine.models.numerics.devices import CPU, moved
+from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import (
     Affine,
@@ -43,12 +43,15 @@ from engine.models.numerics.interface import (
 from engine.models.numerics.layouts import flat, unflat
 from engine.models.numerics.probe.choose import ModelWithNumerics, choose
 from engine.models.numerics.probe.model_parts import parts_of
+from engine.models.step_graphs import StepGraphs, completed_step, is_step
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """The shared inputs of a forward's layers: cache places, rotations and visibility."""
+    """The inputs of a forward: tokens, cache places, rotations and visibility."""
 
+    tokens: Tensor
+    """[N]"""
     aim: WriteSlots
     rope: RopeTables
     """[N, 1, head_dim] each."""
@@ -90,6 +93,7 @@ class LeanModel:
         eos_ids: tuple[int, ...] = (),
         facts: Mapping[str, Any] | None = None,
         numerics: Numerics | None = None,
+        graphs: StepGraphs | None = None,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -98,6 +102,7 @@ class LeanModel:
         self.eos_ids = eos_ids
         self.facts: Mapping[str, Any] = dict(facts or {})
         self.numerics = numerics or FastNumerics()
+        self._graphs = graphs
         self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
         self._layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
@@ -139,11 +144,20 @@ class LeanModel:
         """
         if not isinstance(cache, TensorSlotCache):
             raise TypeError(f"a lean model needs the cache of its new_cache, not {type(cache).__name__}")
-        config, numerics = self.config, self.numerics
-        part = self._whole if want.part is None else _require_part(want.part, config.layers)
-        step = self._plan(placement)
+        if want.part is not None:
+            _require_part(want.part, self.config.layers)
+        if self._graphs is None or not is_step(placement, want):
+            return self._compute(cache, moved(self._plan(placement), self.device), want)
+        width, whole = placement.tokens.shape[1], completed_step(placement, cache.capacity)
+        answer = self._graphs.run(cache, self._plan(whole), want, lambda step: self._compute(cache, step, want))
+        return narrowed(answer, width)
+
+    def _compute(self, cache: TensorSlotCache, step: ForwardContext, want: WantedOutputs) -> Forward:
+        """A forward's arithmetic, on the model's device."""
+        config, numerics, placement = self.config, self.numerics, step.layout.placement
+        part = want.part or self._whole
         reach = LayerViews(cache.open(step.aim), numerics.windows(cache, step.layout))
-        x = F.embedding(flat(placement.tokens, placement).to(self.device), self.weights.embedding)
+        x = F.embedding(step.tokens, self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
         for index, layer in enumerate(self._layers):
             if index in part.attention:
@@ -160,9 +174,10 @@ class LeanModel:
         return Forward(logits, {index: unflat(rows, placement) for index, rows in hidden.items()})
 
     def _plan(self, placement: Placement) -> ForwardContext:
-        """The data of a placement that the layers share."""
+        """The data of a placement that the layers share, on the host."""
         positions = flat(placement.positions, placement)
-        step = ForwardContext(
+        return ForwardContext(
+            tokens=flat(placement.tokens, placement),
             aim=aim_at(placement),
             rope=RopeTables(
                 self._rope.cos.index_select(0, positions).unsqueeze(1),
@@ -170,8 +185,6 @@ class LeanModel:
             ),
             layout=self.numerics.layout(placement, self.heads, self.dtype),
         )
-        on_device: ForwardContext = step if self.device == CPU else moved(step, self.device)
-        return on_device
 
     def _attention(
         self, x: Tensor, index: int, cache: TensorSlotCache, step: ForwardContext, reach: LayerViews
@@ -189,11 +202,16 @@ class LeanModel:
         return layer.out(numerics.attend(queries, reach.windows[index], step.layout))
 
 
-def _require_part(part: Sublayers, layers: int) -> Sublayers:
+def narrowed(answer: Forward, width: int) -> Forward:
+    """The first `width` places of every row."""
+    logits = None if answer.logits is None else answer.logits[:, :width]
+    return Forward(logits, {layer: states[:, :width] for layer, states in answer.hidden.items()})
+
+
+def _require_part(part: Sublayers, layers: int) -> None:
     for index in (*part.attention, *part.ffn):
         if not 0 <= index < layers:
             raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
-    return part
 
 
 def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> PreparedLayer:
@@ -239,6 +257,8 @@ def load_folder(
     config = read_config(folder.config, folder.name("config.json"))
     tensors = read_tensors(folder)
     check_tensors(config, tensors, folder.name())
-    weights = build_weights(config, tensors, dtype, torch.device(facts.get("device", "cpu")))
+    device = torch.device(facts.get("device", "cpu"))
+    weights = build_weights(config, tensors, dtype, device)
     choice = choose(numerics, parts_of(config, weights), folder.name())
-    return ModelWithNumerics(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics), choice.facts)
+    graphs = StepGraphs(device) if device.type == "cuda" else None
+    return ModelWithNumerics(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics, graphs), choice.facts)

@@ -8,10 +8,11 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from engine.core.trees import ancestors, depths, is_chain
 from engine.core.types import Tree
@@ -59,6 +60,30 @@ def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
         lengths=lengths,
         span=span,
         branches=torch.from_numpy(visible),
+    )
+
+
+def completed(placement: Placement, width: int, span: int, trash: int) -> Placement:
+    """The placement with every row filled up to `width` tokens, over `span` columns."""
+    rows, given = placement.tokens.shape
+    counts = np.array(placement.lengths)[:, None]
+    real = torch.from_numpy(np.arange(width)[None, :] < counts)
+    last = torch.from_numpy(np.maximum(counts - 1, 0))
+    wide = (0, width - given)
+    branches = placement.branches
+    if branches is not None:
+        branches = F.pad(branches, (0, span - placement.span, *wide)) & real.unsqueeze(2)
+        # a filler has to see something
+        branches[:, :, 0] |= ~real
+    return replace(
+        placement,
+        tokens=torch.where(real, F.pad(placement.tokens, wide), 0),
+        positions=torch.where(real, F.pad(placement.positions, wide), placement.positions.gather(1, last)),
+        slots=torch.where(real, F.pad(placement.slots, wide), trash),
+        lengths=(width,) * rows,
+        span=span,
+        branches=branches,
+        real=placement.lengths,
     )
 
 

@@ -1,18 +1,19 @@
 """Devices: moving a forward's inputs to the model's device, and selecting torch's stable kernels there.
 
 Placements and layouts are made on the CPU, from Python numbers, and moved once
-per forward. The tests have not run this module on a GPU; there, as everywhere, the probe decides which promises a mode
-may make.
+per forward. On a GPU, as everywhere, the probe decides which promises a mode may make.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 
 from engine.core.errors import ModelError
+from engine.models.interface import Placement
 
 CPU: Final = torch.device("cpu")
 
@@ -42,8 +43,7 @@ def capability(device: torch.device) -> str:
 
 
 def ask_for_stable_kernels(device: torch.device) -> None:
-    """Switch off the features that make a GPU's products depend on shapes: TF32, reduced precision sums, split
-    reductions.
+    """Switch off what rounds a GPU's products beyond their dtype: TF32, and sums in reduced precision.
 
     These torch settings apply to the whole process. On a CPU the function does nothing.
     """
@@ -51,18 +51,37 @@ def ask_for_stable_kernels(device: torch.device) -> None:
         return
     matmul = torch.backends.cuda.matmul
     matmul.allow_tf32 = False
-    # the second value forbids splitting the sum over blocks, whose number depends on the shape
-    matmul.allow_bf16_reduced_precision_reduction = (False, False)
-    matmul.allow_fp16_reduced_precision_reduction = (False, False)
+    # split sums are left on, for most libraries cannot forbid them; a constant shape has a constant split
+    matmul.allow_bf16_reduced_precision_reduction = False
+    matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """A tensor, or a frozen dataclass or sequence of such, on another device."""
+    """Inputs made on the CPU, tensors in frozen dataclasses and sequences, on a device; a placement stays."""
+    if device == CPU:
+        return value
+    return with_tensors(value, (each.to(device) for each in tensors_of(value)))
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors inside frozen dataclasses and sequences, but those of a placement, which no kernel reads."""
     if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {each.name: moved(getattr(value, each.name), device) for each in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_of(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type | Placement):
+        for field in dataclasses.fields(value):
+            yield from tensors_of(getattr(value, field.name))
+
+
+def with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The value with other tensors in the places of `tensors_of`, in that order."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
     if isinstance(value, list | tuple):
-        return type(value)(moved(each, device) for each in value)
+        return type(value)([with_tensors(each, tensors) for each in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Placement):
+        fields = {each.name: with_tensors(getattr(value, each.name), tensors) for each in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
     return value

@@ -38,7 +38,7 @@ from engine.models.numerics.interface import (
     Norm,
     RopeTables,
 )
-from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, grouped, padding, ungrouped
+from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, grouped, is_alone, padding, ungrouped
 from engine.models.numerics.rotations import rope_tables
 
 VALUE_BITS = 20
@@ -134,7 +134,7 @@ class ExactNumerics:
                 "use numerics tiled, or lower max_position_embeddings in config.json"
             )
         pads = padding(placement)
-        if len(placement.lengths) == 1 and pads.width == 1 and placement.branches is None:
+        if is_alone(placement, pads):
             return ExactLayout(placement, heads, pads, None)
         mask = additive_mask(placement, pads, placement.span, torch.float64)
         return ExactLayout(placement, heads, pads, mask[:, None, :, None])

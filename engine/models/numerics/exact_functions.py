@@ -44,7 +44,8 @@ class Exponential:
             self._per_step = float(1 / step)
         # dividing by a power of two is exact, so every entry is correctly rounded
         entries = [math.ldexp(value, -shift) for shift in range(OCTAVES) for value in octave]
-        self._table = torch.tensor([*entries, 0.0], dtype=torch.float64)
+        table = torch.tensor([*entries, 0.0], dtype=torch.float64)
+        self._tables = {table.device: table}
         self._smallest = -OCTAVES * STEPS * (self._high + self._low)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -55,9 +56,15 @@ class Exponential:
         series = rest * TAYLOR[0]
         for coefficient in (*TAYLOR[1:], 1.0):
             series.add_(coefficient).mul_(rest)
+        table = self._table(x.device)
         # a NaN has no index; the series carries it on
-        index = steps.neg_().to(torch.int64).clamp_(0, len(self._table) - 1)
-        return series.add_(1.0).mul_(self._table.to(x.device).take(index))
+        index = steps.neg_().to(torch.int64).clamp_(0, len(table) - 1)
+        return series.add_(1.0).mul_(table.take(index))
+
+    def _table(self, device: torch.device) -> Tensor:
+        if device not in self._tables:
+            self._tables[device] = self._tables[torch.device("cpu")].to(device)
+        return self._tables[device]
 
 
 def gated(gate_up: Tensor, exponential: Exponential) -> Tensor:

@@ -28,7 +28,7 @@ from engine.models.numerics.interface import (
     Norm,
     RopeTables,
 )
-from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, padding, working_dtype
+from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, is_alone, padding, working_dtype
 from engine.models.numerics.packed import packed, plain
 
 
@@ -80,7 +80,7 @@ class FastNumerics:
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
         """A mask only where something is hidden."""
         pads = padding(placement)
-        single = len(placement.lengths) == 1 and pads.width == 1 and placement.branches is None
+        single = is_alone(placement, pads)
         mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
         return FastLayout(placement, heads, pads, mask)
 

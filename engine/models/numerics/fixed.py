@@ -12,7 +12,7 @@ is in float32 for bfloat16 models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
+from engine.models.numerics import constant_rows
+from engine.models.numerics.constant_rows import filled
 from engine.models.numerics.fast import gated, rms_norm, rope_tables, rotated
 from engine.models.numerics.interface import (
     Affine,
@@ -42,7 +44,7 @@ from engine.models.numerics.layouts import (
     ungrouped,
     working_dtype,
 )
-from engine.models.numerics.packed import packed, padded
+from engine.models.numerics.packed import packed, padded, plain
 
 ROWS = 4
 """Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
@@ -81,12 +83,16 @@ class FixedNumerics:
     most_tree_nodes: int | None = None
 
     def matrix(self, affine: Affine) -> Matrix:
-        """The packed product; where there is none, the plain one on padded rows."""
+        """The packed product; where there is none, the plain one on padded rows, or on a constant number of them."""
+        if constant_rows.needed(affine.weight.device):
+            return constant_rows.by_blocks(plain(affine))
         return packed(affine) or padded(affine, ROWS)
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """Row by row, in float32 for 16-bit models."""
-        return rms_norm(weight, eps, width)
+        norm = rms_norm(weight, eps, width)
+        cut = constant_rows.by_blocks(norm)
+        return lambda x: cut(x) if constant_rows.needed(x.device) else norm(x)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up."""
@@ -123,9 +129,31 @@ class FixedNumerics:
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
-        parts = [_attended(turned[:, part], window, layout, part) for part in query_blocks(turned.shape[1])]
-        total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        whole = _with_whole_blocks(layout) if constant_rows.needed(turned.device) else layout
+        total = by_query_blocks(turned, lambda rows, part: _attended(rows, window, whole, part))
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def _with_whole_blocks(layout: FixedLayout) -> FixedLayout:
+    """The layout for a multiple of MOST_QUERIES query rows."""
+    found = [
+        each if each.mine is None else replace(each, mine=filled(each.mine, 1, MOST_QUERIES)) for each in layout.buckets
+    ]
+    return replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), buckets=found)
+
+
+def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    """Attention [M, rows, ...] of query rows [M, rows, head_dim], block by block.
+
+    Args:
+        queries: as `grouped` orders them.
+        attended: the answer for one block of rows, and which rows they are.
+    """
+    constant = constant_rows.needed(queries.device)
+    whole = filled(queries, 1, MOST_QUERIES) if constant else queries
+    parts = [attended(whole[:, part], part) for part in query_blocks(whole.shape[1])]
+    total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return total[:, : queries.shape[1]]
 
 
 def _attended(queries: Tensor, window: AttentionWindow, layout: FixedLayout, part: slice) -> Tensor:

@@ -74,6 +74,12 @@ def padding(placement: Placement, multiple: int = 1) -> Padding:
     return Padding(batch, wide, False, torch.from_numpy(index.ravel()), torch.from_numpy(np.flatnonzero(real)))
 
 
+def is_alone(placement: Placement, pads: Padding) -> bool:
+    """Whether the placement is the newest token of one row, which sees every column of the span."""
+    newest = placement.branches is None and placement.real is None
+    return newest and len(placement.lengths) == 1 and pads.width == 1
+
+
 def flat(values: Tensor, placement: Placement) -> Tensor:
     """[B, T, ...] -> [N, ...], padding left out."""
     if not placement.ragged:

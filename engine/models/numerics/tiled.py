@@ -12,7 +12,7 @@ query's sum has the same terms in the same order as in sequential decoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,11 +20,14 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
+from engine.models.numerics import constant_rows
+from engine.models.numerics.constant_rows import filled
 from engine.models.numerics.fixed import (
+    MOST_QUERIES,
     FixedNumerics,
+    by_query_blocks,
     cache_with_ones,
     divided,
-    query_blocks,
     round_up,
     row_multiple,
     softmax_weights,
@@ -107,8 +110,10 @@ class TiledNumerics(FixedNumerics):
         assert isinstance(layout, TiledLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
-        parts = [_attended(turned[:, part], window, layout, part) for part in query_blocks(turned.shape[1])]
-        total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        whole = layout
+        if constant_rows.needed(turned.device):
+            whole = replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES))
+        total = by_query_blocks(turned, lambda rows, part: _attended(rows, window, whole, part))
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
 
 
@@ -138,7 +143,8 @@ def tile_members(placement: Placement, dtype: torch.dtype) -> tuple[Tensor, ...]
     """
     if placement.branches is None:
         return None
-    real = torch.arange(placement.tokens.shape[1]) < torch.tensor(placement.lengths)[:, None]
+    counts = torch.tensor(placement.real or placement.lengths)
+    real = torch.arange(placement.tokens.shape[1]) < counts[:, None]
     if bool((placement.slots // TILE == placement.positions // TILE)[real].all()):
         return None
     tiles = int(placement.positions.max()) // TILE + 1
