@@ -44,7 +44,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture venv-vllm venv-ort venv-openvino venv-llama venv-mlx quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture test-gpu bench-gpu venv-vllm venv-ort venv-openvino venv-llama venv-mlx quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -99,7 +99,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing; SHARE=K/N.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser' -k 'postgresql or not sqlite' $(ONLY) tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser and not gpu' -k 'postgresql or not sqlite' $(ONLY) tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -112,6 +112,17 @@ test-browser: $(INSTALLED)  ## Every page in Chromium: quiet, inert, accessible;
 
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(TESTENV) $(BIN)/python -m pytest -m heavy $(ONLY) tests/engine/numerics $(BITWISE)
+
+GPU = $(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'
+NO_GPU = echo "no GPU with CUDA on this machine: nothing was run"
+
+# REQUESTS=34 makes 20 000 positions per mode and dtype
+REQUESTS = 4
+test-gpu: $(INSTALLED)  ## Modes, proposers and suites on a GPU with CUDA; says so where there is none.
+	@if $(GPU); then $(TESTENV) $(BIN)/python -m pytest -m gpu -rs --gpu-requests $(REQUESTS) tests/gpu; else $(NO_GPU); fi
+
+bench-gpu: $(INSTALLED)  ## The engine and transformers on a GPU, models of real sizes; says so where there is none.
+	@if $(GPU); then for mode in fast tiled exact; do $(BIN)/python -m tests.bench sizes --device cuda --dtype bfloat16 --draft-dtype bfloat16 --mode $$mode || exit 1; done; else $(NO_GPU); fi
 
 # up to seven engines of 2 GB each run at once
 test-vllm: $(VLLM_INSTALLED)  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.

@@ -43,7 +43,7 @@ from engine.models.numerics.interface import (
 from engine.models.numerics.layouts import flat, unflat
 from engine.models.numerics.probe.choose import ModelWithNumerics, choose
 from engine.models.numerics.probe.model_parts import parts_of
-from engine.models.step_graphs import StepGraphs, completed_step, is_step
+from engine.models.step_graphs import StepGraphs, completed_step, graphs_on, is_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,5 +260,5 @@ def load_folder(
     device = torch.device(facts.get("device", "cpu"))
     weights = build_weights(config, tensors, dtype, device)
     choice = choose(numerics, parts_of(config, weights), folder.name())
-    graphs = StepGraphs(device) if device.type == "cuda" else None
-    return ModelWithNumerics(LeanModel(config, weights, folder.eos_ids, facts, choice.numerics, graphs), choice.facts)
+    model = LeanModel(config, weights, folder.eos_ids, facts, choice.numerics, graphs_on(device))
+    return ModelWithNumerics(model, choice.facts)

@@ -90,6 +90,11 @@ class StepGraphs:
         return step.recorded.answer
 
 
+def graphs_on(device: torch.device) -> StepGraphs | None:
+    """Recorded steps for a device that can record; None for one that cannot."""
+    return StepGraphs(device) if device.type == "cuda" else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     buffer: StepBuffer

@@ -26,7 +26,7 @@ from tests.bench.store import main as store
 from tests.bench.view import main as view
 from tests.bench.vocabulary import main as vocabulary
 
-BENCHES = ("engines", "recording", "numerics", "batch", "context", "gamma")
+BENCHES = ("engines", "sizes", "recording", "numerics", "batch", "context", "gamma")
 GROUPS = ("templated", *TEMPLATED, "copy", "code")
 QUICK = {"rounds": 1, "prompts": 1, "length": 6}
 
@@ -49,6 +49,7 @@ QUICK = {"rounds": 1, "prompts": 1, "length": 6}
 @click.option(
     "--mode", type=click.Choice(tuple(REGISTRY)), default="tiled", show_default=True, help="Target's numerics."
 )
+@click.option("--device", default="cpu", show_default=True, help="As torch calls it, such as cuda.")
 @click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")
 def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft, domains, **kinds) -> None:
     """Run the benchmark NAME on one thread."""
@@ -63,7 +64,7 @@ def main(name, quick, out, rounds, prompts, tokens, gamma, clock, target, draft,
     setting = dataclasses.replace(setting, **QUICK) if quick else setting
     click.echo(
         f"{name}: {setting.target} ({setting.dtype}, {setting.mode}) with {setting.draft} ({setting.draft_dtype}), "
-        f"{setting.rounds} rounds, {clock} time, one torch thread"
+        f"{setting.rounds} rounds, {clock} time, one torch thread, {setting.device}"
     )
     began, tables = time.perf_counter(), []
     for table in importlib.import_module(f"tests.bench.{name}").run(setting):

@@ -37,7 +37,7 @@ class Transformers:
 
     @torch.inference_mode()
     def _output(self, request: Request, options: dict[str, Any]) -> tuple[int, ...]:
-        prompt = torch.tensor([request.prompt])
+        prompt = torch.tensor([request.prompt], device=self.target.device)
         found = self.target.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
@@ -57,7 +57,7 @@ def transformers_pair(setting: Setting) -> Transformers:
     models = []
     for source, dtype in ((setting.target, setting.dtype), (setting.draft, setting.draft_dtype)):
         model = AutoModelForCausalLM.from_pretrained(folder_of(source), dtype=DTYPES[dtype], local_files_only=True)
-        models.append(model.eval())
+        models.append(model.eval().to(setting.device))
     target, draft = models
     draft.generation_config.num_assistant_tokens = setting.gamma
     draft.generation_config.num_assistant_tokens_schedule = "constant"

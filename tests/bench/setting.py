@@ -51,6 +51,7 @@ class Setting:
     dtype: str = "float32"
     draft_dtype: str = "float32"
     mode: str = "tiled"
+    device: str = "cpu"
 
     @property
     def clock(self) -> Clock:
@@ -76,15 +77,16 @@ def folder_of(source: str) -> Path:
     return REFERENCE / name if kind == "bundled" else Path(source)
 
 
-def lean(source: str, dtype: str = "float32", mode: str = "fast") -> LeanModel:
+def lean(source: str, dtype: str = "float32", mode: str = "fast", device: str = "cpu") -> LeanModel:
     """Our own forward over a folder's weights, in a numerics mode."""
     folder = open_folder(folder_of(source), source)
-    return load_folder(folder, DTYPES[dtype], {}, mode).model
+    return load_folder(folder, DTYPES[dtype], {"device": device}, mode).model
 
 
 def lean_pair(setting: Setting) -> Pair:
     """The setting's models, as a suite would run them."""
-    return Pair(lean(setting.target, setting.dtype, setting.mode), lean(setting.draft, setting.draft_dtype))
+    target = lean(setting.target, setting.dtype, setting.mode, setting.device)
+    return Pair(target, lean(setting.draft, setting.draft_dtype, device=setting.device))
 
 
 def requests_of(setting: Setting, group: str) -> list[Request]:

@@ -20,6 +20,7 @@ from engine.models import numerics
 from engine.models.lean import LeanModel
 from engine.models.loading import LoadedModel, load_model, load_parts
 from engine.models.numerics.probe.choose import choose
+from engine.models.step_graphs import graphs_on
 from engine.proposers.interface import Context, Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
@@ -40,9 +41,11 @@ class Case:
     proposer: str
     threads: int = 1
     rows: int = 1
+    device: str = "cpu"
 
     def __str__(self) -> str:
-        return f"{self.mode}-{self.dtype}-{self.proposer}-{self.threads}t-{self.rows}b"
+        where = "" if self.device == "cpu" else f"-{self.device}"
+        return f"{self.mode}-{self.dtype}-{self.proposer}-{self.threads}t-{self.rows}b{where}"
 
     @property
     def protocol(self) -> Protocol:
@@ -115,15 +118,16 @@ class OracleTrees:
 
 
 @functools.lru_cache
-def loaded(name: str, dtype: str) -> LoadedModel:
-    return load_model(f"bundled:{name}", dtype=dtype)
+def loaded(name: str, dtype: str, device: str = "cpu") -> LoadedModel:
+    return load_model(f"bundled:{name}", dtype=dtype, device=device)
 
 
 @functools.lru_cache
-def target(mode: str, dtype: str) -> LeanModel:
-    model = loaded("target", dtype).model
+def target(mode: str, dtype: str, device: str = "cpu") -> LeanModel:
+    model = loaded("target", dtype, device).model
     assert isinstance(model, LeanModel)
-    return LeanModel(model.config, model.weights, model.eos_ids, model.facts, numerics.load(mode))
+    graphs = graphs_on(model.device)
+    return LeanModel(model.config, model.weights, model.eos_ids, model.facts, numerics.load(mode), graphs)
 
 
 @functools.lru_cache
@@ -147,10 +151,12 @@ def requests(count: int, protocol: Protocol) -> list[Request]:
 
 
 @functools.lru_cache
-def baseline(mode: str, dtype: str, protocol: Protocol, count: int, width: int) -> dict[str, Trace]:
+def baseline(
+    mode: str, dtype: str, protocol: Protocol, count: int, width: int, device: str = "cpu"
+) -> dict[str, Trace]:
     """Plain decoding on `width` threads: that their number does not matter is promised by `exact` alone."""
     with threads(width):
-        return run(target(mode, dtype), PlainProposer(), protocol, requests(count, protocol), rows=1)
+        return run(target(mode, dtype, device), PlainProposer(), protocol, requests(count, protocol), rows=1)
 
 
 def run(
@@ -163,10 +169,11 @@ def run(
 
 def compare(case: Case, count: int) -> Compared:
     """Speculate on `count` requests as the case says, and hold every position against plain decoding."""
-    plain = baseline(case.mode, case.dtype, case.protocol, count, case.threads)
+    plain = baseline(case.mode, case.dtype, case.protocol, count, case.threads, case.device)
     with threads(case.threads):
         wanted = requests(count, case.protocol)
-        found = run(target(case.mode, case.dtype), make_proposer(case, plain), case.protocol, wanted, case.rows)
+        model = target(case.mode, case.dtype, case.device)
+        found = run(model, make_proposer(case, plain), case.protocol, wanted, case.rows)
     positions = differing = 0
     for name, trace in found.items():
         shared = agreeing(trace.tokens, plain[name].tokens)
@@ -179,7 +186,7 @@ def make_proposer(case: Case, plain: dict[str, Trace]) -> Proposer:
     if case.proposer == "trees":
         return OracleTrees({name: trace.tokens for name, trace in plain.items()})
     rule = verify.load(case.protocol).facts.draft_rule
-    draft = loaded("draft", "float32").model
+    draft = loaded("draft", "float32", case.device).model
     return proposers.build(case.proposer, ProposerParts(case.rows, CAPACITY, rule, draw, (), draft))
 
 

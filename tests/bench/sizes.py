@@ -1,0 +1,203 @@
+"""Models of real sizes with random weights: our engine beside transformers, and beside what the memory allows.
+
+The draft is the target's first layers. Random layers after them would change every token, so their outputs are scaled
+down until the draft is accepted about as often as a trained one; the table states the share.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.core.types import Generation, Request, SamplingParams
+from engine.models.lean import LeanModel
+from engine.models.lean_weights import build_weights, read_config
+from engine.models.loading import DTYPES
+from engine.models.numerics.probe.choose import choose
+from engine.models.numerics.probe.model_parts import parts_of
+from engine.models.step_graphs import graphs_on
+from engine.record.trace import decode
+from engine.sampling.rng import stream_of
+from tests.bench.figures import Cell, Line, Runs, Table, measure, ratio
+from tests.bench.setting import Engine, Setting
+
+SHAPES = {
+    "0.5 B": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 2048,
+    }
+}
+SMALL = {
+    "tiny": SHAPES["0.5 B"]
+    | {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 512}
+}
+CUT = 4
+"""Layers of the draft."""
+QUIET = 0.12
+"""What the outputs of the target's further layers are multiplied by."""
+PROMPT = 64
+BATCHES = (1, 8)
+COPIED = 2**26
+"""Bytes of the copy that measures the memory, on a CPU; a GPU copies 64 times as many."""
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Target and draft as transformers has them."""
+
+    target: Any
+    draft: Any
+
+
+def run(setting: Setting) -> Iterator[Table]:
+    for name, shape in (SMALL if setting.quick else SHAPES).items():
+        networks = random_networks(shape, setting)
+        ours = [
+            lean_from(each, setting, mode) for each, mode in ((networks.target, setting.mode), (networks.draft, "fast"))
+        ]
+        requests = random_requests(setting, shape["vocab_size"])
+        jobs: dict[str, Callable[[], Any]] = {}
+        for rows in BATCHES:
+            jobs[f"ours plain, batch {rows}"] = _ours(Engine(ours[0], rows=rows), requests[:rows])
+            drafting = Engine(*ours, "draft_model", setting.gamma, rows=rows)
+            jobs[f"ours draft_model, batch {rows}"] = _ours(drafting, requests[:rows])
+            jobs[f"transformers plain, batch {rows}"] = _theirs(networks, {}, requests[:rows])
+        jobs["transformers draft_model, batch 1"] = _theirs(networks, {"assistant_model": networks.draft}, requests[:1])
+        limit = bandwidth(setting.device) / weight_bytes(networks.target)
+        yield Table(f"{name}, {setting.dtype}, {setting.mode}", tuple(_lines(measure(jobs, setting), limit)))
+
+
+def random_networks(shape: dict[str, int], setting: Setting) -> Networks:
+    """The same weights on every machine with this torch; the draft shares the target's."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    config = LlamaConfig(**shape, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    target = LlamaForCausalLM(config).to(DTYPES[setting.dtype]).eval().requires_grad_(False)
+    for layer in target.model.layers[CUT:]:
+        layer.self_attn.o_proj.weight.mul_(QUIET)
+        layer.mlp.down_proj.weight.mul_(QUIET)
+    target.to(setting.device)
+    cut = copy.deepcopy(config)
+    cut.num_hidden_layers = CUT
+    with torch.device("meta"):
+        draft = LlamaForCausalLM(cut).to(DTYPES[setting.dtype]).eval()
+    state = {name: each for name, each in target.state_dict().items() if name in draft.state_dict()}
+    draft.load_state_dict(state, assign=True)
+    draft.tie_weights()
+    draft.model.rotary_emb = target.model.rotary_emb
+    draft.generation_config.num_assistant_tokens = setting.gamma
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    return Networks(target, draft)
+
+
+def lean_from(network: Any, setting: Setting, mode: str) -> LeanModel:
+    """Our forward over a network's weights, in a mode that is probed as for any model."""
+    config, device = read_config(network.config.to_dict(), "config.json"), torch.device(setting.device)
+    weights = build_weights(config, network.state_dict(), DTYPES[setting.dtype], device)
+    chosen = choose(mode, parts_of(config, weights), "random model")
+    return LeanModel(config, weights, numerics=chosen.numerics, graphs=graphs_on(device))
+
+
+def random_requests(setting: Setting, vocabulary: int) -> list[Request]:
+    rng = np.random.default_rng(7)
+    sampling = SamplingParams(max_new_tokens=setting.length, ignore_eos=True)
+    prompts = rng.integers(3, vocabulary, (max(BATCHES), PROMPT)).tolist()
+    return [Request(f"r{i}", tuple(prompt), sampling, stream_of(f"r{i}")) for i, prompt in enumerate(prompts)]
+
+
+def weight_bytes(network: Any) -> int:
+    """Bytes that plain decoding of one token reads: all weights, the tied matrix once."""
+    return sum(each.numel() * each.element_size() for each in network.parameters())
+
+
+def bandwidth(device: str) -> float:
+    """Bytes per second that a large copy reads and writes, the best of five."""
+    there = torch.device(device)
+    size = COPIED * (64 if there.type == "cuda" else 1)
+    source, copied = (torch.ones(size, dtype=torch.uint8, device=there) for _ in range(2))
+    best = float("inf")
+    for _ in range(6):
+        _wait(there)
+        began = time.perf_counter()
+        copied.copy_(source)
+        _wait(there)
+        best = min(best, time.perf_counter() - began)
+    return 2 * size / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one job produced; shares of accepted drafts are known of our engine only."""
+
+    outputs: tuple[tuple[int, ...], ...]
+    accepted: float | None = None
+
+
+def _ours(engine: Engine, requests: Sequence[Request]) -> Callable[[], Found]:
+    def job() -> Found:
+        made = {each.request.id: each for each in engine.run(requests)}
+        return Found(tuple(made[each.id].tokens for each in requests), _accepted(list(made.values())))
+
+    return job
+
+
+def _accepted(generations: Sequence[Generation]) -> float | None:
+    traces = [decode(each.trace) for each in generations]
+    drafted = sum(int(each.n_drafted.sum()) for each in traces)
+    return sum(each.n_accepted for each in traces) / drafted if drafted else None
+
+
+def _theirs(networks: Networks, options: dict[str, Any], requests: Sequence[Request]) -> Callable[[], Found]:
+    @torch.inference_mode()
+    def job() -> Found:
+        prompts = torch.tensor([each.prompt for each in requests], device=networks.target.device)
+        length = requests[0].sampling.max_new_tokens
+        found = networks.target.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            max_new_tokens=length,
+            min_new_tokens=length,
+            do_sample=False,
+            **options,
+        )
+        return Found(tuple(tuple(each) for each in found[:, PROMPT:].tolist()))
+
+    return job
+
+
+def _lines(runs: Runs, limit: float) -> Iterator[Line]:
+    rates = {arm: runs.rates(arm, lambda found: sum(len(each) for each in found.outputs)) for arm in runs.runs}
+    for arm, own in rates.items():
+        side, _, rest = arm.partition(" ")
+        method, _, batch = rest.partition(", ")
+        theirs, plain = f"transformers {rest}", rates[f"{side} plain, {batch}"]
+        first: Found = runs.first(arm)
+        reference: Found = runs.first(f"transformers plain, {batch}")
+        figures: dict[str, Cell] = {
+            "tokens/s": ratio(own, [1.0] * len(own)),
+            "x own plain": ratio(own, plain) if method != "plain" else None,
+            "x transformers, same method": ratio(own, rates[theirs]) if side == "ours" and theirs in rates else None,
+            "x transformers plain": ratio(own, rates[f"transformers plain, {batch}"]),
+            "of the memory's limit": ratio(own, [limit] * len(own)) if rest == "plain, batch 1" else None,
+            "drafts accepted": first.accepted,
+            "outputs equal": f"{sum(map(tuple.__eq__, first.outputs, reference.outputs))}/{len(first.outputs)}",
+        }
+        yield Line(arm, figures)
