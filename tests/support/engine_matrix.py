@@ -80,7 +80,8 @@ def kept(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def version_of(engine: str, run: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
     """Name and version of the engine that ran."""
-    installed = (arm["effective"].get("engine") or {}).get("installed")
+    effective = arm["effective"]
+    installed = effective.get("installed") or (effective.get("engine") or {}).get("installed")
     if installed:
         return f"{installed['distribution']} {installed['version']}"
     packages = run["environment"]["packages"]
@@ -96,7 +97,7 @@ def method_of(spec: Mapping[str, Any]) -> str:
 
 def short(run: str) -> str:
     """A suite's name without its engine's."""
-    return run.rpartition(".")[2]
+    return run.rpartition(".")[2].removeprefix("vllm-")
 
 
 def judged(numbers: Numbers, engine: str) -> list[Judged]:
