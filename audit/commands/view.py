@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import webbrowser
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Final
 
@@ -37,13 +38,16 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
     with needs("view"):
         import uvicorn
 
-        from audit.report.html import charts
         from audit.store.browse.browser import Browser
         from audit.view.access import new_access
         from audit.view.app import Viewer, application
-    with Browser.open(store) as browser, listening(port) as listener:
-        access = new_access(listener.getsockname()[1])
-        app = application(Viewer(browser, _report), access)
+        from audit.view.drawer import Drawer
+        from audit.view.templates_of import compile_all, templates
+    with Browser.open(store) as browser, listening(port) as listener, Drawer(_report) as drawer:
+        first = drawer.warm_up()
+        access, made = new_access(listener.getsockname()[1]), templates(drawer.svg)
+        compile_all(made)
+        app = application(Viewer(browser, _report, made), access)
         options = uvicorn.Config(
             app,
             access_log=False,
@@ -52,7 +56,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
             server_header=False,
             timeout_graceful_shutdown=DRAIN_S,
         )
-        charts.ready()
+        wait(first)
         note(f"the store is shown at {access.address} until Ctrl-C")
         if not no_open:
             webbrowser.open(access.address)

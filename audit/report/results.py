@@ -44,8 +44,8 @@ class Results:
     estimates: tuple[ArmEstimates, ...]
 
 
-def results(store: Store, run: str, *, estimated: bool = True) -> Results:
-    """Read a run's results; `estimated` says whether with the estimates, which read every step that drafted."""
+def results(store: Store, run: str) -> Results:
+    """Read a run's results."""
     found = store.load_run(run)
     return Results(
         FORMAT,
@@ -55,7 +55,7 @@ def results(store: Store, run: str, *, estimated: bool = True) -> Results:
         store.decisions(run),
         store.attachments(run),
         tuple(_signed(store.attestations.of_run(run, (WAIVER, REVIEW)))),
-        run_estimates(store, found) if estimated else (),
+        run_estimates(store, found),
     )
 
 

@@ -90,7 +90,7 @@ class ViewState:
             UserError: no such run.
         """
         version = reading.browser.version_of(run)
-        kept = self._results.get(version, lambda: results(reading.store, run, estimated=False))
+        kept = self._results.get(version, lambda: results(reading.store, run))
         return ReportSource(reading.store, run, kept, brief=True)
 
     def section(self, reading: OpenForPage, source: ReportSource, chosen: ReportSection) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -27,17 +28,23 @@ LINKS: Final = Links(
 """Relative addresses: every page of a run stands beside the others, so they are the same for all runs."""
 
 
-def templates() -> Environment:
+def templates(draw: Callable[[Chart], Markup] = svg) -> Environment:
     """One environment, in which equal charts are drawn once."""
     made = environment(LINKS, PackageLoader("audit.view"))
     drawings: Kept[Markup] = Kept(DRAWINGS)
 
     def drawn(chart: Chart) -> Markup:
-        return drawings.get(sha256_json(asdict(chart)), lambda: svg(chart))
+        return drawings.get(sha256_json(asdict(chart)), lambda: draw(chart))
 
     made.filters.update(svg=drawn, address=lambda values: urlencode(dict(values), errors="replace"))
     made.globals.update(sections=sections(), first=sections()[0].name)
     return made
+
+
+def compile_all(made: Environment) -> None:
+    """Compile every page, so that no first visit does."""
+    for name in made.list_templates(("html",)):
+        made.get_template(name)
 
 
 @cache

@@ -60,10 +60,6 @@ CONFIG: Final[Mapping[str, Any]] = MappingProxyType(
 """How every chart looks."""
 
 
-FIRST_DRAWINGS: Final = 6
-"""Drawings of each kind that start the engine; after a single one the first page takes 1.6 times as long."""
-
-
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A drawing with its numbers.
@@ -80,18 +76,6 @@ class Chart:
     fields: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     spec: Mapping[str, Any]
-
-
-def ready() -> None:
-    """Start the engine that draws, so that the first page of a server does not wait for it.
-
-    Its first drawings of each kind are slow, until its compiler has seen them often enough, so it draws the kinds that
-    pages have.
-    """
-    spec = {"mark": "point", "encoding": {"x": {"field": "n", "type": "quantitative"}}}
-    facet = {"facet": {"field": "n", "type": "nominal"}, "columns": 2, "spec": spec}
-    for kind in (spec, facet, {"layer": [spec]}) * FIRST_DRAWINGS:
-        svg(Chart("", "", ("n",), ("n",), ((0,), (1,)), kind))
 
 
 def svg(chart: Chart) -> Markup:

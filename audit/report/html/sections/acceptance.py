@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.report.acceptance import ArmAcceptance, RunAcceptance, run_acceptance
-from audit.report.estimates import ArmEstimates, run_estimates
+from audit.report.estimates import ArmEstimates
 from audit.report.html.charts import SERIES, Chart, longest
 from audit.report.html.section import Nothing, ReportSection, ReportSource
 
@@ -45,7 +45,7 @@ def read(source: ReportSource) -> AcceptancePage | Nothing:
     against = theory(arms)
     return AcceptancePage(
         made,
-        source.results.estimates or run_estimates(source.store, source.results.run),
+        source.results.estimates,
         drawn,
         against if against.rows else None,
         len(made.arms) - len(arms),
