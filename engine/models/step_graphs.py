@@ -19,6 +19,7 @@ from torch import Tensor
 from engine.models.cache import TensorSlotCache
 from engine.models.interface import Forward, Placement, WantedOutputs
 from engine.models.numerics.devices import moved, tensors_of, with_tensors
+from engine.models.numerics.fixed import round_up
 from engine.models.placement import completed
 
 Inputs = TypeVar("Inputs")
@@ -75,17 +76,18 @@ class StepGraphs:
         self, cache: TensorSlotCache, inputs: Inputs, want: WantedOutputs, work: Callable[[Inputs], Forward]
     ) -> Forward:
         """The work's answer for inputs on the host; its tensors are overwritten by the next step of this shape."""
-        steps = self._steps.setdefault(cache, {})
+        steps, tensors = self._steps.setdefault(cache, {}), list(tensors_of(inputs))
         key = (shape_of(inputs), want)
-        if key not in steps and len(steps) >= MOST:
-            return work(moved(inputs, self._device))
-        if key not in steps:
-            buffer = StepBuffer(list(tensors_of(inputs)), self._device)
-            buffer.load(list(tensors_of(inputs)))
+        if key in steps:
+            steps[key].buffer.load(tensors)
+        elif len(steps) < MOST:
+            buffer = StepBuffer(tensors, self._device)
+            buffer.load(tensors)
             there = with_tensors(inputs, iter(buffer.there))
             steps[key] = _Step(buffer, self._record(lambda: work(there)))
+        else:
+            return work(moved(inputs, self._device))
         step = steps[key]
-        step.buffer.load(list(tensors_of(inputs)))
         step.recorded.replay()
         return step.recorded.answer
 
@@ -107,7 +109,7 @@ class StepBuffer:
     def __init__(self, like: list[Tensor], device: torch.device) -> None:
         ends = [0]
         for each in like:
-            ends.append(ends[-1] + -(-each.numel() * each.element_size() // ALIGNED) * ALIGNED)
+            ends.append(ends[-1] + round_up(each.numel() * each.element_size(), ALIGNED))
         self._gpu = device.type == "cuda"
         self._host = torch.zeros(ends[-1], dtype=torch.uint8, pin_memory=self._gpu)
         self._there = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
@@ -140,7 +142,8 @@ def is_step(placement: Placement, want: WantedOutputs) -> bool:
 def completed_step(placement: Placement, capacity: int) -> Placement:
     """The placement at the next of WIDTHS, over a rounded number of columns."""
     width = next(width for width in WIDTHS if width >= placement.tokens.shape[1])
-    return completed(placement, width, min(-(-placement.span // SPAN) * SPAN, max(capacity, placement.span)), capacity)
+    span = min(round_up(placement.span, SPAN), max(capacity, placement.span))
+    return completed(placement, width, span, capacity)
 
 
 def shape_of(value: Any) -> Hashable:

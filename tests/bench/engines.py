@@ -59,10 +59,15 @@ def transformers_pair(setting: Setting) -> Transformers:
         model = AutoModelForCausalLM.from_pretrained(folder_of(source), dtype=DTYPES[dtype], local_files_only=True)
         models.append(model.eval().to(setting.device))
     target, draft = models
-    draft.generation_config.num_assistant_tokens = setting.gamma
+    draft_constantly(draft, setting.gamma)
+    return Transformers(target, draft, setting.gamma)
+
+
+def draft_constantly(draft: Any, gamma: int) -> None:
+    """Make a draft model of transformers draft `gamma` tokens each time, however sure it is."""
+    draft.generation_config.num_assistant_tokens = gamma
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
-    return Transformers(target, draft, setting.gamma)
 
 
 def run(setting: Setting) -> Iterator[Table]:

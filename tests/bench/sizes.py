@@ -24,6 +24,7 @@ from engine.models.numerics.probe.model_parts import parts_of
 from engine.models.step_graphs import graphs_on
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
+from tests.bench.engines import draft_constantly
 from tests.bench.figures import Cell, Line, Runs, Table, measure, ratio
 from tests.bench.setting import Engine, Setting
 
@@ -97,9 +98,7 @@ def random_networks(shape: dict[str, int], setting: Setting) -> Networks:
     draft.load_state_dict(state, assign=True)
     draft.tie_weights()
     draft.model.rotary_emb = target.model.rotary_emb
-    draft.generation_config.num_assistant_tokens = setting.gamma
-    draft.generation_config.num_assistant_tokens_schedule = "constant"
-    draft.generation_config.assistant_confidence_threshold = 0.0
+    draft_constantly(draft, setting.gamma)
     return Networks(target, draft)
 
 
