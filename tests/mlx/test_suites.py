@@ -75,5 +75,7 @@ def test_planted_faults_are_caught_beside_a_clean_arm(tmp_path, mlx_python):
     assert sound.pop("anchor") == "inconclusive"
     assert set(sound.values()) == {"certified"}
     assert found["leaking", "greedy_equality"]["verdict"] == "fault"
-    assert found["leaking", "reconciliation"]["verdict"] != "certified"
+    accounts = found["leaking", "reconciliation"]
+    assert accounts["verdict"] == "inconclusive"
+    assert "returned ones are not the target's samples" in accounts["summary"]
     assert found["stale-cache", "anchor"]["verdict"] == "fault"
