@@ -45,7 +45,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
         from audit.view.templates_of import compile_all, templates
     with Browser.open(store) as browser, listening(port) as listener, Drawer(_report) as drawer:
         first = drawer.warm_up()
-        access, made = new_access(listener.getsockname()[1]), templates(drawer.svg)
+        access, made = new_access(listener.getsockname()[1]), templates(drawer.begin)
         compile_all(made)
         app = application(Viewer(browser, _report, made), access)
         options = uvicorn.Config(

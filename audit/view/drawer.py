@@ -1,4 +1,4 @@
-"""Draws charts in a process of its own, so that no page waits for the drawing of another one.
+"""Draws charts in processes of their own, so that no page waits for the drawings of another one.
 
 The library that draws holds the interpreter's lock, 30 to 100 ms for a chart. Charts are drawn in the order in which
 they were asked for.
@@ -6,160 +6,88 @@ they were asked for.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import Any, Final, Self
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Final, Self
 
 from markupsafe import Markup
 
 from audit.report.html import charts
 from audit.report.html.charts import Chart
 from audit.report.html.sections import acceptance
+from audit.view.drawing_child import DrawingChild, ProcessEnded
 
 COMMAND: Final = (sys.executable, "-P", "-m", "audit.view.drawing_process")
-ROUNDS_FIRST: Final = 4
-"""Drawings of each example before the first page."""
-ROUNDS: Final = 12
-"""Drawings of each example after which the library's compiler has little left to do."""
-
-
-class NotDrawn(Exception):
-    """A chart that cannot be drawn."""
-
-
-class _Ended(Exception):
-    """The process is gone; the message says how."""
+PROCESSES: Final = 2
+"""Charts that are drawn at the same time."""
+ROUNDS: Final = 4
+"""Drawings of each example after which a process draws no faster."""
 
 
 class Drawer:
-    """A process that draws: begun at the first chart, begun again where it died, ended with this context manager.
+    """Processes that draw: begun at the first charts, begun again where they died, ended with this context manager.
 
-    If it does not start, this process draws, and `report` gets a line that says so.
+    If one does not start, this process draws from then on, and `report` gets a line that says so.
     """
 
     def __init__(self, report: Callable[[str], None], command: Sequence[str] = COMMAND) -> None:
-        self._report, self._command = report, command
-        self._child: subprocess.Popen[str] | None = None
-        self._here = self._asked = False
-        # its one thread alone talks to the process
-        self._turns = ThreadPoolExecutor(1, "drawer")
+        self._report = report
+        self._children = tuple(DrawingChild(command) for _ in range(PROCESSES))
+        self._idle: SimpleQueue[DrawingChild] = SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+        self._here = False
+        self._failing = threading.Lock()
+        # as many threads as processes, so a thread that draws always finds an idle one
+        self._turns = ThreadPoolExecutor(PROCESSES, "drawer")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._turns.shutdown(cancel_futures=True)
-        self._end()
+        for child in self._children:
+            child.end()
 
-    def svg(self, chart: Chart) -> Markup:
-        """The drawing of a chart, as `audit.report.html.charts.svg` makes it.
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that have begun."""
+        return tuple(child.pid for child in self._children if child.pid is not None)
 
-        Raises:
-            NotDrawn: the chart cannot be drawn.
-        """
-        self._asked = True
-        return self._turns.submit(self._draw, chart).result()
+    def begin(self, chart: Chart) -> Future[Markup]:
+        """Begin a drawing, which is what `audit.report.html.charts.svg` makes; it fails with `NotDrawn`."""
+        return self._turns.submit(self._drawn, (chart,))
 
     def warm_up(self) -> Sequence[Future[Markup]]:
-        """Begin to draw examples, because the library's first drawings of a kind are slow; a server waits for these.
+        """Let each process draw examples, because the library's first drawings of a kind are slow."""
+        return [self._turns.submit(self._drawn, examples() * ROUNDS) for _ in self._children]
 
-        The drawer goes on with more until a page asks for a chart.
-        """
-        known = examples()
-        first = [self._turns.submit(self._draw, chart) for chart in known * ROUNDS_FIRST]
-        self._turns.submit(self._draw_more, known * (ROUNDS - ROUNDS_FIRST))
-        return first
+    def _drawn(self, wanted: Sequence[Chart]) -> Markup:
+        """The last of some drawings, all by the same process."""
+        child = self._idle.get()
+        try:
+            return [self._draw(child, chart) for chart in wanted][-1]
+        finally:
+            self._idle.put(child)
 
-    def _draw_more(self, left: Sequence[Chart]) -> None:
-        if left and not self._asked and not self._here:
-            self._draw(left[0])
-            self._turns.submit(self._draw_more, left[1:])
-
-    def _draw(self, chart: Chart) -> Markup:
+    def _draw(self, child: DrawingChild, chart: Chart) -> Markup:
         if not self._here:
             try:
-                return self._drawn_outside(chart)
-            except _Ended as error:
-                self._end()
-                self._here = True
-                self._report(f"the server draws charts itself, so pages take longer: its drawing process {error}")
+                return child.svg(chart)
+            except ProcessEnded as error:
+                child.end()
+                self._draw_here(f"its drawing process {error}")
         return charts.svg(chart)
 
-    def _drawn_outside(self, chart: Chart) -> Markup:
-        answer = self._answer(json.dumps(asdict(chart)))
-        if "failed" in answer:
-            raise NotDrawn(answer["failed"])
-        return Markup(answer["svg"])
-
-    def _answer(self, question: str) -> Mapping[str, Any]:
-        """What the process answers; one that has died since its last answer gets a successor.
-
-        Raises:
-            _Ended: none can be started.
-            NotDrawn: the chart ended the successor.
-        """
-        if self._child is not None:
-            with suppress(_Ended):
-                return _exchange(self._child, question)
-        self._end()
-        child = self._begun()
-        try:
-            return _exchange(child, question)
-        except _Ended as error:
-            raise NotDrawn(f"the drawing process {error}") from error
-
-    def _begun(self) -> subprocess.Popen[str]:
-        try:
-            child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                # the library's warnings hold texts of the store
-                stderr=subprocess.DEVNULL,
-                text=True,
-                # the packages that this process has
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-                # Ctrl-C on the terminal is for the server
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise _Ended(f"does not start ({error.strerror})") from error
-        self._child = child
-        _received(child)
-        return child
-
-    def _end(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            # what it did not read is still to be written
-            with suppress(BrokenPipeError), child:
-                pass
-
-
-def _exchange(child: subprocess.Popen[str], question: str) -> Mapping[str, Any]:
-    assert child.stdin is not None
-    try:
-        child.stdin.write(f"{question}\n")
-        child.stdin.flush()
-    except BrokenPipeError as error:
-        raise _Ended(f"ended with exit code {child.wait()}") from error
-    return _received(child)
-
-
-def _received(child: subprocess.Popen[str]) -> Mapping[str, Any]:
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    if not line.endswith("\n"):
-        raise _Ended(f"ended with exit code {child.wait()}")
-    answer: Mapping[str, Any] = json.loads(line)
-    return answer
+    def _draw_here(self, reason: str) -> None:
+        with self._failing:
+            if not self._here:
+                self._report(f"the server draws charts itself, so pages take longer: {reason}")
+            self._here = True
 
 
 def examples() -> tuple[Chart, ...]:

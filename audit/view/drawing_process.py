@@ -1,4 +1,4 @@
-"""The process that draws charts for a server: `python -m audit.view.drawing_process`.
+"""A process that draws charts for a server: `python -m audit.view.drawing_process`.
 
 It reads a chart on each line of its input and writes the drawing, or why there is none, on a line of its output. It
 ends with its input, so it outlives no server.

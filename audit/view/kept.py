@@ -43,3 +43,8 @@ class Kept(Generic[T]):
             finally:
                 with self._lock:
                     self._making.pop(key, None)
+
+    def forget(self, key: Hashable) -> None:
+        """Let the next call make the result of a key anew."""
+        with self._lock:
+            self._known.pop(key, None)

@@ -46,6 +46,14 @@ class OpenForPage:
     browser: Browser
 
 
+@dataclass(frozen=True, slots=True)
+class RunForPage:
+    """A run that a page is about, with a text that changes whenever something of it does."""
+
+    source: ReportSource
+    version: str
+
+
 class ViewState:
     """The store of a server, the templates, and what it need not read again.
 
@@ -83,7 +91,7 @@ class ViewState:
         finally:
             self._browser.rest()
 
-    def source(self, reading: OpenForPage, run: str) -> ReportSource:
+    def run(self, reading: OpenForPage, run: str) -> RunForPage:
         """A run by its whole ULID, for pages that must come at once.
 
         Raises:
@@ -91,13 +99,13 @@ class ViewState:
         """
         version = reading.browser.version_of(run)
         kept = self._results.get(version, lambda: results(reading.store, run))
-        return ReportSource(reading.store, run, kept, brief=True)
+        return RunForPage(ReportSource(reading.store, run, kept, brief=True), version)
 
-    def section(self, reading: OpenForPage, source: ReportSource, chosen: ReportSection) -> Markup:
+    def section(self, run: RunForPage, chosen: ReportSection) -> Markup:
         """A section of a run, kept by the run's version once it has ended; never the board, where waivers expire."""
+        source, version = run.source, run.version
         if source.results.run.exit_code is None:
             return render_section(source, chosen, self.templates)
-        version = reading.browser.version_of(source.run)
         if chosen.name == sections()[0].name:
             body = render_section(source, chosen, self.templates)
         else:
@@ -113,8 +121,9 @@ class ViewState:
         return thread
 
     def _make_ahead(self, run: str) -> None:
-        with self._one_at_a_time:
+        # the reader's own request meets the same errors and names them
+        with self._one_at_a_time, suppress(Exception), self.reading() as reading:
+            opened = self.run(reading, run)
             for chosen in sections()[1:]:
-                # the reader's own request meets the same error and names it
-                with suppress(Exception), self.reading() as reading:
-                    self.section(reading, self.source(reading, run), chosen)
+                with suppress(Exception):
+                    self.section(opened, chosen)

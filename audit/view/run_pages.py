@@ -44,9 +44,9 @@ def section(state: ViewState, request: Request) -> ViewPage:
     name = request.path_params["section"]
     chosen = registry.section(name)
     with state.reading() as reading:
-        source = state.source(reading, _whole(reading.store, request))
-        body = state.section(reading, source, chosen)
-    return ViewPage("section_page.html", {"run": source.results.run, "here": name, "body": body})
+        opened = state.run(reading, _whole(reading.store, request))
+        body = state.section(opened, chosen)
+    return ViewPage("section_page.html", {"run": opened.source.results.run, "here": name, "body": body})
 
 
 def requests(state: ViewState, request: Request) -> ViewPage:
@@ -59,9 +59,10 @@ def requests(state: ViewState, request: Request) -> ViewPage:
     wanted, back = fields.request_filter(query), bool(query.get("back"))
     cursor = fields.row(query, "back" if back else "onward")
     with state.reading() as reading:
-        browser, run = reading.browser, state.source(reading, _whole(reading.store, request)).results.run
+        browser, opened = reading.browser, state.run(reading, _whole(reading.store, request))
+        run = opened.source.results.run
         page = browser.requests(run.ulid, wanted, cursor, back=back, limit=PER_PAGE)
-        places = state.places.get(browser.version_of(run.ulid), lambda: browser.request_places(run.ulid))
+        places = state.places.get(opened.version, lambda: browser.request_places(run.ulid))
     kept = {name: query[name] for name in ("arm", "domain", "case", "check", "divergent") if query.get(name)}
     given = {"run": run, "here": "requests", "page": page, "places": places, "wanted": wanted, "kept": kept}
     return ViewPage("requests.html", given)
@@ -76,7 +77,7 @@ def request(state: ViewState, request: Request) -> ViewPage:
     """
     with state.reading() as reading:
         store = reading.store
-        source = state.source(reading, _whole(store, request))
+        source = state.run(reading, _whole(store, request)).source
         run = source.results.run
         key = named(run, request.query_params.get("name", ""))
         found = findings_by_request(source.results.checks).get(key.name, ())

@@ -67,7 +67,7 @@ def diff(state: ViewState, request: Request) -> ViewPage:
     whole = bool(query.get("whole"))
     with state.reading() as reading:
         store = reading.store
-        a, b = (state.source(reading, store.resolve(given[name])).results for name in ("a", "b"))
+        a, b = (state.run(reading, store.resolve(given[name])).source.results for name in ("a", "b"))
         tokens = sum(shown.run.tokens or 0 for shown in (a, b))
         if whole:
             difference = run_diff(store, a.run.ulid, b.run.ulid)

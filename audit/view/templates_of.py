@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 
-from audit.report.html.charts import Chart, svg
 from audit.report.html.registry import sections
 from audit.report.html.render import Links, environment, stylesheet
-from audit.store.canonical import sha256_json
-from audit.view.kept import Kept
+from audit.view.drawings import Begin, Drawings, drawn_here
 
-DRAWINGS: Final = 256
-"""Drawings that a server keeps; making one takes about 50 ms."""
 LINKS: Final = Links(
     section=lambda name: name,
     request=lambda name: f"request?{urlencode({'name': name}, errors='replace')}" if "#" in name else None,
@@ -28,15 +21,10 @@ LINKS: Final = Links(
 """Relative addresses: every page of a run stands beside the others, so they are the same for all runs."""
 
 
-def templates(draw: Callable[[Chart], Markup] = svg) -> Environment:
-    """One environment, in which equal charts are drawn once."""
-    made = environment(LINKS, PackageLoader("audit.view"))
-    drawings: Kept[Markup] = Kept(DRAWINGS)
-
-    def drawn(chart: Chart) -> Markup:
-        return drawings.get(sha256_json(asdict(chart)), lambda: draw(chart))
-
-    made.filters.update(svg=drawn, address=lambda values: urlencode(dict(values), errors="replace"))
+def templates(begin: Begin = drawn_here) -> Environment:
+    """One environment; `begin` begins a drawing."""
+    made = environment(LINKS, PackageLoader("audit.view"), Drawings(begin))
+    made.filters.update(address=lambda values: urlencode(dict(values), errors="replace"))
     made.globals.update(sections=sections(), first=sections()[0].name)
     return made
 

@@ -67,7 +67,7 @@ class Visitor:
     server: int
 
     def cpu_s(self) -> float:
-        """Processor time of the server until now, without the process that draws its charts."""
+        """Processor time of the server until now, without the processes that draw its charts."""
         fields = Path(f"/proc/{self.server}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -121,7 +121,7 @@ def middle(client: httpx2.Client, one: Filled) -> int:
     """The cursor of a page far from both ends."""
     first = client.get(f"/runs/{one.run}/requests").text
     start = first.rpartition("onward=")[2].partition('"')[0]
-    return int(start) + int(one.last.split("/c")[1].split("#")[0]) * 2
+    return int(start or 0) + int(one.last.split("/c")[1].split("#")[0]) * 2
 
 
 def visited(visitor: Visitor, path: str) -> tuple[float, int]:

@@ -6,7 +6,7 @@ harmless because only the elements of `DRAWN` are kept and texts are made visibl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -76,6 +76,15 @@ class Chart:
     fields: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     spec: Mapping[str, Any]
+
+
+DrawAll = Callable[[Sequence[Chart]], Sequence[Markup]]
+"""Draws charts, in their order."""
+
+
+def drawn(charts: Sequence[Chart]) -> tuple[Markup, ...]:
+    """The drawings of charts, one after another."""
+    return tuple(svg(chart) for chart in charts)
 
 
 def svg(chart: Chart) -> Markup:

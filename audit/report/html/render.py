@@ -19,7 +19,7 @@ from typing import Any, Final
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from audit.report.html.charts import svg
+from audit.report.html.charts import DrawAll, drawn
 from audit.report.html.registry import sections
 from audit.report.html.section import Nothing, ReportSection, ReportSource
 from audit.text.unsafe import visible_lines
@@ -45,7 +45,7 @@ IN_PAGE: Final = Links(lambda name: f"#{name}", lambda _request: None, lambda _r
 """The links of a file that stands alone."""
 
 
-def environment(links: Links = IN_PAGE, more: BaseLoader | None = None) -> Environment:
+def environment(links: Links = IN_PAGE, more: BaseLoader | None = None, drawn: DrawAll = drawn) -> Environment:
     """The templates of the report with their filters, and `more` templates before them."""
     own = PackageLoader(PACKAGE)
     made = Environment(
@@ -56,7 +56,7 @@ def environment(links: Links = IN_PAGE, more: BaseLoader | None = None) -> Envir
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(svg=svg, moment=moment, number=number, breakable=breakable)
+    made.filters.update(drawn=drawn, moment=moment, number=number, breakable=breakable)
     made.globals.update(links=links)
     return made
 

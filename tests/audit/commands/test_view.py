@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import httpx2
 import pytest
 from sqlalchemy import text
 
+from audit.view.drawer import PROCESSES
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, made_store
 
@@ -39,7 +42,8 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_prints_one_line_serves_and_ends_cleanly_with_ctrl_c(tmp_path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_it_prints_one_line_serves_and_leaves_nothing_behind(tmp_path, end):
     command = [sys.executable, "-m", "audit", "view", "--no-open", "--store", made_store(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
         try:
@@ -49,8 +53,32 @@ def test_it_prints_one_line_serves_and_ends_cleanly_with_ctrl_c(tmp_path):
                 assert client.get(address).status_code == 200
                 assert "smoke" in client.get(address.partition("/open")[0]).text
                 assert client.get(f"{address}x").status_code == 403
-            server.send_signal(signal.SIGINT)
+            drawing = children(server.pid)
+            assert len(drawing) == PROCESSES
+            server.send_signal(end)
             out, errors = server.communicate(timeout=20)
         finally:
             server.kill()
-    assert (server.returncode, out, errors) == (0, "", "")
+    assert (server.returncode, out, errors) == (0 if end == signal.SIGINT else -end, "", "")
+    until(lambda: not any(running(pid) for pid in drawing))
+
+
+def children(pid):
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
+
+
+def running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    # what adopts orphans may not have collected it
+    return state != "Z"
+
+
+def until(holds):
+    last = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < last
+        time.sleep(0.05)

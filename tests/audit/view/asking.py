@@ -11,6 +11,8 @@ import httpx2
 from audit.store.browse.browser import Browser
 from audit.view.access import Access
 from audit.view.app import Viewer, application
+from audit.view.drawings import Begin, drawn_here
+from audit.view.templates_of import templates
 
 ACCESS = Access(8765, "the-token", "the-session")
 COOKIE = f"{ACCESS.cookie}={ACCESS.session}"
@@ -22,9 +24,11 @@ class Asking:
 
     store: str
     reported: list[str] = field(default_factory=list)
+    begin: Begin = drawn_here
 
     def __post_init__(self) -> None:
-        self.app = application(Viewer(Browser.open(self.store), self.reported.append), ACCESS)
+        viewer = Viewer(Browser.open(self.store), self.reported.append, templates(self.begin))
+        self.app = application(viewer, ACCESS)
 
     def get(self, path, method="GET", **headers):
         """The answer to one request with the cookie, unless `headers` say otherwise."""

@@ -1,17 +1,17 @@
-"""Charts drawn in a process of their own: the same drawings, and what happens when it dies or never starts."""
+"""Charts drawn in processes of their own: the same drawings, and what happens when one dies or never starts."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from audit.report.html import charts
-from audit.view.drawer import COMMAND, Drawer, NotDrawn, examples
+from audit.view.drawer import COMMAND, PROCESSES, Drawer, examples
+from audit.view.drawing_child import NotDrawn
 
 CHART = examples()[0]
 BROKEN = replace(CHART, spec={"mark": {"type": "no such mark"}, "encoding": 3})
@@ -23,8 +23,16 @@ def drawer():
         yield made
 
 
-def child_of(drawer):
-    return drawer._child.pid
+def drawn(drawer, chart):
+    return drawer.begin(chart).result()
+
+
+def both_begun(drawer):
+    """The processes, all of which have drawn."""
+    for drawing in drawer.warm_up():
+        drawing.result()
+    assert len(drawer.pids) == PROCESSES
+    return set(drawer.pids)
 
 
 def alive(pid):
@@ -34,39 +42,50 @@ def alive(pid):
 
 def test_a_drawing_is_that_of_the_report(drawer):
     for chart in examples():
-        assert drawer.svg(chart) == charts.svg(chart)
+        assert drawn(drawer, chart) == charts.svg(chart)
 
 
 def test_hostile_text_stays_text(drawer):
     hostile = replace(CHART, title='</title><script>alert("\u202e")</script>')
-    drawn = drawer.svg(hostile)
-    assert "<script" not in drawn
-    assert drawn == charts.svg(hostile)
+    drawing = drawn(drawer, hostile)
+    assert "<script" not in drawing
+    assert drawing == charts.svg(hostile)
+
+
+def test_charts_are_drawn_at_the_same_time(drawer):
+    pids = both_begun(drawer)
+    drawings = [drawer.begin(replace(CHART, title=f"chart {number}")) for number in range(2 * PROCESSES)]
+    assert [drawing.result() for drawing in drawings] == [
+        charts.svg(replace(CHART, title=f"chart {number}")) for number in range(2 * PROCESSES)
+    ]
+    assert set(drawer.pids) == pids
 
 
 def test_a_chart_that_cannot_be_drawn_harms_no_other(drawer):
-    drawer.svg(CHART)
-    before = child_of(drawer)
-    with pytest.raises(NotDrawn):
-        drawer.svg(BROKEN)
-    assert drawer.svg(CHART) == charts.svg(CHART)
-    assert child_of(drawer) == before
+    before = both_begun(drawer)
+    for _ in range(PROCESSES):
+        with pytest.raises(NotDrawn):
+            drawn(drawer, BROKEN)
+    for _ in range(PROCESSES):
+        assert drawn(drawer, CHART) == charts.svg(CHART)
+    assert set(drawer.pids) == before
 
 
-def test_a_killed_process_gets_a_successor(drawer):
-    drawer.svg(CHART)
-    before = child_of(drawer)
-    os.kill(before, signal.SIGKILL)
-    assert drawer.svg(CHART) == charts.svg(CHART)
-    assert child_of(drawer) != before
+def test_killed_processes_get_successors(drawer):
+    before = both_begun(drawer)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    for drawing in [drawer.begin(CHART) for _ in range(4 * PROCESSES)]:
+        assert drawing.result() == charts.svg(CHART)
+    assert both_begun(drawer).isdisjoint(before)
 
 
 @pytest.mark.parametrize("command", [("/no/such/python",), (sys.executable, "-c", "pass")])
 def test_without_a_process_the_server_draws_and_says_so(command):
     said = []
     with Drawer(said.append, command) as drawer:
-        assert drawer.svg(CHART) == charts.svg(CHART)
-        assert drawer.svg(CHART) == charts.svg(CHART)
+        assert drawn(drawer, CHART) == charts.svg(CHART)
+        assert drawn(drawer, CHART) == charts.svg(CHART)
     assert len(said) == 1
     assert said[0].startswith("the server draws charts itself, so pages take longer: its drawing process ")
 
@@ -74,47 +93,16 @@ def test_without_a_process_the_server_draws_and_says_so(command):
 def test_a_chart_that_ends_the_process_is_not_drawn_here():
     dying = "import sys; print('{}', flush=True); sys.stdin.readline(); sys.exit(7)"
     with Drawer(pytest.fail, (sys.executable, "-c", dying)) as drawer, pytest.raises(NotDrawn, match="exit code 7"):
-        drawer.svg(CHART)
+        drawn(drawer, CHART)
 
 
-def test_the_process_ends_with_its_server():
+def test_the_processes_end_with_their_server():
     with Drawer(pytest.fail) as drawer:
-        for drawn in drawer.warm_up():
-            drawn.result()
-        pid = child_of(drawer)
-        assert alive(pid)
-    assert not alive(pid)
+        pids = both_begun(drawer)
+        assert all(alive(pid) for pid in pids)
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_the_process_ends_when_its_input_does():
     done = subprocess.run(COMMAND, input="", capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.count("\n") == 1
-
-
-def test_a_command_that_is_interrupted_leaves_no_process(tmp_path):
-    """The server, asked to stop while its charts are drawn, takes its drawing process along."""
-    store = f"sqlite:///{tmp_path}/audit.db"
-    audit = [sys.executable, "-m", "audit"]
-    subprocess.run([*audit, "db", "upgrade", "--store", store], check=True, capture_output=True)
-    command = [*audit, "view", "--no-open", "--store", store]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert "shown at" in server.stderr.readline()
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        drawing = children or _children(server.pid)
-        assert drawing
-        server.send_signal(signal.SIGINT)
-        said = server.stderr.read()
-    assert "Traceback" not in said
-    for _ in range(50):
-        if not any(alive(int(pid)) for pid in drawing):
-            break
-        time.sleep(0.1)
-    assert not any(alive(int(pid)) for pid in drawing)
-
-
-def _children(pid):
-    """Children of any thread of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += (task / "children").read_text().split()
-    return found

@@ -13,6 +13,7 @@ import pytest
 
 from audit.report.html.registry import sections
 from audit.store import Store
+from audit.view.drawer import Drawer
 from audit.view.run_pages import RESERVED
 from tests.audit.gate.attacks.honest import edited
 from tests.audit.report.html.runs import HOSTILE, StoredRuns, stored_runs
@@ -30,7 +31,9 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     runs = stored_runs(f"sqlite:///{tmp_path_factory.mktemp('view') / 'audit.db'}")
-    return Shown(runs, Asking(runs.url))
+    reported = []
+    with Drawer(reported.append) as drawer:
+        yield Shown(runs, Asking(runs.url, reported, drawer.begin))
 
 
 @pytest.fixture(scope="module")

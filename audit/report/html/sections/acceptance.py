@@ -24,12 +24,15 @@ KINDS: Final = ("unconditional", "conditional")
 
 @dataclass(frozen=True, slots=True)
 class AcceptancePage:
-    """The acceptance of a run with its charts, and the number of arms that the charts leave out."""
+    """The acceptance of a run with its charts.
+
+    theory: one of the charts compares with theory. left_out: arms that the charts do not show.
+    """
 
     run: RunAcceptance
     estimates: tuple[ArmEstimates, ...]
     charts: tuple[Chart, ...]
-    theory: Chart | None
+    theory: bool
     left_out: int
 
 
@@ -40,14 +43,14 @@ def read(source: ReportSource) -> AcceptancePage | Nothing:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in made.silent) or "it has no candidate"
         return Nothing(f"No arm of this run has drafts or times on record ({reasons}).")
     arms = made.arms[:DRAWN]
-    charts = [by_place(arms), lengths(arms), by_domain(arms), over_requests(arms)]
-    drawn = tuple(chart for chart in charts if chart.rows)
     against = theory(arms)
+    charts = (by_place(arms), lengths(arms), by_domain(arms), over_requests(arms), against)
+    drawn = tuple(chart for chart in charts if chart.rows)
     return AcceptancePage(
         made,
         source.results.estimates,
         drawn,
-        against if against.rows else None,
+        bool(against.rows),
         len(made.arms) - len(arms),
     )
 

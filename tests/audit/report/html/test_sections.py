@@ -109,7 +109,7 @@ def test_a_figure_has_its_numbers_as_a_table():
     chart = Chart(
         "Tokens", "Tokens of each arm.", ("arm", "tokens"), ("x", "y"), (("a", 0.123456),), bars("x", "y", title="")
     )
-    template = '{% import "parts.html" as parts %}{{ parts.figure(chart) }}'
+    template = '{% import "parts.html" as parts %}{{ parts.figures([chart]) }}'
     page = environment().from_string(template).render(chart=chart)
     assert '<td class="number">0.1235</td>' in page
     assert '<th scope="col">tokens</th>' in page
