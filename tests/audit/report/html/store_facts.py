@@ -93,7 +93,8 @@ class StoreFacts:
 
     def keyed(self) -> dict[str, Any]:
         """The numbers that pages name, by their keys."""
-        return {**self._checks(), **self._arms(), **self._acceptance(), **self._times(), **self._divergences()}
+        parts = (self._checks, self._arms, self._acceptance, self._estimates, self._times, self._divergences)
+        return {key: value for part in parts for key, value in part().items()}
 
     def _checks(self) -> dict[str, Any]:
         (run,) = self.rows("SELECT tokens FROM run WHERE ulid = ?", self.run)
@@ -139,6 +140,21 @@ class StoreFacts:
             **{f"run:{self.run}:{name}": value for name, value in names.items()},
             f"run:{self.run}:acceptance": rate,
         }
+
+    def _estimates(self) -> dict[str, Any]:
+        own = [row for row in self.requests if row["arm"] == self.spec and row["n_drafted"]]
+        drafting = [sum(step[1] > 0 for step in json.loads(row["steps"])) for row in own]
+        drafted, accepted = (sum(row[name] for row in own) for name in ("n_drafted", "n_accepted"))
+        rates = [row["n_accepted"] / row["n_drafted"] for row in own]
+        lengths = [1 + row["n_accepted"] / steps for row, steps in zip(own, drafting, strict=True)]
+        values = {
+            "token_weighted_rate": accepted / drafted,
+            "request_weighted_rate": sum(rates) / len(own),
+            "token_weighted_length": 1 + accepted / sum(drafting),
+            "request_weighted_length": sum(lengths) / len(own),
+        }
+        known = {f"estimate:{self.spec}:{name}:value": value for name, value in values.items()}
+        return known | {f"estimate:{self.spec}:{name}:requests": len(own) for name in values}
 
     def _times(self) -> dict[str, Any]:
         known: dict[str, Any] = {}
